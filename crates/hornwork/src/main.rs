@@ -1,0 +1,4 @@
+//! The hornwork program.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,2 @@
+//! The laboratory: workloads, pacing, experiments, analyser, reports.
+#![forbid(unsafe_code)]

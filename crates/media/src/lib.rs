@@ -1,0 +1,2 @@
+//! Flows, relay, RTCP, receive statistics, sources, sinks, voice quality.
+#![forbid(unsafe_code)]

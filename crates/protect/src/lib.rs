@@ -1,0 +1,2 @@
+//! Digest authentication today; SRTP and ESP later: keys in, proofs out.
+#![forbid(unsafe_code)]

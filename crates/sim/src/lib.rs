@@ -1,0 +1,2 @@
+//! The driver over virtual time: hosts, links, faults, one seed.
+#![forbid(unsafe_code)]

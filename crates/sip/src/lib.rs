@@ -1,0 +1,2 @@
+//! Transactions, dialogs, legs, registrations and server location, without IO or clock.
+#![forbid(unsafe_code)]

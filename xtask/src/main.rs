@@ -1,0 +1,4 @@
+//! Automation of the workspace.
+#![forbid(unsafe_code)]
+
+fn main() {}
