@@ -1,2 +1,26 @@
-//! The common language of all engines: time, input, output, verdict, deadline, event, drop reason, entropy, bounded tables.
+//! The common language of everything that has behaviour in Hornwork.
+//!
+//! An *engine* takes an input and the time, and gives outputs and the time at which it next wants to be called. It holds
+//! no socket, reads no clock, starts no thread and draws no randomness of its own, so the same engine runs over
+//! kernel sockets (`net`) and in virtual time (`sim`), and the same seed gives the same bytes.
 #![forbid(unsafe_code)]
+
+pub mod drops;
+pub mod entropy;
+pub mod event;
+pub mod io;
+pub mod limits;
+pub mod table;
+pub mod time;
+pub mod timers;
+
+pub use drops::{DropReason, Drops};
+pub use entropy::Entropy;
+pub use event::{Event, Note};
+pub use io::{
+    CloseWhy, ConnectionId, Control, Datagram, Engine, Forward, Input, Output, Packet, SocketId,
+    SocketKind, Transport, Verdict,
+};
+pub use limits::Limits;
+pub use table::{BoundedMap, Full, HashKey};
+pub use time::{Deadline, Time};

@@ -1,0 +1,108 @@
+//! Counted drops: every way in which something from the network is discarded has a name, a text and a counter.
+
+/// Declares the drop reasons once; enum, names, texts and counters come from this list.
+macro_rules! drop_reasons {
+    ($($variant:ident $name:literal $text:literal;)*) => {
+        /// Why something from the network was discarded.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum DropReason { $(#[doc = $text] $variant,)* }
+
+        impl DropReason {
+            /// All of them, in order of declaration.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
+            /// The name used in metrics, events and JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(DropReason::$variant => $name,)* }
+            }
+            /// What it means, in a sentence.
+            pub const fn text(self) -> &'static str {
+                match self { $(DropReason::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    SipUnparsable "sip_unparsable" "Bytes on a SIP port in which no SIP message can be found, so that no answer is possible.";
+    SipMalformedResponse "sip_malformed_response" "A SIP response that breaks the grammar or lacks a mandatory header.";
+    SipMalformedAck "sip_malformed_ack" "A malformed ACK; an ACK is never answered.";
+    SipStrayResponse "sip_stray_response" "A SIP response that belongs to no client transaction of ours.";
+    SipStrayAck "sip_stray_ack" "An ACK that belongs to no transaction and no dialog.";
+    SipForeignVia "sip_foreign_via" "A SIP response whose topmost Via is not ours (RFC 3261 section 18.1.2).";
+    SipRetransmission "sip_retransmission" "A retransmission absorbed by its transaction.";
+    SipTooLarge "sip_too_large" "A SIP message above the configured limit of size.";
+    SipKeepAlive "sip_keep_alive" "A keep-alive of RFC 5626 (or an empty datagram) taken in.";
+    SipUnauthorised "sip_unauthorised" "A request from an address that no interface serves, dropped without an answer.";
+    SipTableFull "sip_table_full" "No room left in a table (transactions, dialogs, registrations); refused where an answer is possible.";
+    SipStreamBroken "sip_stream_broken" "A stream connection whose framing is lost; closed.";
+    MediaNoFlow "media_no_flow" "A packet on a media port that no call holds at present.";
+    MediaStranger "media_stranger" "A packet from an address other than the one the flow is locked to.";
+    MediaFamily "media_family" "A packet of the other address family than signalled.";
+    MediaMalformed "media_malformed" "Not RTP, not RTCP: wrong version, too short, or lengths that do not fit.";
+    MediaNotLatched "media_not_latched" "The other side's address is not known yet, so there is nowhere to send to.";
+    MediaUnexpectedRtcp "media_unexpected_rtcp" "RTCP on an RTP port (or the reverse) without rtcp-mux.";
+    MediaHeld "media_held" "A packet in a direction that the offer and answer have closed.";
+    MediaTooLarge "media_too_large" "A datagram larger than any media packet.";
+    MediaTooManySources "media_too_many_sources" "More synchronisation sources on one flow than are kept.";
+    StunUnexpected "stun_unexpected" "STUN on a flow that uses no ICE.";
+    DnsUnexpected "dns_unexpected" "A DNS answer that answers no open question of ours, or not truthfully.";
+    DnsMalformed "dns_malformed" "A DNS message that cannot be read.";
+    LinkLost "link_lost" "Lost by a simulated link.";
+    LinkQueueFull "link_queue_full" "The queue of a simulated link was full.";
+    SendFailed "send_failed" "The operating system refused to send it.";
+    StreamBackpressure "stream_backpressure" "Bytes for a peer that does not read; its connection was closed.";
+}
+
+/// A counter per [`DropReason`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drops {
+    counts: Box<[u64]>,
+}
+
+impl Default for Drops {
+    fn default() -> Self {
+        Drops::new()
+    }
+}
+
+impl Drops {
+    /// All zero.
+    pub fn new() -> Drops {
+        Drops {
+            counts: vec![0; DropReason::ALL.len()].into_boxed_slice(),
+        }
+    }
+
+    /// Counts one.
+    pub fn count(&mut self, reason: DropReason) {
+        if let Some(count) = self.counts.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+
+    /// How many so far.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.counts.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// The sum over all reasons.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Adds the counts of `other`.
+    pub fn merge(&mut self, other: &Drops) {
+        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *mine += theirs;
+        }
+    }
+
+    /// Those above zero, in order of declaration.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason, self.get(reason)))
+            .filter(|&(_, count)| count > 0)
+    }
+}

@@ -1,0 +1,253 @@
+//! Declared events: one vocabulary for logs, console, laboratory and tests.
+
+use crate::time::Time;
+use core::fmt;
+
+/// Declares the events once; enum, names, texts and the written form come from this list.
+macro_rules! events {
+    ($($(#[doc = $text:literal])* $variant:ident $name:literal { $($(#[doc = $ftext:literal])* $field:ident : $type:ty),* $(,)? })*) => {
+        /// What happened.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Note {
+            $($(#[doc = $text])* $variant { $($(#[doc = $ftext])* $field: $type,)* },)*
+        }
+
+        impl Note {
+            /// The name used in logs, metrics and JSON.
+            pub const fn name(&self) -> &'static str {
+                match self { $(Note::$variant { .. } => $name,)* }
+            }
+
+            /// Every event: name, text, fields with their texts. The reference page is made from this.
+            pub const REFERENCE: &'static [EventReference] = &[
+                $(EventReference {
+                    name: $name,
+                    text: concat!($($text),*),
+                    fields: &[$((stringify!($field), concat!($($ftext),*)),)*],
+                },)*
+            ];
+
+            /// Calls `each` with the name and the written form of each field, in order.
+            pub fn fields(&self, each: &mut dyn FnMut(&'static str, &dyn fmt::Display)) {
+                match self {
+                    $(Note::$variant { $($field,)* } => { let _ = &each; $(each(stringify!($field), $field);)* })*
+                }
+            }
+        }
+    };
+}
+
+/// One row of the reference of events.
+#[derive(Debug)]
+pub struct EventReference {
+    /// Name in logs and JSON.
+    pub name: &'static str,
+    /// What it tells.
+    pub text: &'static str,
+    /// Fields and what they mean.
+    pub fields: &'static [(&'static str, &'static str)],
+}
+
+events! {
+    /// A call was offered to us.
+    CallOffered "call_offered" {
+        /// Number of the call.
+        call: u64,
+        /// Name of the interface on which it came.
+        interface: String,
+        /// Call-ID of the first leg.
+        call_id: String,
+        /// Caller's address of record.
+        from: String,
+        /// Number or address called.
+        to: String,
+    }
+    /// A call was sent on to a target.
+    CallRouted "call_routed" {
+        /// Number of the call.
+        call: u64,
+        /// Trunk, registration or domain to which it goes.
+        target: String,
+        /// Call-ID of the second leg.
+        call_id: String,
+    }
+    /// The called side rings or plays early media.
+    CallProgressed "call_progressed" {
+        /// Number of the call.
+        call: u64,
+        /// Status code passed on.
+        status: u16,
+    }
+    /// The call was answered.
+    CallAnswered "call_answered" {
+        /// Number of the call.
+        call: u64,
+    }
+    /// The call came to its end.
+    CallEnded "call_ended" {
+        /// Number of the call.
+        call: u64,
+        /// Which side ended it: caller, callee or us.
+        by: String,
+        /// Why, in a word or two.
+        why: String,
+        /// The final status where it was never answered, else 200.
+        status: u16,
+    }
+    /// A registration was taken in or passed on.
+    RegistrationStored "registration_stored" {
+        /// Address of record.
+        aor: String,
+        /// Number of contacts that it now has.
+        contacts: u64,
+        /// Seconds until it ends.
+        expires: u64,
+    }
+    /// A registration ended.
+    RegistrationEnded "registration_ended" {
+        /// Address of record.
+        aor: String,
+        /// Why: removed, expired, flow failed.
+        why: String,
+    }
+    /// A request was refused by us.
+    RequestRefused "request_refused" {
+        /// Method.
+        method: String,
+        /// Status that we answered.
+        status: u16,
+        /// Why.
+        why: String,
+        /// Who asked.
+        source: String,
+    }
+    /// A trunk answers again.
+    TrunkUp "trunk_up" {
+        /// Name of the trunk.
+        trunk: String,
+    }
+    /// A trunk does not answer.
+    TrunkDown "trunk_down" {
+        /// Name of the trunk.
+        trunk: String,
+        /// What told us.
+        why: String,
+    }
+    /// Our own registration at a carrier changed.
+    CarrierRegistration "carrier_registration" {
+        /// Name of the trunk.
+        trunk: String,
+        /// registered, refused, expired or removed.
+        state: String,
+    }
+    /// A flow is locked to the address from which media came.
+    MediaLatched "media_latched" {
+        /// Number of the call.
+        call: u64,
+        /// caller or callee.
+        side: String,
+        /// The address.
+        address: String,
+    }
+    /// A call's media stopped for too long.
+    MediaTimeout "media_timeout" {
+        /// Number of the call.
+        call: u64,
+    }
+    /// There was no media port left.
+    MediaPortsExhausted "media_ports_exhausted" {
+        /// Name of the interface.
+        interface: String,
+    }
+    /// A socket is open.
+    SocketOpened "socket_opened" {
+        /// What it is for.
+        what: String,
+        /// Its address.
+        address: String,
+    }
+    /// A socket could not be opened.
+    SocketFailed "socket_failed" {
+        /// What it is for.
+        what: String,
+        /// Its address.
+        address: String,
+        /// The operating system's words.
+        error: String,
+    }
+    /// A new configuration is in force.
+    ConfigurationReloaded "configuration_reloaded" {
+        /// What changed, in a word or two.
+        changes: String,
+    }
+    /// A new configuration was refused; the old one stays.
+    ConfigurationRefused "configuration_refused" {
+        /// Why.
+        why: String,
+    }
+    /// We take no new calls and end when the last one has ended.
+    DrainStarted "drain_started" {
+        /// Calls that are still up.
+        calls: u64,
+    }
+    /// The last call has ended.
+    DrainFinished "drain_finished" {
+        /// Calls that were ended by the drain's own time limit.
+        cut: u64,
+    }
+    /// A stream connection ended.
+    ConnectionClosed "connection_closed" {
+        /// The peer.
+        peer: String,
+        /// Why.
+        why: String,
+    }
+    /// An attempt of the laboratory has its outcome.
+    AttemptEnded "attempt_ended" {
+        /// Number of the attempt.
+        attempt: u64,
+        /// What it was: call, registration.
+        kind: String,
+        /// Its outcome.
+        outcome: String,
+    }
+}
+
+/// An event: what happened, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When.
+    pub at: Time,
+    /// What.
+    pub note: Note,
+}
+
+impl Event {
+    /// An event at `at`.
+    pub fn new(at: Time, note: Note) -> Event {
+        Event { at, note }
+    }
+}
+
+impl fmt::Display for Event {
+    /// `time name field=value ...`; values with spaces or quotes are quoted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.at, self.note.name())?;
+        let mut result = Ok(());
+        self.note.fields(&mut |name, value| {
+            if result.is_ok() {
+                let text = value.to_string();
+                let plain = !text.is_empty()
+                    && text
+                        .bytes()
+                        .all(|b| b.is_ascii_graphic() && b != b'"' && b != b'=');
+                result = if plain {
+                    write!(f, " {name}={text}")
+                } else {
+                    write!(f, " {name}={text:?}")
+                };
+            }
+        });
+        result
+    }
+}

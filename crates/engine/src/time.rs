@@ -1,0 +1,117 @@
+//! Time as engines see it: nanoseconds since the driver's start, and deadlines that say why they exist.
+
+use core::fmt;
+use core::ops::{Add, AddAssign, Sub};
+use core::time::Duration;
+
+/// A point in time: nanoseconds since the driver started. Plain data, so that it can be written down and replayed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The driver's start.
+    pub const ZERO: Time = Time(0);
+    /// Later than any time that a driver reaches.
+    pub const FAR: Time = Time(u64::MAX);
+
+    /// The time `ms` milliseconds after the start.
+    pub const fn from_millis(ms: u64) -> Time {
+        Time(ms.saturating_mul(1_000_000))
+    }
+
+    /// The time `us` microseconds after the start.
+    pub const fn from_micros(us: u64) -> Time {
+        Time(us.saturating_mul(1_000))
+    }
+
+    /// The time `s` seconds after the start.
+    pub const fn from_secs(s: u64) -> Time {
+        Time(s.saturating_mul(1_000_000_000))
+    }
+
+    /// Nanoseconds since the start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds since the start.
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// Seconds since the start, with fraction.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// How long after `earlier` this is; zero where it is not after it.
+    pub const fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, span: Duration) -> Time {
+        Time(
+            self.0
+                .saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+impl AddAssign<Duration> for Time {
+    fn add_assign(&mut self, span: Duration) {
+        *self = *self + span;
+    }
+}
+
+impl Sub<Time> for Time {
+    type Output = Duration;
+    fn sub(self, earlier: Time) -> Duration {
+        self.since(earlier)
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Time {
+    /// Seconds with all nine digits, so that a log of events is exact.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}.{:09}",
+            self.0 / 1_000_000_000,
+            self.0 % 1_000_000_000
+        )
+    }
+}
+
+/// When an engine wants to be called next, and why: a storm of wake-ups can be explained by looking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// The time at which [`crate::Input::Timeout`] is due.
+    pub at: Time,
+    /// What it is for, in a word or two.
+    pub why: &'static str,
+}
+
+impl Deadline {
+    /// A deadline at `at`, for the reason `why`.
+    pub const fn new(at: Time, why: &'static str) -> Deadline {
+        Deadline { at, why }
+    }
+
+    /// The earlier of two optional deadlines.
+    pub fn earlier(a: Option<Deadline>, b: Option<Deadline>) -> Option<Deadline> {
+        match (a, b) {
+            (Some(a), Some(b)) if b.at < a.at => Some(b),
+            (Some(a), _) => Some(a),
+            (None, b) => b,
+        }
+    }
+}
