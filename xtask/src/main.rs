@@ -1,4 +1,36 @@
-//! Automation of the workspace.
+//! Automation of the workspace: `cargo xtask tidy | docs | bench | fuzz`. It calls the tools and judges their answers;
+//! nothing of the product depends on it.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod bench;
+mod docs;
+mod fuzz;
+mod process;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  tidy            what a tool can hold: dependency direction, unsafe, clocks, generated documents, fmt, clippy, licences
+  docs            write the generated documents anew
+  bench [ROUNDS]  CPU per call beside Kamailio, per packet, per standing call (3 rounds unless told)
+  fuzz SECONDS [TARGET...]   run the fuzz targets, all of them unless named, SECONDS each, side by side";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.first().map(String::as_str) {
+        Some("tidy") => tidy::run(),
+        Some("docs") => docs::write(),
+        Some("bench") => bench::run(&arguments[1..]),
+        Some("fuzz") => fuzz::run(&arguments[1..]),
+        _ => Err(USAGE.to_owned()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}

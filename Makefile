@@ -1,0 +1,38 @@
+# The doors. Each one does its own set-up on a fresh Debian 12 that has Rust, Node and make.
+.PHONY: build demo test bench tidy docs fuzz setup peers clean
+
+CARGO ?= cargo
+HORNWORK = target/release/hornwork
+
+build: setup
+	$(CARGO) build --release --locked -p hornwork
+
+demo: build
+	$(HORNWORK) demo
+
+test: setup peers
+	$(CARGO) test --workspace --locked
+
+bench: setup peers
+	$(CARGO) xtask bench
+
+tidy: setup
+	$(CARGO) xtask tidy
+
+docs: setup
+	$(CARGO) xtask docs
+
+# An hour of each target, side by side.
+fuzz: setup
+	$(CARGO) xtask fuzz 3600
+
+# What the build needs: a C compiler for the allocator.
+setup:
+	@packaging/setup cc:gcc make:make
+
+# Other people's software that judges us. Tests that need one that is absent say so and are skipped.
+peers:
+	@packaging/setup --wanted sipp:sip-tester kamailio:kamailio baresip:baresip-core linphonec:linphone-cli tshark:tshark taskset:util-linux
+
+clean:
+	$(CARGO) clean

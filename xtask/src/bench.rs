@@ -1,0 +1,279 @@
+//! `make bench`: the border beside its peer, interleaved, at the same rate, one core each.
+
+use crate::process::{Running, check, installed, root};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Calls a second at which CPU per call is compared.
+const RATES: [u32; 2] = [2_000, 4_000];
+/// Seconds of load per run.
+const SECONDS: u32 = 10;
+const SUBJECT_CORE: usize = 0;
+const LOAD_CORE: usize = 1;
+
+/// One of the systems that are measured.
+struct Subject {
+    name: &'static str,
+    program: String,
+    arguments: Vec<String>,
+    port: u16,
+}
+
+/// What one run gave.
+struct Run {
+    micros_per_call: f64,
+    failed: u64,
+    receive_buffer_errors: u64,
+}
+
+/// Runs the comparison and prints the table.
+///
+/// # Errors
+/// A program is missing, or a run could not be made.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    let rounds: usize = match arguments.first() {
+        Some(word) => word
+            .parse()
+            .map_err(|_| format!("not a number of rounds: {word}"))?,
+        None => 3,
+    };
+    let missing: Vec<&str> = ["sipp", "kamailio", "taskset"]
+        .into_iter()
+        .filter(|p| !installed(p))
+        .collect();
+    if !missing.is_empty() {
+        return Err(format!(
+            "missing for the comparison: {} (Debian: sip-tester kamailio util-linux)",
+            missing.join(", ")
+        ));
+    }
+    check(Command::new("cargo").current_dir(root()).args([
+        "build",
+        "--release",
+        "--locked",
+        "-p",
+        "hornwork",
+    ]))?;
+    let scratch = std::env::temp_dir().join(format!("hornwork-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch).map_err(|e| format!("{}: {e}", scratch.display()))?;
+    let outcome = calls(rounds, &scratch).and_then(|()| in_memory());
+    let _ = std::fs::remove_dir_all(&scratch);
+    outcome
+}
+
+fn subjects(scratch: &Path) -> Vec<Subject> {
+    let hornwork = root().join("target/release/hornwork").display().to_string();
+    let example = |name: &str| root().join("examples").join(name).display().to_string();
+    let border = |name, file: &str| Subject {
+        name,
+        program: hornwork.clone(),
+        arguments: vec!["run".into(), "-c".into(), example(file)],
+        port: 5060,
+    };
+    let kamailio: Vec<String> = [
+        "-x",
+        "fm",
+        "-X",
+        "fm",
+        "-m",
+        "2048",
+        "-M",
+        "64",
+        "-DD",
+        "-E",
+        "-f",
+        &root().join("bench/kamailio.cfg").display().to_string(),
+        "-Y",
+        &scratch.display().to_string(),
+    ]
+    .iter()
+    .map(|word| (*word).to_owned())
+    .collect();
+    vec![
+        border("border, media passed by", "loopback-bypass.toml"),
+        Subject {
+            name: "kamailio",
+            program: "kamailio".into(),
+            arguments: kamailio,
+            port: 5070,
+        },
+        border("border, media anchored", "loopback.toml"),
+    ]
+}
+
+fn calls(rounds: usize, scratch: &Path) -> Result<(), String> {
+    let subjects = subjects(scratch);
+    println!(
+        "CPU per 7-message call, {SECONDS} s a run, {rounds} interleaved rounds, subject on core {SUBJECT_CORE}, SIPp on core {LOAD_CORE}"
+    );
+    for rate in RATES {
+        let mut results: Vec<Vec<Run>> = subjects.iter().map(|_| Vec::new()).collect();
+        for round in 0..rounds {
+            for (subject, runs) in subjects.iter().zip(&mut results) {
+                let run = one(subject, rate, scratch)?;
+                println!(
+                    "  {rate}/s round {} {:<26} {:7.1} us/call, {} failed, RcvbufErrors +{}",
+                    round + 1,
+                    subject.name,
+                    run.micros_per_call,
+                    run.failed,
+                    run.receive_buffer_errors
+                );
+                runs.push(run);
+            }
+        }
+        let medians: Vec<f64> = results
+            .iter()
+            .map(|runs| median(runs.iter().map(|r| r.micros_per_call).collect()))
+            .collect();
+        println!("{rate}/s, medians:");
+        for (subject, value) in subjects.iter().zip(&medians) {
+            println!(
+                "  {:<26} {value:7.1} us/call   {:5.2} of kamailio",
+                subject.name,
+                value / medians[1]
+            );
+        }
+    }
+    Ok(())
+}
+
+/// One run: subject up, SIPp's built-in UAS behind it, SIPp's built-in UAC before it.
+fn one(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
+    let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
+    let running = Running::start(
+        SUBJECT_CORE,
+        &subject.program,
+        &arguments,
+        &scratch.join("subject.log"),
+    )?;
+    let uas = [
+        "-sn",
+        "uas",
+        "-i",
+        "127.0.0.1",
+        "-p",
+        "5080",
+        "-nostdin",
+        "-buff_size",
+        "4000000",
+        "-l",
+        "200000",
+    ];
+    let _uas = Running::start(LOAD_CORE, "sipp", &uas, &scratch.join("uas.log"))?;
+    std::thread::sleep(Duration::from_millis(1_500));
+    let before = receive_buffer_errors();
+    let cpu = running.cpu_nanos();
+    let total = rate * SECONDS;
+    let target = format!("127.0.0.1:{}", subject.port);
+    let (rate_text, total_text) = (rate.to_string(), total.to_string());
+    let uac = [
+        "-sn",
+        "uac",
+        &target,
+        "-i",
+        "127.0.0.1",
+        "-p",
+        "5061",
+        "-r",
+        &rate_text,
+        "-m",
+        &total_text,
+        "-nostdin",
+        "-buff_size",
+        "4000000",
+        "-l",
+        "200000",
+    ];
+    let log = scratch.join("uac.log");
+    let mut caller = Running::start(LOAD_CORE, "sipp", &uac, &log)?;
+    caller.wait(Duration::from_secs(u64::from(SECONDS) + 60))?;
+    let spent = running.cpu_nanos() - cpu;
+    let text =
+        String::from_utf8_lossy(&std::fs::read(&log).map_err(|e| e.to_string())?).into_owned();
+    let successful = figure(&text, "Successful call")
+        .ok_or_else(|| format!("{}: SIPp gave no figures", subject.name))?;
+    if successful == 0 {
+        let said = std::fs::read_to_string(scratch.join("subject.log")).unwrap_or_default();
+        return Err(format!(
+            "{}: no call succeeded; it said:\n{said}",
+            subject.name
+        ));
+    }
+    Ok(Run {
+        micros_per_call: spent as f64 / 1_000.0 / successful as f64,
+        failed: u64::from(total) - successful,
+        receive_buffer_errors: receive_buffer_errors() - before,
+    })
+}
+
+/// The cumulative figure of the last screen that SIPp printed.
+fn figure(screen: &str, name: &str) -> Option<u64> {
+    screen
+        .lines()
+        .rev()
+        .find(|line| line.contains(name))?
+        .split('|')
+        .nth(2)?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// Datagrams that the kernel dropped for want of room in a socket's buffer.
+fn receive_buffer_errors() -> u64 {
+    let text = std::fs::read_to_string("/proc/net/snmp").unwrap_or_default();
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
+        return 0;
+    };
+    names
+        .split_whitespace()
+        .zip(values.split_whitespace())
+        .find(|(name, _)| *name == "RcvbufErrors")
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or(0)
+}
+
+/// The parts' own benchmarks: examples that print what they measure in memory.
+fn in_memory() -> Result<(), String> {
+    let examples: [(&str, &str); 4] = [
+        ("wire", "parse_cost"),
+        ("sip", "call_cost"),
+        ("border", "standing_cost"),
+        ("net", "echo_cost"),
+    ];
+    for (package, example) in examples {
+        let source: PathBuf = root()
+            .join("crates")
+            .join(package)
+            .join("examples")
+            .join(format!("{example}.rs"));
+        if !source.is_file() {
+            return Err(format!("{} is gone", source.display()));
+        }
+        println!("\n{package}: {example}");
+        check(Command::new("cargo").current_dir(root()).args([
+            "run",
+            "--release",
+            "--locked",
+            "--quiet",
+            "-p",
+            package,
+            "--example",
+            example,
+        ]))?;
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}

@@ -1,0 +1,129 @@
+//! Child processes: started on a core of their own, measured, and never left behind.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The root of the workspace.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// Whether a program can be found on the PATH (or where Debian keeps daemons).
+pub fn installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':')
+        .chain(["/usr/sbin", "/sbin"])
+        .any(|folder| Path::new(folder).join(program).is_file())
+}
+
+/// Runs a command to its end, its output shown.
+pub fn check(command: &mut Command) -> Result<(), String> {
+    let shown = format!("{command:?}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{shown}: {status}")),
+        Err(error) => Err(format!("{shown}: {error}")),
+    }
+}
+
+/// A child that is ended when this value is dropped.
+pub struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Starts `program` pinned to processor `core`; what it prints goes to `log`.
+    pub fn start(
+        core: usize,
+        program: &str,
+        arguments: &[&str],
+        log: &Path,
+    ) -> Result<Running, String> {
+        let file = std::fs::File::create(log).map_err(|e| format!("{}: {e}", log.display()))?;
+        let copy = file.try_clone().map_err(|e| e.to_string())?;
+        let child = Command::new("taskset")
+            .args(["-c", &core.to_string(), program])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(copy)
+            .spawn()
+            .map_err(|e| format!("taskset {program}: {e}"))?;
+        Ok(Running { child })
+    }
+
+    /// Nanoseconds that the process and its descendants have spent on a processor.
+    pub fn cpu_nanos(&self) -> u64 {
+        family(self.child.id()).into_iter().map(cpu_nanos).sum()
+    }
+
+    /// Resident bytes of the process.
+    pub fn resident_bytes(&self) -> u64 {
+        std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
+            .unwrap_or_default()
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+            .map_or(0, |kib| kib * 1024)
+    }
+
+    /// Waits for the end, at most `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Result<bool, String> {
+        let end = Instant::now() + limit;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Ok(status.success()),
+                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+                Ok(None) => return Err(format!("still running after {limit:?}")),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for process in family(self.child.id()) {
+            let _ = Command::new("kill")
+                .arg(process.to_string())
+                .stderr(Stdio::null())
+                .status();
+        }
+        if self.wait(Duration::from_secs(5)).is_err() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A process and all that it started.
+fn family(head: u32) -> Vec<u32> {
+    let mut members = vec![head];
+    let mut next = 0;
+    while let Some(&parent) = members.get(next) {
+        next += 1;
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))
+            .unwrap_or_default();
+        members.extend(
+            children
+                .split_whitespace()
+                .filter_map(|word| word.parse::<u32>().ok()),
+        );
+    }
+    members
+}
+
+/// Time on a processor, summed over the threads (`schedstat`'s first figure).
+fn cpu_nanos(process: u32) -> u64 {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else {
+        return 0;
+    };
+    tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
+        .filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .sum()
+}

@@ -1,0 +1,206 @@
+//! `cargo xtask tidy`: the rules of the house that a tool can hold.
+
+use crate::docs;
+use crate::process::{check, installed, root};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Who may depend on whom, of our own crates. Nothing points upward.
+const LAYERS: [(&str, &[&str]); 12] = [
+    ("engine", &[]),
+    ("wire", &[]),
+    ("protect", &["engine", "wire"]),
+    ("codec", &[]),
+    ("sip", &["engine", "wire", "protect"]),
+    ("media", &["engine", "wire", "protect", "codec"]),
+    (
+        "border",
+        &["engine", "wire", "protect", "codec", "sip", "media"],
+    ),
+    ("net", &["engine", "wire"]),
+    ("sim", &["engine", "wire"]),
+    (
+        "lab",
+        &[
+            "engine", "wire", "protect", "codec", "sip", "media", "border", "net", "sim",
+        ],
+    ),
+    (
+        "hornwork",
+        &[
+            "engine", "wire", "protect", "codec", "sip", "media", "border", "net", "sim", "lab",
+        ],
+    ),
+    ("xtask", &["engine"]),
+];
+
+/// Words that only the driver (and automation) may use: clocks, and the randomness of the operating system.
+const DRIVER_ONLY: [&str; 5] = [
+    "Instant::now",
+    "SystemTime::now",
+    "thread_rng",
+    "getrandom",
+    "RandomState",
+];
+
+/// Production files above this length are asked to be cut.
+const LINES: usize = 1_200;
+
+/// Runs every rule and names each breach.
+///
+/// # Errors
+/// The breaches.
+pub fn run() -> Result<(), String> {
+    let mut breaches = Vec::new();
+    breaches.extend(dependencies()?);
+    breaches.extend(sources()?);
+    breaches.extend(docs::stale()?);
+    for (what, mut command) in tools() {
+        if let Err(why) = check(&mut command) {
+            breaches.push(format!("{what}: {why}"));
+        }
+    }
+    if installed("cargo-deny") {
+        let mut deny = Command::new("cargo");
+        deny.current_dir(root()).args([
+            "deny",
+            "--offline",
+            "check",
+            "licenses",
+            "bans",
+            "sources",
+        ]);
+        if let Err(why) = check(&mut deny) {
+            breaches.push(format!("cargo-deny: {why}"));
+        }
+    } else {
+        println!("skipped: cargo-deny is not installed (cargo install cargo-deny --locked)");
+    }
+    if breaches.is_empty() {
+        println!("tidy: all rules hold");
+        Ok(())
+    } else {
+        Err(breaches.join("\n"))
+    }
+}
+
+fn tools() -> Vec<(&'static str, Command)> {
+    let cargo = |arguments: &[&str]| {
+        let mut command = Command::new("cargo");
+        command.current_dir(root()).args(arguments);
+        command
+    };
+    vec![
+        ("fmt", cargo(&["fmt", "--all", "--", "--check"])),
+        (
+            "clippy",
+            cargo(&[
+                "clippy",
+                "--locked",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ]),
+        ),
+    ]
+}
+
+/// The `[dependencies]` of each crate against [`LAYERS`].
+fn dependencies() -> Result<Vec<String>, String> {
+    let mut breaches = Vec::new();
+    for (name, allowed) in LAYERS {
+        let folder = if name == "xtask" {
+            root().join(name)
+        } else {
+            root().join("crates").join(name)
+        };
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml"))
+            .map_err(|e| format!("{name}: {e}"))?;
+        for used in ours(&manifest) {
+            if !allowed.contains(&used.as_str()) {
+                breaches.push(format!("{name} may not depend on {used}"));
+            }
+        }
+    }
+    let known = std::fs::read_dir(root().join("crates")).map_err(|e| e.to_string())?;
+    for folder in known.flatten() {
+        let name = folder.file_name().to_string_lossy().into_owned();
+        if !LAYERS.iter().any(|(known, _)| *known == name) {
+            breaches.push(format!(
+                "crates/{name} has no row in xtask's table of layers"
+            ));
+        }
+    }
+    Ok(breaches)
+}
+
+/// Our own crates among the normal dependencies of a manifest.
+fn ours(manifest: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut inside = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            inside = line.trim() == "[dependencies]";
+        } else if inside
+            && let Some(name) = line.split(['.', '=', ' ']).next()
+            && LAYERS.iter().any(|(known, _)| *known == name)
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// Rules on the text of the sources.
+fn sources() -> Result<Vec<String>, String> {
+    let mut breaches = Vec::new();
+    for (name, _) in LAYERS {
+        let folder = if name == "xtask" {
+            root().join(name)
+        } else {
+            root().join("crates").join(name)
+        };
+        let head = ["src/lib.rs", "src/main.rs"]
+            .iter()
+            .find_map(|file| std::fs::read_to_string(folder.join(file)).ok());
+        let head = head.ok_or_else(|| format!("{name} has neither lib.rs nor main.rs"))?;
+        if name != "net" && !head.contains("#![forbid(unsafe_code)]") {
+            breaches.push(format!("{name} does not forbid unsafe code"));
+        }
+        for file in rust_files(&folder.join("src")) {
+            let text =
+                std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+            if name != "net" && name != "xtask" {
+                breaches.extend(
+                    DRIVER_ONLY
+                        .iter()
+                        .filter(|word| text.contains(**word))
+                        .map(|word| format!("{}: {word} belongs to net", file.display())),
+                );
+            }
+            if text.lines().count() > LINES {
+                breaches.push(format!("{}: more than {LINES} lines", file.display()));
+            }
+        }
+    }
+    Ok(breaches)
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return files;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
