@@ -1,2 +1,11 @@
 //! Bytes to messages and back: SIP, SDP, RTP, RTCP, IP, pcap.
 #![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod ethernet;
+pub mod ip;
+pub mod rtcp;
+pub mod rtp;
+pub mod stun;
+pub mod tcp;
+pub mod udp;

@@ -1,0 +1,264 @@
+//! TCP headers (RFC 9293) and the in-order byte stream of one direction, for reading SIP out of captures.
+
+use crate::ethernet::{array, be16, be32};
+use std::collections::VecDeque;
+
+/// A TCP header; the lengths were checked once at [`TcpView::parse`].
+#[derive(Clone, Copy, Debug)]
+pub struct TcpView<'a> {
+    segment: &'a [u8],
+}
+
+impl<'a> TcpView<'a> {
+    /// A view; `None` where the header with its options is cut off.
+    pub fn parse(segment: &'a [u8]) -> Option<Self> {
+        let header = usize::from(*segment.get(12)? >> 4) * 4;
+        (header >= 20 && segment.len() >= header).then_some(TcpView { segment })
+    }
+
+    /// Source port.
+    pub fn source_port(&self) -> u16 {
+        be16(self.segment, 0)
+    }
+
+    /// Destination port.
+    pub fn destination_port(&self) -> u16 {
+        be16(self.segment, 2)
+    }
+
+    /// Sequence number of the first payload byte (of the SYN where there is one).
+    pub fn sequence(&self) -> u32 {
+        be32(self.segment, 4)
+    }
+
+    /// Acknowledgement number.
+    pub fn acknowledgement(&self) -> u32 {
+        be32(self.segment, 8)
+    }
+
+    /// Header length with options.
+    pub fn header_length(&self) -> usize {
+        usize::from(self.flag_byte(12) >> 4) * 4
+    }
+
+    /// FIN.
+    pub fn fin(&self) -> bool {
+        self.flag_byte(13) & 1 != 0
+    }
+
+    /// SYN.
+    pub fn syn(&self) -> bool {
+        self.flag_byte(13) & 2 != 0
+    }
+
+    /// RST.
+    pub fn rst(&self) -> bool {
+        self.flag_byte(13) & 4 != 0
+    }
+
+    /// The payload.
+    pub fn payload(&self) -> &'a [u8] {
+        self.segment.get(self.header_length()..).unwrap_or_default()
+    }
+
+    fn flag_byte(&self, at: usize) -> u8 {
+        array::<1>(self.segment, at)[0]
+    }
+}
+
+/// What a [`StreamReassembler`] hands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamPiece<'a> {
+    /// The next bytes in order.
+    Data(&'a [u8]),
+    /// Bytes are missing here and will not come: the reader must find a new beginning.
+    Gap,
+}
+
+/// Orders the segments of one direction. Retransmitted bytes are dropped, segments that come early are held within limits;
+/// beyond the limits the missing bytes are given up with a [`StreamPiece::Gap`].
+#[derive(Debug)]
+pub struct StreamReassembler {
+    next: Option<u32>,
+    held: VecDeque<(u32, Vec<u8>)>,
+    held_bytes: usize,
+    limit_bytes: usize,
+    limit_segments: usize,
+}
+
+impl StreamReassembler {
+    /// Holds at most `limit_bytes` bytes in at most `limit_segments` segments.
+    pub fn new(limit_bytes: usize, limit_segments: usize) -> StreamReassembler {
+        StreamReassembler {
+            next: None,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            limit_bytes,
+            limit_segments,
+        }
+    }
+
+    /// Whether a beginning is known.
+    pub fn is_started(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// The stream (re)starts: the next byte has sequence number `next`.
+    pub fn start(&mut self, next: u32) {
+        self.next = Some(next);
+        self.held.clear();
+        self.held_bytes = 0;
+    }
+
+    /// Takes a segment. `cut` says that the capture lost the segment's end. Without a start the first segment is the start.
+    pub fn push(&mut self, sequence: u32, payload: &[u8], sink: &mut dyn FnMut(StreamPiece<'_>)) {
+        if payload.is_empty() {
+            return;
+        }
+        let next = *self.next.get_or_insert(sequence);
+        let ahead = sequence.wrapping_sub(next) as i32;
+        if ahead > 0 {
+            self.hold(ahead, sequence, payload);
+            while self.held.len() > self.limit_segments || self.held_bytes > self.limit_bytes {
+                self.skip_gap(sink);
+            }
+            return;
+        }
+        let known = ahead.unsigned_abs() as usize;
+        if let Some(fresh) = payload.get(known..)
+            && !fresh.is_empty()
+        {
+            self.next = Some(next.wrapping_add(fresh.len() as u32));
+            sink(StreamPiece::Data(fresh));
+            self.drain(sink);
+        }
+    }
+
+    /// Nothing more will come: hands on what is held.
+    pub fn finish(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
+        while !self.held.is_empty() {
+            self.skip_gap(sink);
+        }
+    }
+
+    /// Bytes are missing from here on (a segment whose end the capture cut): continue at `next`.
+    pub fn skip_to(&mut self, next: u32, sink: &mut dyn FnMut(StreamPiece<'_>)) {
+        if self
+            .next
+            .is_some_and(|known| (next.wrapping_sub(known) as i32) > 0)
+        {
+            self.next = Some(next);
+            sink(StreamPiece::Gap);
+            self.drain(sink);
+        }
+    }
+
+    fn hold(&mut self, ahead: i32, sequence: u32, payload: &[u8]) {
+        let base = sequence.wrapping_sub(ahead as u32);
+        let at = self
+            .held
+            .partition_point(|(held, _)| held.wrapping_sub(base) < ahead as u32);
+        if let Some((held, bytes)) = self.held.get(at)
+            && *held == sequence
+            && bytes.len() >= payload.len()
+        {
+            return;
+        }
+        self.held_bytes += payload.len();
+        self.held.insert(at, (sequence, payload.to_vec()));
+    }
+
+    fn drain(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
+        while let (Some(next), Some((sequence, _))) = (self.next, self.held.front()) {
+            let behind = next.wrapping_sub(*sequence) as i32;
+            if behind < 0 {
+                return;
+            }
+            let Some((_, bytes)) = self.held.pop_front() else {
+                return;
+            };
+            self.held_bytes -= bytes.len();
+            if let Some(fresh) = bytes.get(behind as usize..)
+                && !fresh.is_empty()
+            {
+                self.next = Some(next.wrapping_add(fresh.len() as u32));
+                sink(StreamPiece::Data(fresh));
+            }
+        }
+    }
+
+    fn skip_gap(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
+        if let Some((sequence, _)) = self.held.front() {
+            self.next = Some(*sequence);
+            sink(StreamPiece::Gap);
+            self.drain(sink);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collect(segments: &[(u32, &[u8])], limit: usize) -> Vec<Option<Vec<u8>>> {
+        let mut reassembler = StreamReassembler::new(limit, 8);
+        reassembler.start(u32::MAX - 1);
+        let mut got: Vec<Option<Vec<u8>>> = Vec::new();
+        let mut sink = |piece: StreamPiece<'_>| match piece {
+            StreamPiece::Gap => got.push(None),
+            StreamPiece::Data(bytes) => got.push(Some(bytes.to_vec())),
+        };
+        for (sequence, bytes) in segments {
+            reassembler.push(*sequence, bytes, &mut sink);
+        }
+        reassembler.finish(&mut sink);
+        got
+    }
+
+    #[test]
+    fn order_overlap_and_wrap() {
+        let got = collect(
+            &[
+                (1, b"def"),
+                (u32::MAX - 1, b"abc"),
+                (u32::MAX, b"bcd"),
+                (4, b"g"),
+            ],
+            100,
+        );
+        let all: Vec<u8> = got.into_iter().flat_map(Option::unwrap).collect();
+        assert_eq!(all, b"abcdefg");
+    }
+
+    #[test]
+    fn gap_is_given_up_at_the_limit_and_at_the_end() {
+        let got = collect(&[(5, b"xxxx"), (9, b"yyyy")], 6);
+        assert_eq!(got, [None, Some(b"xxxx".to_vec()), Some(b"yyyy".to_vec())]);
+        let got = collect(&[(5, b"xx")], 100);
+        assert_eq!(got, [None, Some(b"xx".to_vec())]);
+    }
+
+    #[test]
+    fn skipping_over_a_cut_segment() {
+        let mut reassembler = StreamReassembler::new(100, 8);
+        let mut got = Vec::new();
+        let mut sink = |piece: StreamPiece<'_>| got.push(matches!(piece, StreamPiece::Gap));
+        reassembler.push(10, b"ab", &mut sink);
+        reassembler.skip_to(20, &mut sink);
+        reassembler.push(20, b"c", &mut sink);
+        assert_eq!(got, [false, true, false]);
+    }
+
+    #[test]
+    fn header_lengths() {
+        let mut segment = [0u8; 24];
+        segment[12] = 0x60;
+        segment[13] = 0x13;
+        let view = TcpView::parse(&segment).unwrap();
+        assert!(view.syn() && view.fin() && !view.rst());
+        assert!(view.payload().is_empty());
+        assert!(TcpView::parse(&segment[..23]).is_none());
+        segment[12] = 0x40;
+        assert!(TcpView::parse(&segment).is_none());
+    }
+}
