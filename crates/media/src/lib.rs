@@ -1,2 +1,5 @@
 //! Flows, relay, RTCP, receive statistics, sources, sinks, voice quality.
 #![forbid(unsafe_code)]
+
+pub mod quality;
+pub mod stats;

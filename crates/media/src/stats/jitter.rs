@@ -1,0 +1,96 @@
+//! Interarrival jitter (RFC 3550 sections 6.4.1 and A.8), in real numbers and in the integer form.
+
+use super::histogram::LogHistogram;
+use engine::Time;
+
+/// The running jitter J += (|D| - J) / 16 of one payload type, real-valued, starting at zero.
+#[derive(Clone, Debug, Default)]
+pub struct Jitter {
+    previous: Option<(Time, u32)>,
+    /// Nanoseconds.
+    current: f64,
+    samples: u64,
+    sum: f64,
+    max: f64,
+    histogram: LogHistogram,
+}
+
+/// Figures over the running jitter at each packet but the first, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct JitterSummary {
+    /// At the last packet.
+    pub last: f64,
+    /// Mean.
+    pub mean: f64,
+    /// 99th percentile, within the histogram's 3.2 %, never above `max`.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Jitter {
+    /// No packet yet.
+    pub fn new() -> Jitter {
+        Jitter::default()
+    }
+
+    /// Takes a packet in arrival order.
+    pub fn receive(&mut self, time: Time, timestamp: u32, clock_rate: u32) {
+        let Some((last_time, last_timestamp)) = self.previous.replace((time, timestamp)) else {
+            return;
+        };
+        let arrival = super::signed_nanos(last_time, time) as f64;
+        let media = f64::from(timestamp.wrapping_sub(last_timestamp) as i32) * 1e9 / f64::from(clock_rate);
+        self.current += ((arrival - media).abs() - self.current) / 16.0;
+        self.samples += 1;
+        self.sum += self.current;
+        self.max = self.max.max(self.current);
+        self.histogram.add(self.current as u64);
+    }
+
+    /// The jitter now, in nanoseconds.
+    pub fn current(&self) -> f64 {
+        self.current
+    }
+
+    /// The figures; `None` with fewer than two packets.
+    pub fn summary(&self) -> Option<JitterSummary> {
+        let p99 = self.histogram.quantile(0.99)?;
+        Some(JitterSummary {
+            last: self.current / 1e6,
+            mean: self.sum / self.samples as f64 / 1e6,
+            p99: p99.min(self.max) / 1e6,
+            max: self.max / 1e6,
+        })
+    }
+}
+
+/// The integer form of A.8: sixteen times the jitter is kept, arrival times are whole timestamp units.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IntegerJitter {
+    transit: Option<u32>,
+    scaled: u32,
+}
+
+impl IntegerJitter {
+    /// Takes a packet that arrived at `time`.
+    pub fn receive(&mut self, time: Time, timestamp: u32, clock_rate: u32) {
+        let units = u128::from(time.as_nanos()) * u128::from(clock_rate) / 1_000_000_000;
+        self.receive_units(units as u32, timestamp);
+    }
+
+    /// Takes a packet that arrived at `arrival`, in timestamp units.
+    pub fn receive_units(&mut self, arrival: u32, timestamp: u32) {
+        let transit = arrival.wrapping_sub(timestamp);
+        if let Some(last) = self.transit.replace(transit) {
+            let difference = (transit.wrapping_sub(last) as i32).unsigned_abs();
+            let decay = (self.scaled.saturating_add(8)) >> 4;
+            self.scaled = self.scaled.saturating_add(difference).saturating_sub(decay);
+        }
+    }
+
+    /// The jitter in timestamp units, as it goes into a report.
+    pub fn value(&self) -> u32 {
+        self.scaled >> 4
+    }
+}

@@ -1,0 +1,204 @@
+//! Receive statistics: RFC 3550's formulas, wraps, duplicates, reordering, restarts, skew, and no allocation per packet.
+
+use engine::Time;
+use media::stats::{Arrival, IntegerJitter, Jitter, ReceiveStatistics, RtpArrival, Sequence};
+use proptest::prelude::*;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+const MS: u64 = 1_000_000;
+
+fn packet(ms: u64, sequence: u16, timestamp: u32) -> RtpArrival {
+    RtpArrival {
+        time: Time(ms * MS),
+        sequence,
+        timestamp,
+        payload_type: 0,
+    }
+}
+
+#[test]
+fn jitter_examples() {
+    let root = std::env::var("HORNWORK_TESTDATA")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/testdata").into());
+    let Ok(text) = std::fs::read_to_string(format!("{root}/quality/rfc3550-jitter-examples.json")) else {
+        println!("skipped: testdata absent");
+        return;
+    };
+    let oracle: Value = serde_json::from_str(&text).expect("JSON");
+    for example in oracle["examples"].as_array().expect("examples") {
+        let clock = example["clock"].as_u64().unwrap() as u32;
+        let list = |name: &str| example[name].as_array().unwrap().clone();
+        let (mut jitter, mut integer) = (Jitter::new(), IntegerJitter::default());
+        let stamps = list("rtp_timestamps");
+        let (whole, real) = (list("jitter_integer_A8"), list("jitter_real"));
+        for (at, arrival) in list("arrival_in_timestamp_units").iter().enumerate() {
+            let arrival = arrival.as_u64().unwrap();
+            let stamp = stamps[at].as_u64().unwrap() as u32;
+            integer.receive_units(arrival as u32, stamp);
+            jitter.receive(Time(arrival * 1_000_000_000 / u64::from(clock)), stamp, clock);
+            assert_eq!(u64::from(integer.value()), whole[at].as_u64().unwrap(), "{example}");
+            let units = jitter.current() * f64::from(clock) / 1e9;
+            assert!((units - real[at].as_f64().unwrap()).abs() < 1e-3, "{at} {example}");
+        }
+    }
+}
+
+#[test]
+fn loss_duplicates_and_reordering_over_a_wrap() {
+    let mut statistics = ReceiveStatistics::default();
+    let order = [65_533u16, 65_534, 0, 65_535, 0, 1, 4, 3, 3];
+    for (at, sequence) in order.into_iter().enumerate() {
+        statistics.receive(&packet(at as u64 * 20, sequence, at as u32 * 160));
+    }
+    let summary = statistics.summary();
+    assert_eq!((summary.received, summary.unique, summary.duplicates), (9, 7, 2));
+    assert_eq!((summary.out_of_order, summary.cycles), (2, 1));
+    assert_eq!((summary.lowest, summary.highest), (65_533, 65_540));
+    assert_eq!((summary.expected, summary.lost_unique, summary.cumulative_lost), (8, 1, -1));
+    assert!(statistics.sequence().is_valid());
+}
+
+#[test]
+fn late_packets_before_the_first() {
+    let mut sequence = Sequence::new(64);
+    for number in [1, 0, 65_535, 2] {
+        sequence.receive(number, Time::ZERO);
+    }
+    assert_eq!((sequence.lowest(), sequence.highest(), sequence.expected()), (-1, 2, 4));
+    assert_eq!((sequence.out_of_order(), sequence.unique()), (2, 4));
+}
+
+#[test]
+fn a_restart_is_not_loss_and_a_long_outage_is() {
+    let mut statistics = ReceiveStatistics::default();
+    for at in 0..100u16 {
+        statistics.receive(&packet(u64::from(at) * 20, at, u32::from(at) * 160));
+    }
+    for at in 0..100u16 {
+        statistics.receive(&packet(2000 + u64::from(at) * 20, 20_000 + at, u32::from(at) * 160));
+    }
+    let summary = statistics.summary();
+    assert_eq!((summary.expected, summary.lost_unique, summary.restarts), (200, 0, 1));
+    assert_eq!((summary.unique, summary.strays), (200, 0));
+
+    let mut outage = ReceiveStatistics::default();
+    for at in (0..100u64).chain(5100..5200) {
+        outage.receive(&packet(at * 20, at as u16, at as u32 * 160));
+    }
+    let summary = outage.summary();
+    assert_eq!((summary.expected, summary.lost_unique, summary.restarts), (5200, 5000, 0));
+}
+
+#[test]
+fn one_wild_packet_changes_nothing() {
+    let mut statistics = ReceiveStatistics::default();
+    for at in 0..50u16 {
+        if at == 25 {
+            assert_eq!(statistics.receive(&packet(500, 30_000, 9)), Arrival::Stray);
+        }
+        statistics.receive(&packet(u64::from(at) * 20, at, u32::from(at) * 160));
+    }
+    let summary = statistics.summary();
+    assert_eq!((summary.strays, summary.lost_unique, summary.received, summary.unique), (1, 0, 51, 50));
+}
+
+#[test]
+fn main_payload_type_only() {
+    let mut statistics = ReceiveStatistics::default();
+    for at in 0..100u16 {
+        let is_event = (40..50).contains(&at);
+        statistics.receive(&RtpArrival {
+            time: Time(u64::from(at) * 20 * MS),
+            sequence: at,
+            timestamp: if is_event { 40 * 160 } else { u32::from(at) * 160 },
+            payload_type: if is_event { 101 } else { 8 },
+        });
+    }
+    let summary = statistics.summary();
+    assert_eq!(statistics.main_payload_type(), Some(8));
+    assert_eq!(statistics.payload_types().collect::<Vec<_>>(), [(8, 90), (101, 10)]);
+    assert_eq!(summary.jitter_ms.unwrap().max, 0.0);
+    assert_eq!(summary.delta_ms.unwrap().mean, 20.0);
+}
+
+#[test]
+fn skew_of_a_fast_sender() {
+    let mut statistics = ReceiveStatistics::default();
+    for at in 0..3000u64 {
+        // The sender's 20 ms last 19.998 of ours: 100 ppm fast. Some noise, the same early as late.
+        let noise = (at * 7919 % 13) * 100_000;
+        statistics.receive(&RtpArrival {
+            time: Time(at * 19_998_000 + noise),
+            sequence: at as u16,
+            timestamp: (at as u32).wrapping_mul(160).wrapping_add(u32::MAX - 1000),
+            payload_type: 0,
+        });
+    }
+    let ppm = statistics.summary().skew_ppm.unwrap();
+    assert!((ppm - 100.0).abs() < 2.0, "{ppm}");
+}
+
+#[test]
+fn burst_ratio_tells_bursts_from_single_losses() {
+    let lossy = |lost: fn(u64) -> bool| {
+        let mut statistics = ReceiveStatistics::default();
+        for at in (0..20_000u64).filter(|at| !lost(*at)) {
+            statistics.receive(&packet(at * 20, at as u16, at as u32 * 160));
+        }
+        statistics.summary()
+    };
+    let single = lossy(|at| at % 20 == 10);
+    let bursts = lossy(|at| at % 100 >= 50 && at % 100 < 55);
+    assert_eq!(single.lost_unique, bursts.lost_unique);
+    assert!((single.burst_ratio - 0.95).abs() < 0.01, "{}", single.burst_ratio);
+    assert!((bursts.burst_ratio - 4.75).abs() < 0.05, "{}", bursts.burst_ratio);
+}
+
+#[test]
+fn report_blocks() {
+    let mut statistics = ReceiveStatistics::default();
+    for at in (0..100u64).filter(|at| at % 4 != 1) {
+        statistics.receive(&packet(at * 20, at as u16, at as u32 * 160));
+    }
+    let block = statistics.report_block(7);
+    assert_eq!((block.ssrc, block.fraction_lost, block.cumulative_lost, block.highest_sequence), (7, 64, 25, 99));
+    for at in 100..200u64 {
+        statistics.receive(&packet(at * 20, at as u16, at as u32 * 160));
+    }
+    let block = statistics.report_block(7);
+    assert_eq!((block.fraction_lost, block.cumulative_lost), (0, 25));
+    assert_eq!(statistics.report_block(7).fraction_lost, 0);
+}
+
+proptest! {
+    #[test]
+    fn exact_against_a_set(steps in proptest::collection::vec((-40i64..40, 0u64..50), 1..300), start in any::<u16>()) {
+        let mut statistics = ReceiveStatistics::new(1024);
+        let (mut at, mut time) = (100_000 + i64::from(start), 0);
+        let (mut seen, mut duplicates, mut late, mut highest) = (BTreeSet::new(), 0, 0, i64::MIN);
+        for (step, gap) in steps {
+            at += step;
+            time += gap;
+            if seen.insert(at) {
+                late += u64::from(at < highest);
+            } else {
+                duplicates += 1;
+            }
+            highest = highest.max(at);
+            statistics.receive(&packet(time, at as u16, 0));
+            // Stay within the window's reach of the highest, where exactness is promised.
+            at = at.max(highest - 900);
+        }
+        let summary = statistics.summary();
+        prop_assert_eq!(summary.unique, seen.len() as u64);
+        prop_assert_eq!(summary.duplicates, duplicates);
+        prop_assert_eq!(summary.out_of_order, late);
+        prop_assert_eq!(summary.expected, (highest - seen.first().unwrap() + 1) as u64);
+    }
+
+    #[test]
+    fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        media::stats::fuzz_rtp_rtcp(&data);
+    }
+}
