@@ -1,0 +1,255 @@
+//! Change of the sample rate by a windowed-sinc filter in polyphase form.
+
+use core::f64::consts::PI;
+use core::fmt;
+
+/// Zero crossings of the sinc on each side of its middle, at the lower of both rates.
+const ZERO_CROSSINGS: usize = 24;
+/// Kaiser window parameter: about 80 dB of attenuation beyond the transition.
+const KAISER_BETA: f64 = 8.0;
+/// The pass band ends below the lower Nyquist frequency, so that the transition is done when it is reached.
+const CUTOFF: f64 = 0.92;
+/// Interpolation and decimation factor at most; 160 is what 44.1 kHz to 8 kHz needs at most.
+const MAX_FACTOR: u32 = 480;
+
+/// Two rates between which there is no filter of reasonable size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsupportedRates {
+    /// Rate of the input in Hz.
+    pub from: u32,
+    /// Rate of the output in Hz.
+    pub to: u32,
+}
+
+impl fmt::Display for UnsupportedRates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot resample from {} Hz to {} Hz", self.from, self.to)
+    }
+}
+
+impl core::error::Error for UnsupportedRates {}
+
+/// A stream's change from one sample rate to another.
+#[derive(Clone, Debug)]
+pub struct Resampler {
+    up: usize,
+    down: usize,
+    /// Coefficients of one phase after the other; newest sample last.
+    phases: Vec<f32>,
+    taps: usize,
+    /// The last `taps - 1` samples and what is not used up yet.
+    history: Vec<f32>,
+    /// Position of the next output within the history, in units of 1/up sample.
+    position: usize,
+}
+
+impl Resampler {
+    /// From `from` Hz to `to` Hz; both from 1 kHz to 192 kHz with a ratio of small numbers (8, 16, 32, 44.1, 48 kHz all are).
+    ///
+    /// # Errors
+    /// [`UnsupportedRates`] where the ratio needs too large a filter.
+    pub fn new(from: u32, to: u32) -> Result<Resampler, UnsupportedRates> {
+        let unsupported = UnsupportedRates { from, to };
+        let range = 1000..=192_000;
+        if !range.contains(&from) || !range.contains(&to) {
+            return Err(unsupported);
+        }
+        let divisor = gcd(from, to);
+        let (up, down) = (to / divisor, from / divisor);
+        if up > MAX_FACTOR || down > MAX_FACTOR {
+            return Err(unsupported);
+        }
+        let (up, down) = (up as usize, down as usize);
+        let (phases, taps) = design(up, down);
+        Ok(Resampler {
+            up,
+            down,
+            phases,
+            taps,
+            history: vec![0.0; taps - 1],
+            position: 0,
+        })
+    }
+
+    /// How much later a sound is in the output, in output samples.
+    pub fn delay(&self) -> usize {
+        (self.taps / 2) * self.up / self.down
+    }
+
+    /// Takes `input` in and appends to `output` everything that can be computed. Over a long stream it gives exactly `to`
+    /// samples per `from` taken.
+    pub fn process(&mut self, input: &[i16], output: &mut Vec<i16>) {
+        if self.up == self.down {
+            output.extend_from_slice(input);
+            return;
+        }
+        self.history
+            .extend(input.iter().map(|&sample| f32::from(sample)));
+        loop {
+            let (start, phase) = (self.position / self.up, self.position % self.up);
+            let Some(window) = self.history.get(start..start + self.taps) else {
+                break;
+            };
+            let coefficients = self
+                .phases
+                .get(phase * self.taps..(phase + 1) * self.taps)
+                .unwrap_or_default();
+            let sum: f32 = window.iter().zip(coefficients).map(|(x, c)| x * c).sum();
+            output.push(sum.round().clamp(-32_768.0, 32_767.0) as i16);
+            self.position += self.down;
+        }
+        let used = (self.position / self.up).min(self.history.len());
+        self.history.drain(..used);
+        self.position -= used * self.up;
+    }
+
+    /// All of `input` at once, without the filter's delay: the output begins where the input begins.
+    ///
+    /// # Errors
+    /// As [`Resampler::new`].
+    pub fn whole(input: &[i16], from: u32, to: u32) -> Result<Vec<i16>, UnsupportedRates> {
+        let mut resampler = Resampler::new(from, to)?;
+        let (up, down) = (resampler.up, resampler.down);
+        let length = input.len() * up / down;
+        let mut output = Vec::with_capacity(length + resampler.taps);
+        if up == down {
+            output.extend_from_slice(input);
+            return Ok(output);
+        }
+        // Beginning half a filter later takes the delay away to the fraction of a sample.
+        resampler.position = resampler.taps / 2 * up;
+        resampler.process(input, &mut output);
+        resampler.process(&vec![0; resampler.taps], &mut output);
+        output.truncate(length);
+        Ok(output)
+    }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The filter as polyphase table, and its taps per phase.
+fn design(up: usize, down: usize) -> (Vec<f32>, usize) {
+    // Samples of the input that one zero crossing of the lower rate spans.
+    let span = down.div_ceil(up).max(1);
+    let taps = 2 * ZERO_CROSSINGS * span;
+    let length = taps * up;
+    let middle = (taps / 2 * up) as f64;
+    // Cut-off in cycles per sample of the up-sampled rate, times two.
+    let cutoff = CUTOFF / up.max(down) as f64;
+    let mut phases = vec![0.0f32; length];
+    for phase in 0..up {
+        let mut sum = 0.0;
+        let row: Vec<f64> = (0..taps)
+            .map(|tap| {
+                // Tap 0 meets the oldest sample of the window.
+                let at = ((taps - 1 - tap) * up + phase) as f64 - middle;
+                sinc(at * cutoff) * kaiser(at / middle)
+            })
+            .inspect(|value| sum += value)
+            .collect();
+        // Each phase is scaled by itself, so that a constant stays one.
+        for (place, value) in phases.iter_mut().skip(phase * taps).zip(row) {
+            *place = (value / sum) as f32;
+        }
+    }
+    (phases, taps)
+}
+
+fn sinc(x: f64) -> f64 {
+    if x.abs() < 1e-12 {
+        1.0
+    } else {
+        (PI * x).sin() / (PI * x)
+    }
+}
+
+/// Kaiser window for `x` from -1 to 1.
+fn kaiser(x: f64) -> f64 {
+    let inside = 1.0 - x * x;
+    if inside <= 0.0 {
+        return 0.0;
+    }
+    bessel_i0(KAISER_BETA * inside.sqrt()) / bessel_i0(KAISER_BETA)
+}
+
+/// Modified Bessel function of the first kind, order zero, by its power series.
+fn bessel_i0(x: f64) -> f64 {
+    let (mut sum, mut term) = (1.0, 1.0);
+    for k in 1..60 {
+        term *= (x / 2.0 / f64::from(k)).powi(2);
+        sum += term;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::level::dbov;
+    use crate::tone::{Tone, ToneGenerator};
+
+    fn sine(hz: f64, rate: u32, samples: usize) -> Vec<i16> {
+        let mut out = vec![0; samples];
+        ToneGenerator::new(Tone::sine(hz, -6.0), rate).fill(&mut out);
+        out
+    }
+
+    /// Level in dB of the difference against the level of `a`, away from the ends.
+    fn error_db(a: &[i16], b: &[i16]) -> f64 {
+        assert_eq!(a.len(), b.len());
+        let range = 600..a.len() - 600;
+        let difference: Vec<i16> = range.clone().map(|i| a[i].saturating_sub(b[i])).collect();
+        dbov(&difference) - dbov(&a[range])
+    }
+
+    #[test]
+    fn a_sine_keeps_level_and_phase() {
+        for (from, to) in [
+            (8000, 16_000),
+            (16_000, 8000),
+            (8000, 48_000),
+            (48_000, 8000),
+            (16_000, 48_000),
+            (48_000, 16_000),
+            (44_100, 8000),
+        ] {
+            for hz in [300.0, 1000.0, 3200.0] {
+                let input = sine(hz, from, from as usize);
+                let output = Resampler::whole(&input, from, to).unwrap();
+                let expected = sine(hz, to, to as usize);
+                let error = error_db(&expected, &output);
+                assert!(error < -60.0, "{from} to {to}, {hz} Hz: {error} dB");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_filtered_out() {
+        for hz in [4300.0, 6000.0, 7500.0] {
+            let input = sine(hz, 16_000, 16_000);
+            let output = Resampler::whole(&input, 16_000, 8000).unwrap();
+            let left = dbov(&output[600..7400]) - dbov(&input);
+            assert!(left < -60.0, "{hz} Hz: {left} dB");
+        }
+    }
+
+    #[test]
+    fn blocks_make_no_difference_and_nothing_is_lost() {
+        let input = sine(440.0, 8000, 8000);
+        let mut whole = Vec::new();
+        Resampler::new(8000, 48_000)
+            .unwrap()
+            .process(&input, &mut whole);
+        let mut resampler = Resampler::new(8000, 48_000).unwrap();
+        let mut parts = Vec::new();
+        for part in input.chunks(37) {
+            resampler.process(part, &mut parts);
+        }
+        assert_eq!(whole, parts);
+        assert_eq!(whole.len(), 48_000);
+        assert!(Resampler::new(8000, 7919).is_err());
+        assert!(Resampler::new(0, 8000).is_err());
+    }
+}
