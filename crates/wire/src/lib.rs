@@ -6,6 +6,7 @@ pub mod ethernet;
 pub mod ip;
 pub mod rtcp;
 pub mod rtp;
+pub mod sip;
 pub mod stun;
 pub mod tcp;
 pub mod udp;

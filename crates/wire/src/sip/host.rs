@@ -1,0 +1,173 @@
+//! `host` and `hostport` of RFC 3261 section 25.1, with the IPv6 forms of RFC 5118 and RFC 5954.
+
+use super::message::number;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// A host: an address or a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Host<'a> {
+    /// A dotted IPv4 address.
+    V4(Ipv4Addr),
+    /// An IPv6 address (in brackets on the wire).
+    V6(Ipv6Addr),
+    /// A host name, as it came.
+    Name(&'a [u8]),
+}
+
+impl<'a> Host<'a> {
+    /// The host written as `text`; brackets around IPv6 are demanded. `None` where it is none.
+    pub fn parse(text: &'a [u8]) -> Option<Host<'a>> {
+        if let [b'[', inner @ .., b']'] = text {
+            return Some(Host::V6(parse_v6(inner)?));
+        }
+        if text.first()?.is_ascii_digit()
+            && let Some(address) = parse_v4(text)
+        {
+            return Some(Host::V4(address));
+        }
+        is_name(text).then_some(Host::Name(text))
+    }
+
+    /// The address, where it is one.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match *self {
+            Host::V4(address) => Some(address.into()),
+            Host::V6(address) => Some(address.into()),
+            Host::Name(_) => None,
+        }
+    }
+
+    /// Equal as RFC 3261 compares hosts: names without regard to case and to a final dot, addresses by value.
+    pub fn same(&self, other: &Host<'_>) -> bool {
+        match (self, other) {
+            (Host::Name(a), Host::Name(b)) => {
+                let bare = |name: &'a [u8]| name.strip_suffix(b".").unwrap_or(name);
+                bare(a).eq_ignore_ascii_case(b.strip_suffix(b".").unwrap_or(b))
+            }
+            _ => self.ip().is_some() && self.ip() == other.ip(),
+        }
+    }
+}
+
+impl From<IpAddr> for Host<'_> {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Host::V4(address),
+            IpAddr::V6(address) => Host::V6(address),
+        }
+    }
+}
+
+impl fmt::Display for Host<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::V4(address) => write!(f, "{address}"),
+            Host::V6(address) => write!(f, "[{address}]"),
+            Host::Name(name) => write!(f, "{}", name.escape_ascii()),
+        }
+    }
+}
+
+/// A host with an optional port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostPort<'a> {
+    /// The host.
+    pub host: Host<'a>,
+    /// The port, where one is written.
+    pub port: Option<u16>,
+}
+
+impl<'a> HostPort<'a> {
+    /// `host [ ":" port ]`. White space around the colon is not taken.
+    pub fn parse(text: &'a [u8]) -> Option<HostPort<'a>> {
+        let after_bracket = match text.first()? {
+            b'[' => memchr::memchr(b']', text)? + 1,
+            _ => 0,
+        };
+        let tail = text.get(after_bracket..)?;
+        match tail.iter().position(|byte| *byte == b':') {
+            None => Some(HostPort {
+                host: Host::parse(text)?,
+                port: None,
+            }),
+            Some(colon) => Some(HostPort {
+                host: Host::parse(text.get(..after_bracket + colon)?)?,
+                port: Some(parse_port(tail.get(colon + 1..)?)?),
+            }),
+        }
+    }
+
+    /// The socket address, where the host is an address; `default` where no port is written.
+    pub fn socket_addr(&self, default: u16) -> Option<SocketAddr> {
+        Some(SocketAddr::new(
+            self.host.ip()?,
+            self.port.unwrap_or(default),
+        ))
+    }
+}
+
+impl fmt::Display for HostPort<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.host.fmt(f)?;
+        match self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A port number, 1 to 65535 in at most five digits.
+pub(super) fn parse_port(digits: &[u8]) -> Option<u16> {
+    if digits.len() > 5 {
+        return None;
+    }
+    number(digits)
+        .and_then(|port| u16::try_from(port).ok())
+        .filter(|port| *port != 0)
+}
+
+/// Four numbers; leading zeros are refused, because systems read them as octal or as decimal.
+fn parse_v4(text: &[u8]) -> Option<Ipv4Addr> {
+    if text.len() > 15 {
+        return None;
+    }
+    let mut octets = [0u8; 4];
+    let mut parts = text.split(|byte| *byte == b'.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.len() > 3 || (part.len() > 1 && part.first() == Some(&b'0')) {
+            return None;
+        }
+        *octet = u8::try_from(number(part)?).ok()?;
+    }
+    parts.next().is_none().then_some(Ipv4Addr::from(octets))
+}
+
+/// An IPv6 address without its brackets; a zone is not taken, it means nothing on another host.
+fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
+    if text.len() > 45 {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Letters, digits, hyphen, dot; underscore too, which exists in real networks.
+fn is_name(text: &[u8]) -> bool {
+    text.len() <= 255
+        && text
+            .first()
+            .is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+        && text
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
+}
+
+/// An address as SDP and `received` write it: with or without brackets.
+pub(super) fn parse_ip(text: &[u8]) -> Option<IpAddr> {
+    match text {
+        [b'[', inner @ .., b']'] => Some(parse_v6(inner)?.into()),
+        _ if memchr::memchr(b':', text).is_some() => Some(parse_v6(text)?.into()),
+        _ => Some(parse_v4(text)?.into()),
+    }
+}

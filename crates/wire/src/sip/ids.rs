@@ -1,0 +1,289 @@
+//! Header names and methods: one declared list each, everything else is derived from it.
+
+use std::fmt;
+
+/// Table slots for the header name lookup; a power of two well above twice the number of names.
+const SLOTS: usize = 512;
+
+macro_rules! headers {
+    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal, $compact:literal, $list:literal;)*) => {
+        /// Names of header fields that we know; compact forms are recognised (RFC 3261 section 7.3.3).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum HeaderId {
+            $(#[doc = concat!("`", $name, "`")] $variant,)*
+            /// A name not in the list: [`super::Header::name`] has it as it came.
+            Other,
+        }
+
+        /// Long name, compact name (empty: none), whether the value is a comma separated list.
+        const DECLARED: &[(HeaderId, &str, &str, bool)] = &[$((HeaderId::$variant, $name, $compact, $list),)*];
+    };
+}
+
+headers! {
+    Via = "Via", "v", true;
+    From = "From", "f", false;
+    To = "To", "t", false;
+    CallId = "Call-ID", "i", false;
+    CSeq = "CSeq", "", false;
+    Contact = "Contact", "m", true;
+    MaxForwards = "Max-Forwards", "", false;
+    Route = "Route", "", true;
+    RecordRoute = "Record-Route", "", true;
+    ContentLength = "Content-Length", "l", false;
+    ContentType = "Content-Type", "c", false;
+    Accept = "Accept", "", true;
+    AcceptContact = "Accept-Contact", "a", true;
+    AcceptEncoding = "Accept-Encoding", "", true;
+    AcceptLanguage = "Accept-Language", "", true;
+    AlertInfo = "Alert-Info", "", true;
+    Allow = "Allow", "", true;
+    AllowEvents = "Allow-Events", "u", true;
+    AuthenticationInfo = "Authentication-Info", "", false;
+    Authorization = "Authorization", "", false;
+    CallInfo = "Call-Info", "", true;
+    ContentDisposition = "Content-Disposition", "", false;
+    ContentEncoding = "Content-Encoding", "e", true;
+    ContentLanguage = "Content-Language", "", true;
+    Date = "Date", "", false;
+    Diversion = "Diversion", "", true;
+    ErrorInfo = "Error-Info", "", true;
+    Event = "Event", "o", false;
+    Expires = "Expires", "", false;
+    FlowTimer = "Flow-Timer", "", false;
+    Geolocation = "Geolocation", "", true;
+    HistoryInfo = "History-Info", "", true;
+    Identity = "Identity", "y", true;
+    InfoPackage = "Info-Package", "", false;
+    InReplyTo = "In-Reply-To", "", true;
+    Join = "Join", "", false;
+    MimeVersion = "MIME-Version", "", false;
+    MinExpires = "Min-Expires", "", false;
+    MinSe = "Min-SE", "", false;
+    Organization = "Organization", "", false;
+    PAccessNetworkInfo = "P-Access-Network-Info", "", true;
+    PAssertedIdentity = "P-Asserted-Identity", "", true;
+    PAssociatedUri = "P-Associated-URI", "", true;
+    PCalledPartyId = "P-Called-Party-ID", "", false;
+    PChargingVector = "P-Charging-Vector", "", false;
+    PPreferredIdentity = "P-Preferred-Identity", "", true;
+    PVisitedNetworkId = "P-Visited-Network-ID", "", true;
+    Path = "Path", "", true;
+    Priority = "Priority", "", false;
+    Privacy = "Privacy", "", false;
+    ProxyAuthenticate = "Proxy-Authenticate", "", false;
+    ProxyAuthorization = "Proxy-Authorization", "", false;
+    ProxyRequire = "Proxy-Require", "", true;
+    RAck = "RAck", "", false;
+    Reason = "Reason", "", true;
+    RecvInfo = "Recv-Info", "", true;
+    ReferredBy = "Referred-By", "b", false;
+    ReferSub = "Refer-Sub", "", false;
+    ReferTo = "Refer-To", "r", false;
+    RejectContact = "Reject-Contact", "j", true;
+    RemotePartyId = "Remote-Party-ID", "", true;
+    Replaces = "Replaces", "", false;
+    ReplyTo = "Reply-To", "", false;
+    RequestDisposition = "Request-Disposition", "d", true;
+    Require = "Require", "", true;
+    RetryAfter = "Retry-After", "", false;
+    RSeq = "RSeq", "", false;
+    SecurityClient = "Security-Client", "", true;
+    SecurityServer = "Security-Server", "", true;
+    SecurityVerify = "Security-Verify", "", true;
+    Server = "Server", "", false;
+    ServiceRoute = "Service-Route", "", true;
+    SessionExpires = "Session-Expires", "x", false;
+    SipEtag = "SIP-ETag", "", false;
+    SipIfMatch = "SIP-If-Match", "", false;
+    Subject = "Subject", "s", false;
+    SubscriptionState = "Subscription-State", "", false;
+    Supported = "Supported", "k", true;
+    Timestamp = "Timestamp", "", false;
+    Unsupported = "Unsupported", "", true;
+    UserAgent = "User-Agent", "", false;
+    UserToUser = "User-to-User", "", true;
+    Warning = "Warning", "", true;
+    WwwAuthenticate = "WWW-Authenticate", "", false;
+}
+
+/// How many identifiers there are, [`HeaderId::Other`] included.
+pub const HEADER_IDS: usize = DECLARED.len() + 1;
+
+/// Slot of a name: length and three letters, in lower case. Cheap, and spread enough for the declared names.
+const fn slot(name: &[u8]) -> usize {
+    let length = name.len();
+    let first = (name[0] | 0x20) as usize;
+    let middle = (name[length / 2] | 0x20) as usize;
+    let last = (name[length - 1] | 0x20) as usize;
+    (length * 37 + first * 61 + middle * 17 + last * 7) % SLOTS
+}
+
+/// Slots hold the index of a declared long name plus one; clashes go to the next slot.
+const TABLE: [u8; SLOTS] = {
+    let mut table = [0u8; SLOTS];
+    let mut i = 0;
+    while i < DECLARED.len() {
+        let mut at = slot(DECLARED[i].1.as_bytes());
+        while table[at] != 0 {
+            at = (at + 1) % SLOTS;
+        }
+        table[at] = (i + 1) as u8;
+        i += 1;
+    }
+    table
+};
+
+/// Identifier by compact form's letter.
+const COMPACT: [HeaderId; 256] = {
+    let mut table = [HeaderId::Other; 256];
+    let mut i = 0;
+    while i < DECLARED.len() {
+        let compact = DECLARED[i].2.as_bytes();
+        if compact.len() == 1 {
+            table[compact[0] as usize] = DECLARED[i].0;
+            table[compact[0].to_ascii_uppercase() as usize] = DECLARED[i].0;
+        }
+        i += 1;
+    }
+    table
+};
+
+impl HeaderId {
+    /// The identifier of a long or compact name in any case; [`HeaderId::Other`] where it is not declared.
+    pub fn from_name(name: &[u8]) -> HeaderId {
+        match name {
+            [] => HeaderId::Other,
+            [letter] => COMPACT[usize::from(*letter)],
+            _ => {
+                let mut at = slot(name);
+                while let Some((id, long, ..)) =
+                    usize::from(TABLE[at]).checked_sub(1).map(|i| DECLARED[i])
+                {
+                    if name.eq_ignore_ascii_case(long.as_bytes()) {
+                        return id;
+                    }
+                    at = (at + 1) % SLOTS;
+                }
+                HeaderId::Other
+            }
+        }
+    }
+
+    /// The long name in its usual spelling; empty for [`HeaderId::Other`].
+    pub fn name(self) -> &'static str {
+        DECLARED.get(self as usize).map_or("", |entry| entry.1)
+    }
+
+    /// The compact name, where there is one.
+    pub fn compact(self) -> Option<&'static str> {
+        DECLARED
+            .get(self as usize)
+            .map(|entry| entry.2)
+            .filter(|compact| !compact.is_empty())
+    }
+
+    /// Whether several values may share one header field, separated by commas (RFC 3261 section 7.3.1).
+    pub fn is_list(self) -> bool {
+        DECLARED.get(self as usize).is_some_and(|entry| entry.3)
+    }
+}
+
+macro_rules! methods {
+    ($($variant:ident = $name:literal;)*) => {
+        /// A request method. Names are case-sensitive (RFC 3261 section 7.1).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Method<'a> {
+            $(#[doc = concat!("`", $name, "`")] $variant,)*
+            /// Any other token, as it came.
+            Other(&'a [u8]),
+        }
+
+        impl<'a> Method<'a> {
+            /// The methods that we know, in the order of their declaration.
+            pub const KNOWN: &'static [Method<'static>] = &[$(Method::$variant,)*];
+
+            /// The method with this exact name.
+            pub fn from_bytes(name: &'a [u8]) -> Method<'a> {
+                $(if name == $name.as_bytes() {
+                    return Method::$variant;
+                })*
+                Method::Other(name)
+            }
+
+            /// The name as it is written in a request line.
+            pub fn as_bytes(&self) -> &'a [u8] {
+                match *self {
+                    $(Method::$variant => $name.as_bytes(),)*
+                    Method::Other(name) => name,
+                }
+            }
+
+            /// The same method without its lifetime; `None` for an unknown one.
+            pub fn known(&self) -> Option<Method<'static>> {
+                match *self {
+                    $(Method::$variant => Some(Method::$variant),)*
+                    Method::Other(_) => None,
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    Invite = "INVITE";
+    Ack = "ACK";
+    Bye = "BYE";
+    Cancel = "CANCEL";
+    Register = "REGISTER";
+    Options = "OPTIONS";
+    Info = "INFO";
+    Update = "UPDATE";
+    Prack = "PRACK";
+    Refer = "REFER";
+    Subscribe = "SUBSCRIBE";
+    Notify = "NOTIFY";
+    Message = "MESSAGE";
+    Publish = "PUBLISH";
+}
+
+impl fmt::Display for Method<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.as_bytes().escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_declared_name_is_found_in_any_case() {
+        for (i, (id, long, compact, _)) in DECLARED.iter().enumerate() {
+            assert_eq!(*id as usize, i);
+            assert_eq!(HeaderId::from_name(long.as_bytes()), *id);
+            assert_eq!(HeaderId::from_name(long.to_uppercase().as_bytes()), *id);
+            assert_eq!(HeaderId::from_name(long.to_lowercase().as_bytes()), *id);
+            assert_eq!(id.name(), *long);
+            if !compact.is_empty() {
+                assert_eq!(HeaderId::from_name(compact.as_bytes()), *id);
+                assert_eq!(HeaderId::from_name(compact.to_uppercase().as_bytes()), *id);
+            }
+        }
+        for unknown in ["", "q", "Vias", "X-Foo", "Call_ID", "Call\rID"] {
+            assert_eq!(HeaderId::from_name(unknown.as_bytes()), HeaderId::Other);
+        }
+        assert_eq!(HeaderId::Other.name(), "");
+        assert_eq!(HeaderId::Other as usize, HEADER_IDS - 1);
+    }
+
+    #[test]
+    fn methods_are_case_sensitive() {
+        for method in Method::KNOWN {
+            assert_eq!(Method::from_bytes(method.as_bytes()), *method);
+        }
+        assert_eq!(Method::from_bytes(b"invite"), Method::Other(b"invite"));
+        assert_eq!(Method::Other(b"NEW").known(), None);
+    }
+}

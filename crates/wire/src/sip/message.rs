@@ -1,0 +1,537 @@
+//! The index over one SIP message: start line, header spans, body.
+
+use super::ids::{HEADER_IDS, HeaderId, Method};
+use super::list::Values;
+use memchr::memchr;
+use smallvec::SmallVec;
+use std::fmt;
+
+/// Header fields beyond this make a message [`Unparsable::TooManyHeaders`].
+pub const MAX_HEADERS: usize = 250;
+
+/// Messages longer than this are [`Unparsable::TooLong`]: spans are 32 bits wide, and nothing sane is near it.
+pub const MAX_MESSAGE: usize = 16 << 20;
+
+/// Why bytes are no SIP message at all; each is a counted drop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unparsable {
+    /// Nothing, or line ends only (keep-alives of RFC 5626 among them).
+    Empty,
+    /// The first line is neither a request line nor a status line of SIP.
+    StartLine,
+    /// More than [`MAX_HEADERS`] header fields.
+    TooManyHeaders,
+    /// Longer than [`MAX_MESSAGE`].
+    TooLong,
+}
+
+impl fmt::Display for Unparsable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unparsable::Empty => "no message",
+            Unparsable::StartLine => "no SIP start line",
+            Unparsable::TooManyHeaders => "too many header fields",
+            Unparsable::TooLong => "message too long",
+        })
+    }
+}
+
+impl std::error::Error for Unparsable {}
+
+/// Where the message came from decides where its body ends (RFC 3261 section 18.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// One datagram: the body ends with it where Content-Length is absent; octets behind Content-Length are ignored.
+    Datagram,
+    /// One message cut from a stream by [`super::StreamFramer`]: without Content-Length there is no body.
+    Stream,
+}
+
+/// One header field's place. Offsets are into the message's bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    start: u32,
+    value: u32,
+    value_end: u32,
+    end: u32,
+    name_len: u16,
+    id: HeaderId,
+}
+
+/// The first line.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Start<'a> {
+    Request {
+        method: Method<'a>,
+        uri: &'a [u8],
+        version: &'a [u8],
+    },
+    Status {
+        version: &'a [u8],
+        status: u16,
+        reason: &'a [u8],
+    },
+}
+
+/// Things seen while indexing that [`Message::validate`] refuses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Oddities {
+    /// The blank line behind the headers is missing.
+    pub unfinished: bool,
+    /// A header line without colon, without name, or with a name that is no token.
+    pub bad_line: bool,
+    /// White space in the start line where none may be.
+    pub loose_start_line: bool,
+    /// A line that ends in LF alone.
+    pub bare_lf: bool,
+    /// Content-Length is no number, or differs between two fields.
+    pub bad_length: bool,
+    /// Content-Length goes beyond the bytes.
+    pub truncated: bool,
+}
+
+/// One header field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// Which one.
+    pub id: HeaderId,
+    /// The name as it came, perhaps compact.
+    pub name: &'a [u8],
+    /// The value without white space around it; folds inside are kept.
+    pub value: &'a [u8],
+    /// The whole line or lines with their line ends.
+    pub raw: &'a [u8],
+}
+
+impl fmt::Debug for Header<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}",
+            self.name.escape_ascii(),
+            self.value.escape_ascii()
+        )
+    }
+}
+
+/// An index over the bytes of a SIP request or response: made in one pass, without copying, typed on demand.
+///
+/// [`Message::parse`] takes nearly everything, so that even a broken request can be answered;
+/// [`Message::validate`] says what is wrong with it.
+#[derive(Clone, Debug)]
+pub struct Message<'a> {
+    bytes: &'a [u8],
+    pub(super) start: Start<'a>,
+    fields: SmallVec<[Field; 24]>,
+    /// Index of the first field of each identifier plus one; zero where it is absent.
+    first: [u8; HEADER_IDS],
+    headers_start: u32,
+    headers_end: u32,
+    body_start: u32,
+    pub(super) odd: Oddities,
+}
+
+impl<'a> Message<'a> {
+    /// The index over a datagram's bytes, see [`Message::parse_datagram`].
+    pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, Unparsable> {
+        Self::parse_as(bytes, Framing::Datagram)
+    }
+
+    /// The index over one datagram: octets behind Content-Length are ignored; a Content-Length beyond the datagram
+    /// leaves the body as short as it is, and [`Message::validate`] refuses it.
+    pub fn parse_datagram(bytes: &'a [u8]) -> Result<Message<'a>, Unparsable> {
+        Self::parse_as(bytes, Framing::Datagram)
+    }
+
+    /// The index over one message that a [`super::StreamFramer`] has cut from a stream.
+    pub fn parse_framed(bytes: &'a [u8]) -> Result<Message<'a>, Unparsable> {
+        Self::parse_as(bytes, Framing::Stream)
+    }
+
+    /// The index over `bytes`. Line ends in front of the start line are skipped (RFC 3261 section 7.5).
+    pub fn parse_as(bytes: &'a [u8], framing: Framing) -> Result<Message<'a>, Unparsable> {
+        let skipped = bytes
+            .iter()
+            .position(|byte| !matches!(byte, b'\r' | b'\n'))
+            .ok_or(Unparsable::Empty)?;
+        let bytes = bytes.get(skipped..).unwrap_or_default();
+        if bytes.len() > MAX_MESSAGE {
+            return Err(Unparsable::TooLong);
+        }
+        let mut odd = Oddities::default();
+        let line_end = memchr(b'\n', bytes).ok_or(Unparsable::StartLine)?;
+        let line = bytes.get(..line_end).unwrap_or_default();
+        let line = line.strip_suffix(b"\r").unwrap_or_else(|| {
+            odd.bare_lf = true;
+            line
+        });
+        let start = start_line(line, &mut odd).ok_or(Unparsable::StartLine)?;
+        let headers_start = (line_end + 1) as u32;
+        let mut message = Message {
+            bytes,
+            start,
+            fields: SmallVec::new(),
+            first: [0; HEADER_IDS],
+            headers_start,
+            headers_end: headers_start,
+            body_start: headers_start,
+            odd,
+        };
+        message.index_headers()?;
+        message.delimit_body(framing);
+        Ok(message)
+    }
+
+    /// Walks the header lines up to the blank line; leaves `headers_end` and `body_start` behind them.
+    fn index_headers(&mut self) -> Result<(), Unparsable> {
+        let bytes = self.bytes;
+        let mut at = self.headers_start as usize;
+        loop {
+            match bytes.get(at..).unwrap_or_default() {
+                [b'\r', b'\n', ..] => return self.headers_end_at(at, at + 2),
+                [b'\n', ..] => {
+                    self.odd.bare_lf = true;
+                    return self.headers_end_at(at, at + 1);
+                }
+                [] => {
+                    self.odd.unfinished = true;
+                    return self.headers_end_at(at, at);
+                }
+                _ => at = self.index_field(at)?,
+            }
+        }
+    }
+
+    fn headers_end_at(&mut self, headers_end: usize, body_start: usize) -> Result<(), Unparsable> {
+        self.headers_end = headers_end as u32;
+        self.body_start = body_start as u32;
+        Ok(())
+    }
+
+    /// Indexes the field that begins at `start`; returns where the next line begins.
+    #[inline]
+    fn index_field(&mut self, start: usize) -> Result<usize, Unparsable> {
+        let bytes = self.bytes;
+        let rest = bytes.get(start..).unwrap_or_default();
+        // Names are short: a plain loop beats a vector search, and it checks the letters on its way.
+        let name_len = rest
+            .iter()
+            .position(|byte| !is_token(*byte))
+            .unwrap_or(rest.len());
+        let blanks = rest
+            .get(name_len..)
+            .unwrap_or_default()
+            .iter()
+            .position(|byte| !matches!(byte, b' ' | b'\t'))
+            .unwrap_or(0);
+        let colon = name_len + blanks;
+        let named = name_len > 0 && name_len <= 0xffff && rest.get(colon) == Some(&b':');
+        let mut value = if named { colon + 1 } else { 0 };
+        let (mut value_end, end) = self.field_end(start, value);
+        while value < value_end && rest.get(value).copied().is_some_and(is_lws) {
+            value += 1;
+        }
+        while value_end > value && rest.get(value_end - 1).copied().is_some_and(is_lws) {
+            value_end -= 1;
+        }
+        let id = if named {
+            HeaderId::from_name(rest.get(..name_len).unwrap_or_default())
+        } else {
+            self.odd.bad_line = true;
+            HeaderId::Other
+        };
+        if self.fields.len() >= MAX_HEADERS {
+            return Err(Unparsable::TooManyHeaders);
+        }
+        self.fields.push(Field {
+            start: start as u32,
+            value: (start + value) as u32,
+            value_end: (start + value_end) as u32,
+            end: (start + end) as u32,
+            name_len: if named { name_len as u16 } else { 0 },
+            id,
+        });
+        let first = &mut self.first[id as usize];
+        if *first == 0 {
+            *first = self.fields.len() as u8;
+        }
+        Ok(start + end)
+    }
+
+    /// Where the field that begins at `start` ends, searched from `from`: (before its last line end, behind it),
+    /// relative to `start`. A line that begins with a blank belongs to the field.
+    #[inline]
+    fn field_end(&mut self, start: usize, from: usize) -> (usize, usize) {
+        let rest = self.bytes.get(start..).unwrap_or_default();
+        let mut at = from;
+        loop {
+            let Some(found) = memchr(b'\n', rest.get(at..).unwrap_or_default()) else {
+                self.odd.unfinished = true;
+                return (rest.len(), rest.len());
+            };
+            let line_end = at + found;
+            if line_end == 0 || rest.get(line_end - 1) != Some(&b'\r') {
+                self.odd.bare_lf = true;
+            }
+            at = line_end + 1;
+            if !matches!(rest.get(at), Some(b' ' | b'\t')) {
+                return (line_end, at);
+            }
+        }
+    }
+
+    /// Sets the end of the body by Content-Length and framing.
+    fn delimit_body(&mut self, framing: Framing) {
+        let available = self.bytes.len() - self.body_start as usize;
+        let mut length = None;
+        let mut bad = false;
+        for value in self.all(HeaderId::ContentLength) {
+            match (number(value), length) {
+                (Some(new), None) => length = Some(new),
+                (Some(new), Some(old)) if new == old => {}
+                _ => bad = true,
+            }
+        }
+        self.odd.bad_length = bad;
+        let body = match length {
+            Some(length) if length <= available as u64 => length as usize,
+            Some(_) => {
+                self.odd.truncated = true;
+                available
+            }
+            None if framing == Framing::Stream && !self.odd.bad_length => 0,
+            None => available,
+        };
+        let end = self.body_start as usize + body;
+        self.bytes = self.bytes.get(..end).unwrap_or(self.bytes);
+    }
+
+    /// The message's bytes from the start line to the end of the body.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Whether this is a request.
+    pub fn is_request(&self) -> bool {
+        matches!(self.start, Start::Request { .. })
+    }
+
+    /// The request's method; for a response that of CSeq (`Other("")` where it has none).
+    pub fn method(&self) -> Method<'a> {
+        match self.start {
+            Start::Request { method, .. } => method,
+            Start::Status { .. } => self.cseq().map_or(Method::Other(b""), |cseq| cseq.method),
+        }
+    }
+
+    /// The Request-URI as it came; empty for responses.
+    pub fn request_uri(&self) -> &'a [u8] {
+        match self.start {
+            Start::Request { uri, .. } => uri,
+            Start::Status { .. } => b"",
+        }
+    }
+
+    /// The status code; 0 for requests.
+    pub fn status(&self) -> u16 {
+        match self.start {
+            Start::Request { .. } => 0,
+            Start::Status { status, .. } => status,
+        }
+    }
+
+    /// The reason phrase of a response, which may be empty; UTF-8 where the peer obeys the RFC.
+    pub fn reason(&self) -> &'a [u8] {
+        match self.start {
+            Start::Request { .. } => b"",
+            Start::Status { reason, .. } => reason,
+        }
+    }
+
+    /// The version as it came, for example `SIP/2.0`.
+    pub fn version(&self) -> &'a [u8] {
+        match self.start {
+            Start::Request { version, .. } | Start::Status { version, .. } => version,
+        }
+    }
+
+    /// The body; empty where there is none.
+    pub fn body(&self) -> &'a [u8] {
+        self.span(self.body_start as usize, self.bytes.len())
+    }
+
+    /// The start line with its line end.
+    pub(super) fn raw_start_line(&self) -> &'a [u8] {
+        self.span(0, self.headers_start as usize)
+    }
+
+    /// The blank line between headers and body (empty where the message broke off).
+    pub(super) fn raw_separator(&self) -> &'a [u8] {
+        self.span(self.headers_end as usize, self.body_start as usize)
+    }
+
+    /// All header fields, in order.
+    pub fn headers(&self) -> impl ExactSizeIterator<Item = Header<'a>> + '_ {
+        self.fields.iter().map(|field| self.view(field))
+    }
+
+    /// The value of the first field with this identifier.
+    pub fn header(&self, id: HeaderId) -> Option<&'a [u8]> {
+        self.first_index(id)
+            .and_then(|index| self.fields.get(index))
+            .map(|field| self.value(field))
+    }
+
+    /// Whether there is a field with this identifier.
+    pub fn has(&self, id: HeaderId) -> bool {
+        self.first_index(id).is_some()
+    }
+
+    /// The values of all fields with this identifier, in order, each as one field has it.
+    pub fn all(&self, id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + '_ {
+        let from = self.first_index(id).unwrap_or(self.fields.len());
+        self.fields
+            .get(from..)
+            .unwrap_or_default()
+            .iter()
+            .filter(move |field| field.id == id)
+            .map(|field| self.value(field))
+    }
+
+    /// All values with this identifier, in order; fields of list headers are split at their commas (not those inside
+    /// quotes or `<>`), others are given whole. Empty list elements are left out.
+    pub fn values(&self, id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + '_ {
+        let list = id.is_list();
+        self.all(id).flat_map(move |value| match list {
+            true => Values::list(value),
+            false => Values::whole(value),
+        })
+    }
+
+    /// The value of the first field with this name, for names without an identifier. Compact forms are not tried.
+    pub fn header_named(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.fields
+            .iter()
+            .find(|field| self.name(field).eq_ignore_ascii_case(name))
+            .map(|field| self.value(field))
+    }
+
+    /// Index of the first field with this identifier, as [`Message::headers`] counts.
+    pub(super) fn first_field(&self, id: HeaderId) -> Option<usize> {
+        self.first_index(id)
+    }
+
+    fn first_index(&self, id: HeaderId) -> Option<usize> {
+        usize::from(self.first[id as usize]).checked_sub(1)
+    }
+
+    fn view(&self, field: &Field) -> Header<'a> {
+        Header {
+            id: field.id,
+            name: self.name(field),
+            value: self.value(field),
+            raw: self.span(field.start as usize, field.end as usize),
+        }
+    }
+
+    fn name(&self, field: &Field) -> &'a [u8] {
+        let start = field.start as usize;
+        self.span(start, start + usize::from(field.name_len))
+    }
+
+    fn value(&self, field: &Field) -> &'a [u8] {
+        self.span(field.value as usize, field.value_end as usize)
+    }
+
+    fn span(&self, start: usize, end: usize) -> &'a [u8] {
+        self.bytes.get(start..end).unwrap_or_default()
+    }
+}
+
+/// The parts of a request or status line; `None` where it is neither.
+fn start_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
+    if line
+        .get(..4)
+        .is_some_and(|s| s.eq_ignore_ascii_case(b"SIP/"))
+    {
+        return status_line(line, odd);
+    }
+    let trimmed = line.trim_ascii_end();
+    odd.loose_start_line |= trimmed.len() != line.len();
+    let method_end = trimmed.iter().position(|byte| *byte == b' ')?;
+    let version_at = memchr::memrchr(b' ', trimmed)? + 1;
+    let version = trimmed.get(version_at..)?;
+    let method = trimmed
+        .get(..method_end)
+        .filter(|method| !method.is_empty())?;
+    if !version.get(..4)?.eq_ignore_ascii_case(b"SIP/") || version_at <= method_end + 1 {
+        return None;
+    }
+    let uri = trimmed.get(method_end + 1..version_at - 1)?;
+    let exact = uri.trim_ascii();
+    odd.loose_start_line |= exact.len() != uri.len();
+    Some(Start::Request {
+        method: Method::from_bytes(method),
+        uri: exact,
+        version,
+    })
+}
+
+fn status_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
+    let version_end = line.iter().position(|byte| *byte == b' ')?;
+    let version = line.get(..version_end)?;
+    let rest = line.get(version_end + 1..)?;
+    let digits = rest.get(..3)?;
+    let status = number(digits)? as u16;
+    let reason = match rest.get(3..)? {
+        [b' ', reason @ ..] => reason,
+        [] => {
+            odd.loose_start_line = true;
+            b""
+        }
+        _ => return None,
+    };
+    (100..=699).contains(&status).then_some(Start::Status {
+        version,
+        status,
+        reason,
+    })
+}
+
+/// A decimal number of digits only; `None` where it is none or beyond 64 bits.
+pub(super) fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |number, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+/// White space inside a header value, folds included.
+pub(super) fn is_lws(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+/// Letters of `token` (RFC 3261 section 25.1).
+const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let letters = b"-.!%*_+`'~";
+    let mut i = 0;
+    while i < 256 {
+        table[i] = (i as u8).is_ascii_alphanumeric();
+        i += 1;
+    }
+    let mut i = 0;
+    while i < letters.len() {
+        table[letters[i] as usize] = true;
+        i += 1;
+    }
+    table
+};
+
+/// Whether this byte may stand in a token.
+pub(super) fn is_token(byte: u8) -> bool {
+    TOKEN[usize::from(byte)]
+}

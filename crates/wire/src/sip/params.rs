@@ -1,0 +1,194 @@
+//! Parameters: `;name=value` of URIs and headers, `name=value,` of authentication.
+
+use super::list::{find_outside, trim};
+use std::borrow::Cow;
+
+/// One parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param<'a> {
+    /// The name, without regard to case.
+    pub name: &'a [u8],
+    /// The value as it came, quotes included; `None` where there is no `=`.
+    pub value: Option<&'a [u8]>,
+}
+
+/// Parameters separated by semicolons. The bytes begin behind the first semicolon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Params<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Params<'a> {
+    /// Parameters from what stands behind the first semicolon.
+    pub fn new(bytes: &'a [u8]) -> Params<'a> {
+        Params { bytes }
+    }
+
+    /// The bytes as they came, without the first semicolon.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        trim(self.bytes).is_empty()
+    }
+
+    /// The parameters in order; empty ones between two semicolons are left out.
+    pub fn iter(&self) -> impl Iterator<Item = Param<'a>> + Clone + use<'a> {
+        Split {
+            rest: Some(self.bytes),
+            separator: b';',
+        }
+        .map(param)
+        .filter(|param| !param.name.is_empty() || param.value.is_some())
+    }
+
+    /// The first parameter of this name: `None` absent, `Some(None)` without value.
+    pub fn find(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
+        // Nearly every lookup is on few bytes without quotes: the iterator is quick enough, and linear.
+        self.iter()
+            .find(|param| param.name.eq_ignore_ascii_case(name))
+            .map(|param| param.value)
+    }
+
+    /// The value of the first parameter of this name; empty where it has no value.
+    pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.find(name).map(Option::unwrap_or_default)
+    }
+
+    /// Whether there is a parameter of this name.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// Whether every piece is a parameter: no empty ones, no name missing, quotes closed.
+    pub(super) fn well_formed(&self) -> bool {
+        let pieces = Split {
+            rest: Some(self.bytes),
+            separator: b';',
+        };
+        self.bytes.is_empty()
+            || pieces.map(param).all(|param| {
+                !param.name.is_empty()
+                    && !param.name.iter().any(|byte| byte.is_ascii_whitespace())
+                    && param.value.is_none_or(quotes_closed)
+            })
+    }
+}
+
+/// A value is a whole quoted string, or has no quote in it.
+fn quotes_closed(value: &[u8]) -> bool {
+    match value {
+        [b'"', inner @ ..] => closing_quote(inner) == inner.len().checked_sub(1),
+        _ => memchr::memchr(b'"', value).is_none(),
+    }
+}
+
+/// Where the string that begins behind an opening quote is closed.
+pub(super) fn closing_quote(inner: &[u8]) -> Option<usize> {
+    let mut escaped = false;
+    inner.iter().position(|byte| match byte {
+        _ if escaped => {
+            escaped = false;
+            false
+        }
+        b'\\' => {
+            escaped = true;
+            false
+        }
+        byte => *byte == b'"',
+    })
+}
+
+/// Splits at a separator outside quotes and `<>`.
+#[derive(Clone, Debug)]
+struct Split<'a> {
+    rest: Option<&'a [u8]>,
+    separator: u8,
+}
+
+impl<'a> Iterator for Split<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest?;
+        match find_outside(rest, 0, self.separator) {
+            Some(at) => {
+                self.rest = rest.get(at + 1..);
+                rest.get(..at)
+            }
+            None => {
+                self.rest = None;
+                Some(rest)
+            }
+        }
+    }
+}
+
+fn param(piece: &[u8]) -> Param<'_> {
+    match memchr::memchr(b'=', piece) {
+        Some(equals) => Param {
+            name: trim(piece.get(..equals).unwrap_or_default()),
+            value: Some(trim(piece.get(equals + 1..).unwrap_or_default())),
+        },
+        None => Param {
+            name: trim(piece),
+            value: None,
+        },
+    }
+}
+
+/// `name=value` pairs separated by commas: challenges, credentials, Authentication-Info.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AuthParams<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> AuthParams<'a> {
+    /// Parameters from what stands behind the scheme.
+    pub fn new(bytes: &'a [u8]) -> AuthParams<'a> {
+        AuthParams { bytes }
+    }
+
+    /// The parameters in order.
+    pub fn iter(&self) -> impl Iterator<Item = Param<'a>> + Clone + use<'a> {
+        Split {
+            rest: Some(self.bytes),
+            separator: b',',
+        }
+        .map(param)
+        .filter(|param| !param.name.is_empty())
+    }
+
+    /// The value of the first parameter of this name, quotes included; see [`unquote`].
+    pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.iter()
+            .find(|param| param.name.eq_ignore_ascii_case(name))
+            .and_then(|param| param.value)
+    }
+}
+
+/// The text of a quoted string: quotes taken off, escapes undone (borrowed where there is no escape). A value without
+/// quotes is given back as it is.
+pub fn unquote(value: &[u8]) -> Cow<'_, [u8]> {
+    let [b'"', inner @ ..] = value else {
+        return Cow::Borrowed(value);
+    };
+    let inner = inner.strip_suffix(b"\"").unwrap_or(inner);
+    if memchr::memchr(b'\\', inner).is_none() {
+        return Cow::Borrowed(inner);
+    }
+    let mut text = Vec::with_capacity(inner.len());
+    let mut escaped = false;
+    for byte in inner {
+        match byte {
+            b'\\' if !escaped => escaped = true,
+            _ => {
+                escaped = false;
+                text.push(*byte);
+            }
+        }
+    }
+    Cow::Owned(text)
+}

@@ -1,0 +1,322 @@
+//! URIs: sip, sips (RFC 3261 section 19.1), tel (RFC 3966), urn (RFC 5031 services); others are told apart only.
+
+use super::host::{Host, HostPort};
+use super::params::Params;
+use memchr::memchr;
+use std::borrow::Cow;
+
+/// A URI's scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme<'a> {
+    /// `sip:`
+    Sip,
+    /// `sips:`
+    Sips,
+    /// `tel:`
+    Tel,
+    /// `urn:`
+    Urn,
+    /// Another, as it came.
+    Other(&'a [u8]),
+}
+
+impl<'a> Scheme<'a> {
+    fn from_bytes(name: &'a [u8]) -> Scheme<'a> {
+        match name {
+            _ if name.eq_ignore_ascii_case(b"sip") => Scheme::Sip,
+            _ if name.eq_ignore_ascii_case(b"sips") => Scheme::Sips,
+            _ if name.eq_ignore_ascii_case(b"tel") => Scheme::Tel,
+            _ if name.eq_ignore_ascii_case(b"urn") => Scheme::Urn,
+            _ => Scheme::Other(name),
+        }
+    }
+}
+
+/// A parsed URI; every part as it came (percent escapes kept, see [`percent_decode`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uri<'a> {
+    /// The whole URI.
+    pub raw: &'a [u8],
+    /// Its scheme.
+    pub scheme: Scheme<'a>,
+    /// sip, sips: the user, where there is one; tel: the number; others: all behind the scheme.
+    pub user: Option<&'a [u8]>,
+    /// The password, which no one should send.
+    pub password: Option<&'a [u8]>,
+    /// sip, sips: the host; an empty name for other schemes.
+    pub host: Host<'a>,
+    /// sip, sips: the port, where one is written.
+    pub port: Option<u16>,
+    /// Parameters behind host and port (sip, sips) or behind the number (tel).
+    pub params: Params<'a>,
+    /// What stands behind `?`, without it.
+    pub headers: &'a [u8],
+}
+
+impl<'a> Uri<'a> {
+    /// Parses a URI. `None` where it is none: white space, control letters or angle brackets in it, a broken escape in a
+    /// SIP URI, no scheme, a host that is neither name nor address (an IPv6 address needs its brackets).
+    pub fn parse(raw: &'a [u8]) -> Option<Uri<'a>> {
+        if raw
+            .iter()
+            .any(|byte| *byte <= b' ' || matches!(byte, b'<' | b'>' | b'"' | 0x7f))
+        {
+            return None;
+        }
+        let colon = memchr(b':', raw)?;
+        let name = raw.get(..colon)?;
+        let rest = raw.get(colon + 1..)?;
+        let scheme = Scheme::from_bytes(name);
+        match scheme {
+            Scheme::Sip | Scheme::Sips => Self::parse_sip(raw, scheme, rest),
+            Scheme::Tel => Self::parse_tel(raw, rest),
+            _ => is_scheme(name).then_some(Uri {
+                raw,
+                scheme,
+                user: Some(rest),
+                password: None,
+                host: Host::Name(b""),
+                port: None,
+                params: Params::default(),
+                headers: b"",
+            }),
+        }
+    }
+
+    fn parse_sip(raw: &'a [u8], scheme: Scheme<'a>, rest: &'a [u8]) -> Option<Uri<'a>> {
+        let (userinfo, rest) = match memchr(b'@', rest) {
+            Some(at) => (rest.get(..at), rest.get(at + 1..)?),
+            None => (None, rest),
+        };
+        let (user, password) = match userinfo.map(|userinfo| (userinfo, memchr(b':', userinfo))) {
+            Some((userinfo, Some(colon))) => (userinfo.get(..colon), userinfo.get(colon + 1..)),
+            Some((userinfo, None)) => (Some(userinfo), None),
+            None => (None, None),
+        };
+        if user.is_some_and(|user| user.is_empty() || !escapes_whole(user)) {
+            return None;
+        }
+        let host_end = rest
+            .iter()
+            .position(|byte| matches!(byte, b';' | b'?'))
+            .unwrap_or(rest.len());
+        let target = HostPort::parse(rest.get(..host_end)?)?;
+        let (params, headers) = tail(rest.get(host_end..)?);
+        Some(Uri {
+            raw,
+            scheme,
+            user,
+            password,
+            host: target.host,
+            port: target.port,
+            params,
+            headers,
+        })
+    }
+
+    fn parse_tel(raw: &'a [u8], rest: &'a [u8]) -> Option<Uri<'a>> {
+        let end = memchr(b';', rest).unwrap_or(rest.len());
+        let number = rest.get(..end).filter(|number| !number.is_empty())?;
+        Some(Uri {
+            raw,
+            scheme: Scheme::Tel,
+            user: Some(number),
+            password: None,
+            host: Host::Name(b""),
+            port: None,
+            params: Params::new(rest.get(end + 1..).unwrap_or_default()),
+            headers: b"",
+        })
+    }
+
+    /// Whether the scheme is sip or sips.
+    pub fn is_sip(&self) -> bool {
+        matches!(self.scheme, Scheme::Sip | Scheme::Sips)
+    }
+
+    /// The `transport` parameter.
+    pub fn transport(&self) -> Option<&'a [u8]> {
+        self.params.get(b"transport")
+    }
+
+    /// Whether the `lr` parameter is there (a loose router).
+    pub fn is_loose_router(&self) -> bool {
+        self.params.has(b"lr")
+    }
+
+    /// Host and port as one value.
+    pub fn host_port(&self) -> HostPort<'a> {
+        HostPort {
+            host: self.host,
+            port: self.port,
+        }
+    }
+
+    /// Headers of the URI, as (name, value) pairs, escapes kept.
+    pub fn header_pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
+        self.headers
+            .split(|byte| *byte == b'&')
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| match memchr(b'=', pair) {
+                Some(equals) => (
+                    pair.get(..equals).unwrap_or_default(),
+                    pair.get(equals + 1..).unwrap_or_default(),
+                ),
+                None => (pair, &b""[..]),
+            })
+    }
+
+    /// Equivalence of RFC 3261 section 19.1.4; for other schemes without regard to the scheme's case, tel numbers without
+    /// visual separators (RFC 3966 section 4).
+    pub fn equivalent(&self, other: &Uri<'_>) -> bool {
+        match (self.scheme, other.scheme) {
+            (Scheme::Sip, Scheme::Sip) | (Scheme::Sips, Scheme::Sips) => {
+                option_same(self.user, other.user)
+                    && option_same(self.password, other.password)
+                    && self.host.same(&other.host)
+                    && self.port == other.port
+                    && same_params(self.params, other.params)
+                    && same_headers(self, other)
+            }
+            (Scheme::Tel, Scheme::Tel) => {
+                digits(self.user).eq(digits(other.user)) && same_params(self.params, other.params)
+            }
+            (Scheme::Urn, Scheme::Urn) => self
+                .user
+                .unwrap_or_default()
+                .eq_ignore_ascii_case(other.user.unwrap_or_default()),
+            (Scheme::Other(a), Scheme::Other(b)) => {
+                a.eq_ignore_ascii_case(b) && self.user == other.user
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Parameters and headers from what stands behind host and port.
+fn tail(rest: &[u8]) -> (Params<'_>, &[u8]) {
+    let question = memchr(b'?', rest).unwrap_or(rest.len());
+    let params = rest.get(..question).unwrap_or_default();
+    (
+        Params::new(params.get(1..).unwrap_or_default()),
+        rest.get(question + 1..).unwrap_or_default(),
+    )
+}
+
+fn is_scheme(name: &[u8]) -> bool {
+    name.first().is_some_and(u8::is_ascii_alphabetic)
+        && name
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
+}
+
+/// Every `%` is followed by two hexadecimal digits.
+fn escapes_whole(text: &[u8]) -> bool {
+    memchr::memchr_iter(b'%', text).all(|at| hex_pair(text, at).is_some())
+}
+
+fn hex_pair(text: &[u8], percent: usize) -> Option<u8> {
+    let digit = |at: usize| (*text.get(at)? as char).to_digit(16);
+    Some((digit(percent + 1)? * 16 + digit(percent + 2)?) as u8)
+}
+
+/// Undoes percent escapes; borrowed where there is none. Broken escapes stay as they are.
+pub fn percent_decode(text: &[u8]) -> Cow<'_, [u8]> {
+    if memchr(b'%', text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        match hex_pair(text, at).filter(|_| *byte == b'%') {
+            Some(value) => {
+                decoded.push(value);
+                at += 3;
+            }
+            None => {
+                decoded.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    Cow::Owned(decoded)
+}
+
+/// The letters of `text` for comparison: (letter, whether it is an escape that means something else than the letter).
+/// Escaped reserved letters differ from plain ones; other escapes equal their letters (RFC 3261 section 19.1.4).
+fn units(text: &[u8]) -> impl Iterator<Item = (u8, bool)> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let byte = *text.get(at)?;
+        match hex_pair(text, at).filter(|_| byte == b'%') {
+            Some(value) => {
+                at += 3;
+                Some((value, b";/?:@&=+$,%".contains(&value)))
+            }
+            None => {
+                at += 1;
+                Some((byte, false))
+            }
+        }
+    })
+}
+
+fn text_same(a: &[u8], b: &[u8]) -> bool {
+    units(a).eq(units(b))
+}
+
+fn text_same_any_case(a: &[u8], b: &[u8]) -> bool {
+    let fold = |(byte, reserved): (u8, bool)| (byte.to_ascii_lowercase(), reserved);
+    units(a).map(fold).eq(units(b).map(fold))
+}
+
+fn option_same(a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => text_same(a, b),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Parameters compared at most, so that comparing stays bounded.
+const MAX_COMPARED: usize = 32;
+
+/// Those in both must agree; these in one only never match: user, ttl, method, maddr, transport.
+fn same_params(a: Params<'_>, b: Params<'_>) -> bool {
+    let one_way = |a: Params<'_>, b: Params<'_>| {
+        a.iter()
+            .take(MAX_COMPARED)
+            .all(|param| match b.find(param.name) {
+                Some(value) => {
+                    text_same_any_case(param.value.unwrap_or_default(), value.unwrap_or_default())
+                }
+                None => ![&b"user"[..], b"ttl", b"method", b"maddr", b"transport"]
+                    .iter()
+                    .any(|name| param.name.eq_ignore_ascii_case(name)),
+            })
+    };
+    one_way(a, b) && one_way(b, a)
+}
+
+/// Every header of one is in the other with the same value, in any order.
+fn same_headers(a: &Uri<'_>, b: &Uri<'_>) -> bool {
+    let one_way = |a: &Uri<'_>, b: &Uri<'_>| {
+        a.header_pairs().take(MAX_COMPARED).all(|(name, value)| {
+            b.header_pairs()
+                .take(MAX_COMPARED)
+                .any(|(other, other_value)| {
+                    text_same_any_case(name, other) && text_same(value, other_value)
+                })
+        })
+    };
+    one_way(a, b) && one_way(b, a)
+}
+
+/// A telephone number without its visual separators.
+fn digits(number: Option<&[u8]>) -> impl Iterator<Item = u8> + '_ {
+    number
+        .unwrap_or_default()
+        .iter()
+        .filter(|byte| !matches!(byte, b'-' | b'.' | b'(' | b')'))
+        .map(u8::to_ascii_lowercase)
+}
