@@ -1,0 +1,82 @@
+//! DTMF digits of telephone events (RFC 4733).
+
+use super::network::seconds;
+use super::report::DtmfEvent;
+use wire::rtp::TelephoneEvent;
+
+/// Events kept of a stream.
+const MAX_EVENTS: usize = 1000;
+/// A late packet of an event is told from a new event by the timestamps of this many events back.
+const MEMORY: usize = 4;
+
+#[derive(Clone, Debug)]
+struct Event {
+    timestamp: u32,
+    event: TelephoneEvent,
+    packets: u32,
+    started: u64,
+}
+
+/// Collects the events of one stream.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dtmf {
+    events: Vec<Event>,
+}
+
+impl Dtmf {
+    /// Takes the payload of an event packet.
+    pub(super) fn receive(&mut self, time: u64, timestamp: u32, payload: &[u8]) {
+        let Some(event) = TelephoneEvent::parse(payload) else {
+            return;
+        };
+        let same = |known: &&mut Event| known.timestamp == timestamp && known.event.event == event.event;
+        if let Some(known) = self.events.iter_mut().rev().take(MEMORY).find(same) {
+            known.packets += 1;
+            known.event.duration = known.event.duration.max(event.duration);
+            known.event.end |= event.end;
+            return;
+        }
+        // A tone longer than the field goes on under a later timestamp (RFC 4733 section 2.5.1.3).
+        if let Some(last) = self.events.last_mut()
+            && last.event.event == event.event
+            && !last.event.end
+            && last.event.duration == u16::MAX
+            && timestamp == last.timestamp.wrapping_add(u32::from(u16::MAX))
+        {
+            last.timestamp = timestamp;
+            last.packets += 1;
+            last.event.end |= event.end;
+            return;
+        }
+        if self.events.len() < MAX_EVENTS {
+            self.events.push(Event {
+                timestamp,
+                event,
+                packets: 1,
+                started: time,
+            });
+        }
+    }
+
+    /// The digits in order. `sure` says that the payload type was known to carry events; otherwise one packet is no event.
+    pub(super) fn report(&self, clock_rate: u32, sure: bool) -> Vec<DtmfEvent> {
+        self.events
+            .iter()
+            .filter(|event| sure || event.packets >= 2)
+            .filter_map(|event| {
+                Some(DtmfEvent {
+                    digit: event.event.digit()?.to_string(),
+                    at: seconds(event.started),
+                    duration_ms: f64::from(event.event.duration) * 1000.0 / f64::from(clock_rate.max(1)),
+                    volume_dbm0: -i32::from(event.event.volume),
+                    ended: event.event.end,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Whether a packet of a dynamic payload type whose meaning is unknown may be a telephone event.
+pub(super) fn may_be_event(payload_type: u8, sent_length: usize, head: &[u8]) -> bool {
+    payload_type >= 96 && sent_length == 4 && matches!(head, [0..=16, flags, ..] if flags & 0x40 == 0)
+}

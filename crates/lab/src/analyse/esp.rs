@@ -1,0 +1,132 @@
+//! ESP security associations (RFC 4303): counted, and read where nothing is encrypted (RFC 2410, as IMS uses it).
+
+use super::keys::FlowKey;
+use super::report::EspReport;
+use engine::{BoundedMap, HashKey};
+use std::net::{IpAddr, SocketAddr};
+use wire::ip::{IpPacket, protocol};
+
+/// Lengths of integrity check values: none, 96 bits, 128, 192, 256.
+const CHECK_VALUES: [usize; 5] = [12, 16, 24, 32, 0];
+
+#[derive(Debug)]
+struct Association {
+    source: IpAddr,
+    destination: IpAddr,
+    spi: u32,
+    packets: u64,
+    lowest: u32,
+    highest: u32,
+    first_at: u64,
+    last_at: u64,
+    /// Length of the check value, once packets have shown that nothing is encrypted.
+    plain: Option<usize>,
+    plain_packets: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Associations {
+    index: BoundedMap<FlowKey, usize>,
+    list: Vec<Association>,
+}
+
+impl Associations {
+    pub(super) fn new(limit: usize, key: HashKey) -> Associations {
+        Associations {
+            index: BoundedMap::new(limit, key),
+            list: Vec::new(),
+        }
+    }
+
+    /// Counts a packet; gives protocol and payload where it is not encrypted.
+    pub(super) fn receive<'a>(&mut self, time: u64, packet: &IpPacket<'a>) -> Option<(u8, &'a [u8])> {
+        let header = packet.payload.first_chunk::<8>()?;
+        let [a, b, c, d, e, f, g, h] = *header;
+        let (spi, sequence) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+        let key = FlowKey::new(
+            SocketAddr::new(packet.source, 0),
+            SocketAddr::new(packet.destination, 0),
+            spi,
+        );
+        let index = match self.index.get(&key) {
+            Some(index) => *index,
+            None => {
+                self.index.insert(key, self.list.len()).ok()?;
+                self.list.push(Association {
+                    source: packet.source,
+                    destination: packet.destination,
+                    spi,
+                    packets: 0,
+                    lowest: sequence,
+                    highest: sequence,
+                    first_at: time,
+                    last_at: time,
+                    plain: None,
+                    plain_packets: 0,
+                });
+                self.list.len() - 1
+            }
+        };
+        let association = self.list.get_mut(index)?;
+        association.packets += 1;
+        association.lowest = association.lowest.min(sequence);
+        association.highest = association.highest.max(sequence);
+        association.last_at = time;
+        if packet.is_cut() {
+            return None;
+        }
+        let body = packet.payload.get(8..)?;
+        let (length, inner) = match association.plain {
+            Some(length) => (length, plain_inner(body, length)?),
+            None => CHECK_VALUES
+                .iter()
+                .find_map(|length| Some((*length, plain_inner(body, *length)?)))?,
+        };
+        association.plain = Some(length);
+        association.plain_packets += 1;
+        Some(inner)
+    }
+
+    pub(super) fn report(&self) -> Vec<EspReport> {
+        self.list
+            .iter()
+            .map(|association| EspReport {
+                src: association.source.to_string(),
+                dst: association.destination.to_string(),
+                spi: format!("0x{:08x}", association.spi),
+                packets: association.packets,
+                lowest_seq: association.lowest,
+                highest_seq: association.highest,
+                duration_s: association.last_at.saturating_sub(association.first_at) as f64 / 1e9,
+                encrypted: association.plain_packets == 0,
+            })
+            .collect()
+    }
+}
+
+/// Protocol and payload of a body whose trailer and transport header make sense without decryption: the padding counts
+/// 1, 2, 3 ..., and a UDP length fits or a TCP header does.
+fn plain_inner(body: &[u8], check_value: usize) -> Option<(u8, &[u8])> {
+    let body = body.get(..body.len().checked_sub(check_value)?)?;
+    let [rest @ .., padding, next] = body else {
+        return None;
+    };
+    let (payload, pad) = rest.split_at_checked(rest.len().checked_sub(usize::from(*padding))?)?;
+    let counts = pad.iter().zip(1u8..).all(|(byte, count)| *byte == count);
+    if !counts || body.len() % 4 != 0 {
+        return None;
+    }
+    let fits = match *next {
+        protocol::UDP => wire::udp::UdpView::parse(payload)?.length() == payload.len(),
+        protocol::TCP => {
+            let tcp = wire::tcp::TcpView::parse(payload)?;
+            tcp.source_port() != 0 && tcp.destination_port() != 0 && pad.len() < 16
+        }
+        protocol::IPIP | protocol::IPV6 => {
+            let inner = IpPacket::parse(payload)?;
+            !inner.is_cut() && matches!((next, inner.source.is_ipv4()), (4, true) | (41, false))
+        }
+        _ => false,
+    };
+    fits.then_some((*next, payload))
+}

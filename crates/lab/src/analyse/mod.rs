@@ -1,0 +1,219 @@
+//! The analyser: calls and media streams out of captures or of live packets, without being told ports.
+//!
+//! ```no_run
+//! let analysis = lab::analyse::analyse_file("call.pcapng".as_ref())?;
+//! println!("{}", lab::analyse::render_text(&analysis));
+//! # Ok::<(), lab::analyse::AnalyseError>(())
+//! ```
+//!
+//! What it holds is bounded by [`AnalyseLimits`]; what does not fit is counted in [`Analysis::notes`].
+
+mod calls;
+mod connections;
+mod dtmf;
+mod esp;
+mod file;
+mod keys;
+mod network;
+mod report;
+mod rtcp;
+mod rtp;
+mod sdp;
+mod stream;
+mod text;
+mod types;
+
+pub use file::{AnalyseError, Failure, analyse_bytes, analyse_file, analyse_reader};
+pub use report::{
+    Analysis, CallReport, DtmfEvent, EspReport, JitterReport, MinMeanMaxReport, QualityReport,
+    RtcpReport, SdpMediaReport, StreamReport,
+};
+pub use text::render_text;
+pub use types::TypeSource;
+
+use engine::{Entropy, HashKey};
+use network::Datagram;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use wire::ethernet::LinkType;
+use wire::ip::Reassembler;
+
+/// Limits on what an analysis holds.
+#[derive(Clone, Copy, Debug)]
+pub struct AnalyseLimits {
+    /// Media streams reported.
+    pub streams: usize,
+    /// Things that may become streams, followed at one time.
+    pub candidates: usize,
+    /// Calls reported.
+    pub calls: usize,
+    /// Media addresses learned from SDP.
+    pub endpoints: usize,
+    /// TCP directions followed at one time.
+    pub connections: usize,
+    /// Security associations reported.
+    pub associations: usize,
+}
+
+impl Default for AnalyseLimits {
+    fn default() -> Self {
+        AnalyseLimits {
+            streams: 100_000,
+            candidates: 20_000,
+            calls: 100_000,
+            endpoints: 200_000,
+            connections: 4_096,
+            associations: 10_000,
+        }
+    }
+}
+
+/// Takes packets one by one; [`Analyser::finish`] gives the result.
+#[derive(Debug)]
+pub struct Analyser {
+    fragments: Reassembler,
+    learned: sdp::Learned,
+    rtp: rtp::Finder,
+    rtcp: rtcp::Reports,
+    calls: calls::Calls,
+    connections: connections::Connections,
+    esp: esp::Associations,
+    counters: network::Counters,
+    errors: report::Messages,
+}
+
+impl Default for Analyser {
+    fn default() -> Self {
+        Analyser::new(AnalyseLimits::default())
+    }
+}
+
+impl Analyser {
+    /// Nothing seen yet.
+    pub fn new(limits: AnalyseLimits) -> Analyser {
+        // The key only keeps hostile captures from choosing collisions; no order in the result depends on it.
+        let key = HashKey::new(&mut Entropy::from_number(RandomState::new().hash_one(0)));
+        Analyser {
+            fragments: Reassembler::default(),
+            learned: sdp::Learned::new(limits.endpoints, key),
+            rtp: rtp::Finder::new(limits.streams, limits.candidates, key),
+            rtcp: rtcp::Reports::new(limits.streams, key),
+            calls: calls::Calls::new(limits.calls, key),
+            connections: connections::Connections::new(limits.connections, key),
+            esp: esp::Associations::new(limits.associations, key),
+            counters: network::Counters::default(),
+            errors: report::Messages::default(),
+        }
+    }
+
+    /// Takes a frame of the given link type, captured at `time` (nanoseconds, any epoch). `original_length` is its length on
+    /// the wire.
+    pub fn frame(&mut self, time: u64, link: LinkType, data: &[u8], original_length: usize) {
+        self.counters.frame(time, data.len(), original_length);
+        if let LinkType::Other(number) = link {
+            self.errors.add(format!("frames of link type {number}, which is not read"));
+            return;
+        }
+        if let Some(inner) = wire::ethernet::network_packet(link, data) {
+            self.network(time, inner.ethertype, inner.payload, 0);
+        }
+    }
+
+    /// Takes an IP packet.
+    pub fn packet(&mut self, time: u64, ip: &[u8]) {
+        self.counters.frame(time, ip.len(), ip.len());
+        self.ip(time, ip, 0);
+    }
+
+    /// Takes the payload of a UDP datagram, for sinks that read sockets.
+    pub fn datagram(
+        &mut self,
+        time: u64,
+        source: std::net::SocketAddr,
+        destination: std::net::SocketAddr,
+        payload: &[u8],
+    ) {
+        self.counters.frame(time, payload.len(), payload.len());
+        self.udp(&Datagram {
+            time,
+            source,
+            destination,
+            payload,
+            sent_length: payload.len(),
+        });
+    }
+
+    /// States an error that belongs into the result (a damaged record, a failed read).
+    pub fn error(&mut self, what: String) {
+        self.errors.add(what);
+    }
+
+    /// Packets seen and streams confirmed so far.
+    pub fn progress(&self) -> (u64, usize) {
+        (self.counters.frames, self.rtp.confirmed())
+    }
+
+    fn udp(&mut self, datagram: &Datagram<'_>) {
+        let first = datagram.payload.first().copied().unwrap_or(0);
+        if first >> 6 == 2 {
+            if wire::rtcp::is_rtcp(datagram.payload) {
+                if rtcp::looks_whole(datagram) || self.rtp.knows_flow_of(datagram) {
+                    self.rtcp.receive(datagram);
+                }
+                return;
+            }
+            self.rtp.receive(datagram, &self.learned);
+        } else if wire::stun::is_dtls_handshake(datagram.payload) {
+            self.learned.dtls_seen(datagram);
+        } else if calls::is_sip_start(datagram.payload) {
+            self.calls.message(datagram, false, &mut self.learned);
+        }
+    }
+
+    /// All figures. Nothing is lost by finishing early.
+    pub fn finish(mut self) -> Analysis {
+        self.connections.finish(&mut self.calls, &mut self.learned);
+        let mut notes = report::Messages::default();
+        self.counters.notes(&mut notes);
+        let incomplete = self.fragments.abandoned() + self.fragments.waiting() as u64;
+        notes.add_counted("fragmented IP packets that could not be put together", incomplete);
+        notes.add_counted("TCP streams beyond the limit", self.connections.refused());
+        notes.add_counted("SIP messages beyond the limit of calls", self.calls.refused());
+        notes.add_counted("packets of streams beyond the limit", self.rtp.refused());
+        let (calls, sip_messages) = self.calls.report();
+        let identifiers = self.calls.identifiers();
+        let streams = self.rtp.finish(&self.learned, &self.rtcp, &identifiers);
+        Analysis {
+            streams,
+            calls,
+            errors: self.errors.into_list(),
+            esp: self.esp.report(),
+            notes: notes.into_list(),
+            frames: self.counters.frames,
+            sip_messages,
+            rtcp_packets: self.rtcp.packets(),
+            first_at: self.counters.first_at(),
+            last_at: self.counters.last_at(),
+        }
+    }
+}
+
+/// Takes any bytes as a capture, for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_capture(data: &[u8]) {
+    if let Ok(analysis) = analyse_bytes(data) {
+        let _ = (analysis.to_json(), render_text(&analysis));
+    }
+    // Whatever the container says, the bytes themselves as packets.
+    let mut analyser = Analyser::default();
+    for (time, chunk) in data.chunks(97).enumerate() {
+        analyser.packet(time as u64 * 20_000_000, chunk);
+        analyser.datagram(
+            time as u64 * 20_000_000,
+            ([192, 0, 2, 1], 5060).into(),
+            ([192, 0, 2, 2], 5060).into(),
+            chunk,
+        );
+    }
+    let _ = analyser.finish().to_json();
+}

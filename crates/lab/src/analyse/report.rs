@@ -1,0 +1,452 @@
+//! The result of an analysis, as it goes into JSON.
+
+use super::network::seconds;
+use super::rtcp::Reports;
+use super::stream::Live;
+use super::types::{PayloadKind, TypeSource};
+use media::quality::{Observation, codec_quality, rate};
+use media::stats::Summary;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Distinct messages kept; further ones are counted together.
+const MAX_MESSAGES: usize = 100;
+
+/// Messages with the number of times that each came up, in order of first appearance.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    list: Vec<(String, u64)>,
+    others: u64,
+}
+
+impl Messages {
+    pub(super) fn add(&mut self, message: String) {
+        self.add_many(message, 1);
+    }
+
+    /// Nothing where `count` is zero.
+    pub(super) fn add_counted(&mut self, what: &str, count: u64) {
+        if count > 0 {
+            self.list.push((format!("{count} {what}"), 1));
+        }
+    }
+
+    fn add_many(&mut self, message: String, count: u64) {
+        if let Some(known) = self.list.iter_mut().find(|(text, _)| *text == message) {
+            known.1 += count;
+        } else if self.list.len() < MAX_MESSAGES {
+            self.list.push((message, count));
+        } else {
+            self.others += count;
+        }
+    }
+
+    pub(super) fn into_list(self) -> Vec<String> {
+        let mut list: Vec<String> = self
+            .list
+            .into_iter()
+            .map(|(message, count)| match count {
+                1 => message,
+                count => format!("{message} ({count} times)"),
+            })
+            .collect();
+        if self.others > 0 {
+            list.push(format!("{} further messages", self.others));
+        }
+        list
+    }
+}
+
+/// What a capture holds. [`Analysis::to_json`] is the contract with scripts; fields may be added, none renamed.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Analysis {
+    /// Media streams, in order of their first packets.
+    pub streams: Vec<StreamReport>,
+    /// Calls, in order of their first messages.
+    pub calls: Vec<CallReport>,
+    /// Damage of the capture.
+    pub errors: Vec<String>,
+    /// ESP security associations.
+    pub esp: Vec<EspReport>,
+    /// What was left out, and other things worth knowing.
+    pub notes: Vec<String>,
+    /// Frames read.
+    pub frames: u64,
+    /// SIP messages, of calls and others.
+    pub sip_messages: u64,
+    /// RTCP datagrams.
+    pub rtcp_packets: u64,
+    /// Time of the first frame, seconds since the Unix epoch.
+    pub first_at: Option<f64>,
+    /// Latest time of a frame.
+    pub last_at: Option<f64>,
+}
+
+impl Analysis {
+    /// The analysis as JSON.
+    pub fn to_json(&self) -> serde_json::Value {
+        // Serialising plain fields with string keys cannot fail; numbers that are not finite become null.
+        serde_json::to_value(self).unwrap_or(serde_json::Value::Null)
+    }
+}
+
+/// One RTP stream: source, destination and SSRC.
+#[derive(Clone, Debug, Serialize)]
+pub struct StreamReport {
+    /// Source address and port.
+    pub src: String,
+    /// Destination address and port.
+    pub dst: String,
+    /// Synchronisation source, hexadecimal.
+    pub ssrc: String,
+    /// Packets by payload type.
+    pub payload_types: BTreeMap<u8, u64>,
+    /// Encoding name of the most frequent payload type; null where unknown.
+    pub codec: Option<String>,
+    /// Clock rate of the most frequent payload type in Hz; null where unknown, then there is no jitter.
+    pub clock_rate: Option<u32>,
+    /// Where codec and clock rate come from.
+    pub codec_source: Option<TypeSource>,
+    /// Packets seen.
+    pub packets_received: u64,
+    /// Distinct extended sequence numbers.
+    pub unique: u64,
+    /// Repeats.
+    pub duplicates: u64,
+    /// First arrivals below the highest seen so far.
+    pub out_of_order: u64,
+    /// Highest less lowest extended sequence number plus one.
+    pub expected: u64,
+    /// Expected less unique.
+    pub lost_unique: u64,
+    /// `lost_unique` of `expected` in percent.
+    pub lost_percent: f64,
+    /// Expected less received, as RFC 3550 counts.
+    pub rfc3550_cumulative_lost: i64,
+    /// Lowest extended sequence number.
+    pub lowest_ext_seq: i64,
+    /// Highest extended sequence number.
+    pub highest_ext_seq: i64,
+    /// Wraps of the sequence number.
+    pub seq_cycles: u64,
+    /// New sequences under the same SSRC.
+    pub restarts: u64,
+    /// Packets outside the sequence that nothing confirmed.
+    pub strays: u64,
+    /// Mean length of loss runs against random loss.
+    pub burst_ratio: f64,
+    /// Jitter over the most frequent payload type, without duplicates (RFC 3550 A.8, real-valued).
+    pub jitter_ms: Option<JitterReport>,
+    /// Time between consecutive packets.
+    pub delta_ms: Option<MinMeanMaxReport>,
+    /// How much faster the sender's clock runs than the capture's, in parts per million.
+    pub skew_ppm: Option<f64>,
+    /// DTMF digits (RFC 4733).
+    pub dtmf: Vec<String>,
+    /// The same with times.
+    pub dtmf_events: Vec<DtmfEvent>,
+    /// E-model rating; null for codecs without values.
+    pub r: Option<f64>,
+    /// Mean opinion score of the rating.
+    pub mos: Option<f64>,
+    /// What the rating rests on.
+    pub quality: Option<QualityReport>,
+    /// Whether the media is encrypted: SDP or a DTLS handshake says so.
+    pub srtp: bool,
+    /// Packets with the marker bit.
+    pub markers: u64,
+    /// Payload bytes as sent.
+    pub payload_bytes: u64,
+    /// Packet time in milliseconds: the smallest step of the timestamps.
+    pub ptime_ms: Option<f64>,
+    /// Time of the first packet, seconds since the Unix epoch.
+    pub start: f64,
+    /// First to last packet, seconds.
+    pub duration_s: f64,
+    /// The call whose SDP names an address of the stream.
+    pub call_id: Option<String>,
+    /// What RTCP says.
+    pub rtcp: Option<RtcpReport>,
+}
+
+/// Jitter in milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct JitterReport {
+    /// At the last packet.
+    pub last: f64,
+    /// Mean.
+    pub mean: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// Milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MinMeanMaxReport {
+    /// Smallest.
+    pub min: f64,
+    /// Mean.
+    pub mean: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// A telephone event.
+#[derive(Clone, Debug, Serialize)]
+pub struct DtmfEvent {
+    /// The digit.
+    pub digit: String,
+    /// When its first packet came, seconds since the Unix epoch.
+    pub at: f64,
+    /// Duration stated by the sender.
+    pub duration_ms: f64,
+    /// Level stated by the sender.
+    pub volume_dbm0: i32,
+    /// Whether a packet with the end bit was seen.
+    pub ended: bool,
+}
+
+/// What R and MOS rest on.
+#[derive(Clone, Debug, Serialize)]
+pub struct QualityReport {
+    /// Codec condition of G.113.
+    pub basis: String,
+    /// `narrowband` (G.107) or `wideband` (G.107.1, divided by 1.29).
+    pub scale: &'static str,
+    /// Whether the codec's values are published or assumed.
+    pub values: &'static str,
+    /// Delay assumed: packet time and a jitter buffer of one packet or the largest jitter.
+    pub assumed_delay_ms: f64,
+}
+
+/// What RTCP says about a stream.
+#[derive(Clone, Debug, Serialize)]
+pub struct RtcpReport {
+    /// Sender reports seen.
+    pub sender_reports: u64,
+    /// Packets sent, by the last sender report.
+    pub sender_packets: Option<u32>,
+    /// Payload bytes sent, by the last sender report.
+    pub sender_octets: Option<u32>,
+    /// Report blocks seen about the stream.
+    pub receiver_reports: u64,
+    /// Fraction lost of the last block.
+    pub fraction_lost_percent: Option<f64>,
+    /// Cumulative loss of the last block.
+    pub cumulative_lost: Option<i32>,
+    /// Jitter of the last block.
+    pub jitter_ms: Option<f64>,
+    /// Largest jitter of all blocks.
+    pub max_jitter_ms: Option<f64>,
+    /// Mean time from the capture's place to the receiver and back.
+    pub round_trip_ms: Option<f64>,
+    /// Largest of these.
+    pub max_round_trip_ms: Option<f64>,
+    /// Canonical name of the source.
+    pub cname: Option<String>,
+    /// Whether the source said goodbye.
+    pub goodbye: bool,
+}
+
+/// One call: a Call-ID with INVITE dialogs.
+#[derive(Clone, Debug, Serialize)]
+pub struct CallReport {
+    /// Call-ID.
+    pub call_id: String,
+    /// URI of From.
+    pub from: String,
+    /// URI of To.
+    pub to: String,
+    /// `completed`, `established`, `cancelled`, `busy`, `no_answer`, `redirected`, `unauthorized`, `rejected`, `failed`,
+    /// `ringing`, `trying` or `no_response`.
+    pub outcome: &'static str,
+    /// First INVITE, seconds since the Unix epoch.
+    pub invite_at: Option<f64>,
+    /// First 2xx to an INVITE.
+    pub answered_at: Option<f64>,
+    /// BYE, final failure or CANCEL.
+    pub ended_at: Option<f64>,
+    /// SIP messages, retransmissions included.
+    pub messages: u64,
+    /// Those of them that repeat an earlier one.
+    pub retransmissions: u64,
+    /// Last final status of the first INVITE.
+    pub status: Option<u16>,
+    /// First 18x.
+    pub ringing_at: Option<f64>,
+    /// First 18x or final response after the first INVITE, milliseconds.
+    pub post_dial_delay_ms: Option<f64>,
+    /// `udp` or `tcp`, of the first message.
+    pub transport: &'static str,
+    /// Media lines of the last SDP of each sender.
+    pub media: Vec<SdpMediaReport>,
+    /// DTMF sent by INFO.
+    pub dtmf_info: Vec<String>,
+}
+
+/// One media line of SDP.
+#[derive(Clone, Debug, Serialize)]
+pub struct SdpMediaReport {
+    /// Address of the sender of the SDP.
+    pub by: String,
+    /// `audio`, `video` ...
+    pub kind: String,
+    /// Address for media; null where the line is refused or on hold by a zero address.
+    pub address: Option<String>,
+    /// Transport protocol of the line.
+    pub protocol: String,
+    /// Encoding names in order of preference.
+    pub codecs: Vec<String>,
+}
+
+/// One ESP security association.
+#[derive(Clone, Debug, Serialize)]
+pub struct EspReport {
+    /// Source address.
+    pub src: String,
+    /// Destination address.
+    pub dst: String,
+    /// Security parameters index, hexadecimal.
+    pub spi: String,
+    /// Packets, fragments put together.
+    pub packets: u64,
+    /// Lowest sequence number.
+    pub lowest_seq: u32,
+    /// Highest sequence number.
+    pub highest_seq: u32,
+    /// First to last packet.
+    pub duration_s: f64,
+    /// False where the packets could be read without a key.
+    pub encrypted: bool,
+}
+
+/// Four digits behind the point are a tenth of a microsecond: enough, and steadier to read.
+fn round4(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+impl StreamReport {
+    pub(super) fn new(live: &Live, ssrc: u32, call_id: Option<String>, rtcp: &Reports) -> StreamReport {
+        let summary = live.statistics.summary();
+        let main = live.statistics.main_payload_type();
+        let kind = main.and_then(|number| live.kind(number));
+        let codec = kind.and_then(|kind| encoding(kind, live, &summary));
+        let ptime_ms = packet_time(live, summary.clock_rate);
+        let (quality, r, mos) = quality(codec.as_deref(), &summary, ptime_ms);
+        let event_kind = live.kinds.iter().find(|kind| kind.is_event());
+        let dtmf_events = live.dtmf.report(
+            event_kind.and_then(|kind| kind.clock_rate).unwrap_or(8_000),
+            event_kind.is_some_and(|kind| kind.source != TypeSource::Custom),
+        );
+        StreamReport {
+            src: live.source.to_string(),
+            dst: live.destination.to_string(),
+            ssrc: format!("0x{ssrc:08x}"),
+            payload_types: live.statistics.payload_types().collect(),
+            codec,
+            clock_rate: summary.clock_rate,
+            codec_source: kind
+                .filter(|kind| kind.clock_rate.is_some())
+                .map(|kind| kind.source),
+            packets_received: summary.received,
+            unique: summary.unique,
+            duplicates: summary.duplicates,
+            out_of_order: summary.out_of_order,
+            expected: summary.expected,
+            lost_unique: summary.lost_unique,
+            lost_percent: round4(summary.lost_percent),
+            rfc3550_cumulative_lost: summary.cumulative_lost,
+            lowest_ext_seq: summary.lowest,
+            highest_ext_seq: summary.highest,
+            seq_cycles: summary.cycles,
+            restarts: summary.restarts,
+            strays: summary.strays,
+            burst_ratio: round4(summary.burst_ratio),
+            jitter_ms: summary.jitter_ms.map(|jitter| JitterReport {
+                last: round4(jitter.last),
+                mean: round4(jitter.mean),
+                p99: round4(jitter.p99),
+                max: round4(jitter.max),
+            }),
+            delta_ms: summary.delta_ms.map(|delta| MinMeanMaxReport {
+                min: round4(delta.min),
+                mean: round4(delta.mean),
+                max: round4(delta.max),
+            }),
+            skew_ppm: summary.skew_ppm.map(|ppm| (ppm * 10.0).round() / 10.0),
+            dtmf: dtmf_events.iter().map(|event| event.digit.clone()).collect(),
+            dtmf_events,
+            r: r.map(round4),
+            mos: mos.map(round4),
+            quality,
+            srtp: live.srtp,
+            markers: live.markers,
+            payload_bytes: live.payload_bytes,
+            ptime_ms,
+            start: live
+                .statistics
+                .first_at()
+                .map_or(0.0, |time| seconds(time.as_nanos())),
+            duration_s: summary.duration_s,
+            call_id,
+            rtcp: rtcp.about(live.source, live.destination, ssrc, summary.clock_rate),
+        }
+    }
+}
+
+/// The encoding's name. A measured clock of 48 kHz with steps of whole 2.5 ms over many packets is taken for Opus: no other
+/// codec in use has it, and RFC 7587 allows no other clock.
+fn encoding(kind: &PayloadKind, live: &Live, summary: &Summary) -> Option<String> {
+    if let Some(encoding) = &kind.encoding {
+        return Some(encoding.clone());
+    }
+    let steps = live.step.is_some_and(|step| step % 120 == 0 && step <= 5760);
+    let opus = kind.source == TypeSource::Measured
+        && kind.clock_rate == Some(48_000)
+        && summary.received >= 50
+        && steps;
+    opus.then(|| "opus".to_owned())
+}
+
+fn packet_time(live: &Live, clock_rate: Option<u32>) -> Option<f64> {
+    let step = f64::from(live.step?);
+    Some(round4(step * 1000.0 / f64::from(clock_rate?)))
+}
+
+fn quality(
+    codec: Option<&str>,
+    summary: &Summary,
+    ptime_ms: Option<f64>,
+) -> (Option<QualityReport>, Option<f64>, Option<f64>) {
+    let Some(values) = codec.and_then(codec_quality) else {
+        return (None, None, None);
+    };
+    let ptime = ptime_ms.unwrap_or(20.0);
+    let buffer = summary.jitter_ms.map_or(ptime, |jitter| jitter.max.max(ptime));
+    let assumed_delay_ms = ptime + buffer;
+    let rated = rate(
+        values,
+        &Observation {
+            loss_percent: summary.lost_percent,
+            burst_ratio: summary.burst_ratio,
+            delay_ms: assumed_delay_ms,
+        },
+    );
+    let report = QualityReport {
+        basis: values.name.to_owned(),
+        scale: match values.band {
+            media::quality::Band::Narrow => "narrowband",
+            media::quality::Band::Wide => "wideband",
+        },
+        values: match values.source {
+            media::quality::Source::G113 => "G.113",
+            media::quality::Source::G113AssumedRobustness => "G.113, robustness assumed",
+            media::quality::Source::Assumed => "assumed",
+        },
+        assumed_delay_ms: round4(assumed_delay_ms),
+    };
+    (Some(report), Some(rated.r), Some(rated.mos))
+}
+

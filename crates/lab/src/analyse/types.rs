@@ -1,0 +1,110 @@
+//! What a payload type means: from SDP, from RFC 3551, from custom, or measured.
+
+/// Where the meaning of a payload type comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TypeSource {
+    /// SDP for this stream's address.
+    Sdp,
+    /// Assigned by RFC 3551.
+    Static,
+    /// SDP elsewhere in the capture, which all agrees on this number.
+    OtherSdp,
+    /// What common software uses the number for; the stream was too short to measure.
+    Custom,
+    /// The timestamps' rate against the arrival times.
+    Measured,
+}
+
+/// A payload type's meaning.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PayloadKind {
+    pub payload_type: u8,
+    /// Encoding name, where known.
+    pub encoding: Option<String>,
+    pub clock_rate: Option<u32>,
+    pub source: TypeSource,
+}
+
+impl PayloadKind {
+    pub(super) fn is_event(&self) -> bool {
+        self.named("telephone-event")
+    }
+
+    pub(super) fn named(&self, name: &str) -> bool {
+        self.encoding
+            .as_deref()
+            .is_some_and(|encoding| encoding.eq_ignore_ascii_case(name))
+    }
+}
+
+/// Clock rates that dynamic payload types use in practice.
+const USUAL_RATES: [u32; 4] = [8_000, 16_000, 48_000, 90_000];
+/// A stream shorter than this says too little about its clock: custom goes first.
+const SHORT_SECONDS: f64 = 1.0;
+
+/// The clock rate that browsers and PBXs use a dynamic number for: 107 and 111 Opus, 120 VP8.
+fn custom_rate(payload_type: u8) -> Option<u32> {
+    match payload_type {
+        107 | 111 => Some(48_000),
+        120 => Some(90_000),
+        _ => None,
+    }
+}
+
+/// Clock rate of an unknown payload type out of its packets: (arrival in nanoseconds, timestamp) in arrival order.
+pub(super) fn guess_rate(payload_type: u8, packets: &[(u64, u32)]) -> Option<(u32, TypeSource)> {
+    let (mut media, mut arrival) = (0i64, 0i64);
+    for pair in packets.windows(2) {
+        let [(t0, m0), (t1, m1)] = pair else { continue };
+        let step = i64::from(m1.wrapping_sub(*m0) as i32);
+        // A jump is a new timeline, not speed.
+        if step.abs() < 90_000 * 30 {
+            media += step;
+            arrival += t1.wrapping_sub(*t0) as i64;
+        }
+    }
+    let seconds = arrival as f64 / 1e9;
+    if seconds < SHORT_SECONDS
+        && let Some(rate) = custom_rate(payload_type)
+    {
+        return Some((rate, TypeSource::Custom));
+    }
+    if media <= 0 || arrival <= 0 || packets.len() < 5 {
+        return None;
+    }
+    let measured = media as f64 / seconds;
+    let distance = |rate: &u32| (measured / f64::from(*rate)).ln().abs();
+    let nearest = USUAL_RATES
+        .into_iter()
+        .min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+    let tolerance = if seconds < SHORT_SECONDS { 1.5f64 } else { 1.25 };
+    (distance(&nearest) < tolerance.ln()).then_some((nearest, TypeSource::Measured))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packets(count: u64, rate: u64, step_ms: u64) -> Vec<(u64, u32)> {
+        (0..count)
+            .map(|at| (at * step_ms * 1_000_000 + at % 3 * 500_000, (at * step_ms * rate / 1000) as u32))
+            .collect()
+    }
+
+    #[test]
+    fn rates_are_measured() {
+        for rate in USUAL_RATES {
+            let guess = guess_rate(97, &packets(100, u64::from(rate), 20));
+            assert_eq!(guess, Some((rate, TypeSource::Measured)));
+        }
+        assert_eq!(guess_rate(97, &packets(100, 27_000, 20)), None);
+        assert_eq!(guess_rate(97, &packets(3, 8_000, 20)), None);
+    }
+
+    #[test]
+    fn custom_decides_for_short_streams_only() {
+        assert_eq!(guess_rate(120, &packets(7, 48_000, 20)), Some((90_000, TypeSource::Custom)));
+        assert_eq!(guess_rate(120, &packets(100, 48_000, 20)), Some((48_000, TypeSource::Measured)));
+    }
+}
