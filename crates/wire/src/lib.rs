@@ -3,6 +3,8 @@
 
 pub mod capture;
 pub mod ethernet;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod ip;
 pub mod rtcp;
 pub mod rtp;

@@ -124,12 +124,14 @@ impl<'o> Writer<'o> {
         self
     }
 
-    /// A header field as another message has it, byte for byte.
+    /// A header field as another message has it, byte for byte; only a line end that is no CRLF becomes one.
     pub fn copy(&mut self, header: &Header<'_>) -> &mut Self {
-        self.out.extend_from_slice(header.raw);
-        // The last line of a message that broke off has no end.
-        if !header.raw.ends_with(b"\n") {
-            self.end_line();
+        match header.raw.ends_with(b"\r\n") {
+            true => self.out.extend_from_slice(header.raw),
+            false => {
+                self.out.extend_from_slice(header.raw.trim_ascii_end());
+                self.end_line();
+            }
         }
         self
     }
@@ -354,9 +356,7 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
             return;
         }
         match self.first_removals(index, id) {
-            0 => {
-                Writer { out: self.out }.copy(header);
-            }
+            0 => self.out.extend_from_slice(header.raw),
             cuts => {
                 if let Some(rest) = skip_values(header.value, cuts).filter(|_| id.is_list()) {
                     self.line(id, rest);

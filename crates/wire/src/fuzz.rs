@@ -1,0 +1,216 @@
+//! Everything that reads bytes from the network, called in one go: the fuzz targets and the property tests share it.
+
+use crate::sip::{
+    AuthParams, Edit, Frame, FrameLimits, HeaderId, Message, NameAddr, Response, StreamFramer, Uri,
+    emit, percent_decode, unquote,
+};
+
+/// Parses `data` as SIP in every way there is, checks what must always hold.
+///
+/// # Panics
+/// Where an invariant is broken: that is the finding.
+pub fn fuzz_sip(data: &[u8]) {
+    for message in [Message::parse_datagram(data), Message::parse_framed(data)] {
+        let Ok(message) = message else { continue };
+        exercise(&message);
+        unedited(&message);
+        edited(&message);
+        responded(&message);
+    }
+    framed(data);
+    if let Some(uri) = Uri::parse(data) {
+        assert!(
+            uri.equivalent(&uri) || uri.params.iter().count() > 1,
+            "a URI equals itself"
+        );
+        let _ = percent_decode(uri.user.unwrap_or_default());
+    }
+    let _ = NameAddr::parse(data).map(|address| (address.tag().is_some(), address.q_thousandths()));
+    for param in AuthParams::new(data).iter() {
+        let _ = unquote(param.value.unwrap_or_default());
+    }
+}
+
+/// Calls every accessor.
+fn exercise(message: &Message<'_>) {
+    let _ = (
+        message.validate(),
+        message.method(),
+        message.status(),
+        message.reason(),
+    );
+    let _ = (
+        message.from().is_ok(),
+        message.to().is_ok(),
+        message.call_id().is_ok(),
+        message.cseq().is_ok(),
+    );
+    let _ = (
+        message.max_forwards(),
+        message.expires(),
+        message.min_expires(),
+        message.content_length(),
+    );
+    let _ = (
+        message.content_type().is_ok(),
+        message.session_expires(),
+        message.min_se(),
+        message.rseq(),
+    );
+    let _ = (
+        message.rack().is_ok(),
+        message.refer_to().is_ok(),
+        message.replaces().is_ok(),
+    );
+    let _ = (
+        message.event().is_ok(),
+        message.subscription_state().is_ok(),
+        message.retry_after(),
+    );
+    let _ = Uri::parse(message.request_uri());
+    for via in message.vias().flatten() {
+        let _ = (
+            via.branch(),
+            via.received(),
+            via.rport(),
+            via.maddr(),
+            via.sent_by().to_string(),
+        );
+    }
+    let addresses = message
+        .contacts()
+        .chain(message.routes())
+        .chain(message.record_routes());
+    for address in addresses.flatten() {
+        let _ = (
+            address.tag(),
+            address.expires(),
+            address.q_thousandths(),
+            address.is_star(),
+        );
+        if let Some(uri) = address.parse_uri() {
+            let _ = (
+                uri.transport(),
+                uri.is_loose_router(),
+                uri.header_pairs().count(),
+            );
+        }
+    }
+    let lists = message
+        .require()
+        .chain(message.proxy_require())
+        .chain(message.supported());
+    let _ = (
+        lists.count(),
+        message.allow().count(),
+        message.lists(HeaderId::Supported, b"100rel"),
+    );
+    for id in [
+        HeaderId::Authorization,
+        HeaderId::WwwAuthenticate,
+        HeaderId::ProxyAuthenticate,
+    ] {
+        for credentials in message.credentials(id).flatten() {
+            let _ = credentials.params.get(b"realm").map(unquote);
+        }
+    }
+    for header in message.headers() {
+        let _ = (
+            header.id,
+            message.header_named(header.name),
+            message.values(header.id).count(),
+        );
+    }
+}
+
+fn unedited(message: &Message<'_>) {
+    let mut out = Vec::new();
+    emit(message, &[], &mut out);
+    assert_eq!(
+        out,
+        message.bytes(),
+        "without edits the bytes are those that came"
+    );
+}
+
+fn edited(message: &Message<'_>) {
+    let edits = [
+        Edit::RequestUri(b"sip:x@example.org"),
+        Edit::Remove(HeaderId::Contact),
+        Edit::RemoveFirst(HeaderId::Via),
+        Edit::RemoveFirst(HeaderId::Route),
+        Edit::RemoveFirst(HeaderId::Route),
+        Edit::Replace {
+            id: HeaderId::CallId,
+            value: b"fuzz",
+        },
+        Edit::Prepend {
+            id: HeaderId::Via,
+            value: b"SIP/2.0/UDP h;branch=z9hG4bKx",
+        },
+        Edit::Body {
+            content_type: Some(b"text/plain"),
+            body: b"body",
+        },
+    ];
+    let mut out = Vec::new();
+    emit(message, &edits, &mut out);
+    // A line that is no header, or a broken end, stays as it came and may swallow what follows: only then may the
+    // emission differ.
+    if message.validate().is_ok() {
+        let again = Message::parse_framed(&out).expect("an edited sound message is a message");
+        assert_eq!(again.body(), b"body");
+        assert_eq!(again.header(HeaderId::CallId), Some(&b"fuzz"[..]));
+        assert_eq!(again.via().expect("ours").branch(), b"z9hG4bKx");
+        assert!(!again.has(HeaderId::Contact));
+    }
+}
+
+fn responded(message: &Message<'_>) {
+    let mut out = Vec::new();
+    let source = "192.0.2.9:4444".parse().ok();
+    let response = Response {
+        to_tag: Some(b"t"),
+        source,
+        ..Response::new(message, 400, b"Bad Request")
+    };
+    response.write(|_| {}, &mut out);
+    let again = Message::parse_framed(&out).expect("a response to anything is a message");
+    assert_eq!((again.status(), again.body().len()), (400, 0));
+}
+
+/// Any split of the stream gives the same frames.
+fn framed(data: &[u8]) {
+    let limits = FrameLimits {
+        headers: 4096,
+        body: 4096,
+    };
+    let frames = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let mut framer = StreamFramer::new(limits);
+        let mut sizes = Vec::new();
+        for piece in pieces {
+            framer.push(piece);
+            while let Some(frame) = framer.next() {
+                match frame {
+                    Frame::Message(message) => {
+                        let _ = Message::parse_framed(message);
+                        sizes.push(message.len());
+                    }
+                    Frame::Ping | Frame::Pong => {}
+                    Frame::Error(_) => return sizes,
+                }
+            }
+            assert!(
+                framer.pending() <= limits.headers + limits.body + piece.len(),
+                "bounded"
+            );
+        }
+        sizes
+    };
+    let whole = frames(&mut std::iter::once(data));
+    let single = frames(&mut data.chunks(1));
+    assert_eq!(
+        whole, single,
+        "frames do not depend on how the stream was cut"
+    );
+}
