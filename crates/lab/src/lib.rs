@@ -2,3 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod analyse;
+pub mod demo;
+pub mod error;
+pub mod report;
+pub mod run;
+
+pub use error::{LabError, Verdict};
