@@ -109,8 +109,12 @@ impl ReceiveStatistics {
         if let Some(rate) = statistics.clock_rate
             && !matches!(arrival, Arrival::Duplicate | Arrival::Stray)
         {
-            statistics.jitter.receive(packet.time, packet.timestamp, rate);
-            statistics.integer.receive(packet.time, packet.timestamp, rate);
+            statistics
+                .jitter
+                .receive(packet.time, packet.timestamp, rate);
+            statistics
+                .integer
+                .receive(packet.time, packet.timestamp, rate);
             statistics.skew.receive(packet.time, packet.timestamp, rate);
         }
         arrival
@@ -200,7 +204,8 @@ impl ReceiveStatistics {
         ReportBlock {
             ssrc,
             fraction_lost: fraction.min(255) as u8,
-            cumulative_lost: (expected as i64 - received as i64).clamp(-0x80_0000, 0x7f_ffff) as i32,
+            cumulative_lost: (expected as i64 - received as i64).clamp(-0x80_0000, 0x7f_ffff)
+                as i32,
             highest_sequence: self.sequence.highest() as u32,
             jitter: self.main().map_or(0, |main| main.integer.value()),
             ..ReportBlock::default()
@@ -227,7 +232,8 @@ impl ReceiveStatistics {
                 self.payload_types.push(PayloadStatistics {
                     payload_type,
                     packets: 0,
-                    clock_rate: wire::rtp::static_payload_type(payload_type).map(|(_, rate, _)| rate),
+                    clock_rate: wire::rtp::static_payload_type(payload_type)
+                        .map(|(_, rate, _)| rate),
                     jitter: Jitter::new(),
                     integer: IntegerJitter::default(),
                     skew: Skew::default(),
@@ -329,12 +335,21 @@ pub fn fuzz_rtp_rtcp(mut data: &[u8]) {
         time += u64::from(*gap);
         if wire::rtcp::is_rtcp(packet) {
             for part in wire::rtcp::Compound::new(packet) {
-                let _ = (part.sender(), part.sender_info(), part.goodbye_reason(), part.feedback());
+                let _ = (
+                    part.sender(),
+                    part.sender_info(),
+                    part.goodbye_reason(),
+                    part.feedback(),
+                );
                 let _ = part.reports().count() + part.descriptions().count();
                 let _ = part.goodbye_sources().count() + part.extended_blocks().count();
             }
         } else if let Some(view) = wire::rtp::RtpView::parse(packet) {
-            let _ = (view.payload(), view.csrcs().count(), view.extension_elements().count());
+            let _ = (
+                view.payload(),
+                view.csrcs().count(),
+                view.extension_elements().count(),
+            );
             statistics.receive(&RtpArrival {
                 time: Time::from_millis(time),
                 sequence: view.sequence(),

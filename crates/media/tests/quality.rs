@@ -1,11 +1,14 @@
 //! The E-model against G.107's own figures and against an independent implementation of it.
 
-use media::quality::{CodecQuality, EModel, Observation, codec_quality, delay_impairment, mos, rate};
+use media::quality::{
+    CodecQuality, EModel, Observation, codec_quality, delay_impairment, mos, rate,
+};
 use serde_json::Value;
 
 fn testdata(path: &str) -> Option<Value> {
-    let root = std::env::var("HORNWORK_TESTDATA")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/testdata").into());
+    let root = std::env::var("HORNWORK_TESTDATA").unwrap_or_else(|_| {
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/testdata").into()
+    });
     let Ok(text) = std::fs::read_to_string(format!("{root}/{path}")) else {
         println!("skipped: testdata absent");
         return None;
@@ -18,17 +21,29 @@ fn number(value: &Value) -> f64 {
 }
 
 fn close(got: f64, want: &Value, tolerance: f64, what: &str) {
-    assert!((got - number(want)).abs() <= tolerance, "{what}: {got} for {want}");
+    assert!(
+        (got - number(want)).abs() <= tolerance,
+        "{what}: {got} for {want}"
+    );
 }
 
 #[test]
 fn published_figures() {
     let rating = EModel::default().rating();
     assert!((rating.r - 93.2).abs() < 0.05 && (mos(rating.r) - 4.41).abs() < 0.005);
-    for (r, score) in [(90.0, 4.34), (80.0, 4.03), (70.0, 3.60), (60.0, 3.10), (50.0, 2.58)] {
+    for (r, score) in [
+        (90.0, 4.34),
+        (80.0, 4.03),
+        (70.0, 3.60),
+        (60.0, 3.10),
+        (50.0, 2.58),
+    ] {
         assert!((mos(r) - score).abs() < 0.01, "Table B.1, R {r}");
     }
-    assert_eq!((mos(-1.0), mos(0.0), mos(100.0), mos(120.0)), (1.0, 1.0, 4.5, 4.5));
+    assert_eq!(
+        (mos(-1.0), mos(0.0), mos(100.0), mos(120.0)),
+        (1.0, 1.0, 4.5, 4.5)
+    );
     assert_eq!(delay_impairment(100.0), 0.0);
 }
 
@@ -78,19 +93,35 @@ fn loss_bursts_delay_and_echo_only_make_it_worse() {
         delay_ms: 50.0,
     };
     let worse = [
-        Observation { loss_percent: 2.0, ..base },
-        Observation { burst_ratio: 2.0, ..base },
-        Observation { delay_ms: 250.0, ..base },
+        Observation {
+            loss_percent: 2.0,
+            ..base
+        },
+        Observation {
+            burst_ratio: 2.0,
+            ..base
+        },
+        Observation {
+            delay_ms: 250.0,
+            ..base
+        },
     ];
     for name in ["PCMU", "pcma", "G729", "G722", "OPUS", "G723"] {
         let codec = codec_quality(name).expect(name);
         let best = rate(codec, &base);
         for observed in &worse {
             let quality = rate(codec, observed);
-            assert!(quality.r < best.r && quality.mos <= best.mos, "{name} {observed:?}");
+            assert!(
+                quality.r < best.r && quality.mos <= best.mos,
+                "{name} {observed:?}"
+            );
         }
     }
-    let echo = EModel { t: 100.0, telr: 50.0, ..EModel::default() };
+    let echo = EModel {
+        t: 100.0,
+        telr: 50.0,
+        ..EModel::default()
+    };
     assert!(echo.rating().r < EModel::default().rating().r);
     assert!(codec_quality("H264").is_none());
 }
@@ -99,7 +130,11 @@ fn loss_bursts_delay_and_echo_only_make_it_worse() {
 fn nonsense_stays_in_range() {
     for loss in [-5.0, 0.0, 150.0, f64::INFINITY] {
         for burst in [0.0, 1.0, 1e9] {
-            let observed = Observation { loss_percent: loss, burst_ratio: burst, delay_ms: 1e6 };
+            let observed = Observation {
+                loss_percent: loss,
+                burst_ratio: burst,
+                delay_ms: 1e6,
+            };
             let quality = rate(&CodecQuality::OPUS, &observed);
             assert!((0.0..=100.0).contains(&quality.r) && (1.0..=4.5).contains(&quality.mos));
         }

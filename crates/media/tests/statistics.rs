@@ -19,9 +19,11 @@ fn packet(ms: u64, sequence: u16, timestamp: u32) -> RtpArrival {
 
 #[test]
 fn jitter_examples() {
-    let root = std::env::var("HORNWORK_TESTDATA")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/testdata").into());
-    let Ok(text) = std::fs::read_to_string(format!("{root}/quality/rfc3550-jitter-examples.json")) else {
+    let root = std::env::var("HORNWORK_TESTDATA").unwrap_or_else(|_| {
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/testdata").into()
+    });
+    let Ok(text) = std::fs::read_to_string(format!("{root}/quality/rfc3550-jitter-examples.json"))
+    else {
         println!("skipped: testdata absent");
         return;
     };
@@ -36,10 +38,21 @@ fn jitter_examples() {
             let arrival = arrival.as_u64().unwrap();
             let stamp = stamps[at].as_u64().unwrap() as u32;
             integer.receive_units(arrival as u32, stamp);
-            jitter.receive(Time(arrival * 1_000_000_000 / u64::from(clock)), stamp, clock);
-            assert_eq!(u64::from(integer.value()), whole[at].as_u64().unwrap(), "{example}");
+            jitter.receive(
+                Time(arrival * 1_000_000_000 / u64::from(clock)),
+                stamp,
+                clock,
+            );
+            assert_eq!(
+                u64::from(integer.value()),
+                whole[at].as_u64().unwrap(),
+                "{example}"
+            );
             let units = jitter.current() * f64::from(clock) / 1e9;
-            assert!((units - real[at].as_f64().unwrap()).abs() < 1e-3, "{at} {example}");
+            assert!(
+                (units - real[at].as_f64().unwrap()).abs() < 1e-3,
+                "{at} {example}"
+            );
         }
     }
 }
@@ -52,10 +65,20 @@ fn loss_duplicates_and_reordering_over_a_wrap() {
         statistics.receive(&packet(at as u64 * 20, sequence, at as u32 * 160));
     }
     let summary = statistics.summary();
-    assert_eq!((summary.received, summary.unique, summary.duplicates), (9, 7, 2));
+    assert_eq!(
+        (summary.received, summary.unique, summary.duplicates),
+        (9, 7, 2)
+    );
     assert_eq!((summary.out_of_order, summary.cycles), (2, 1));
     assert_eq!((summary.lowest, summary.highest), (65_533, 65_540));
-    assert_eq!((summary.expected, summary.lost_unique, summary.cumulative_lost), (8, 1, -1));
+    assert_eq!(
+        (
+            summary.expected,
+            summary.lost_unique,
+            summary.cumulative_lost
+        ),
+        (8, 1, -1)
+    );
     assert!(statistics.sequence().is_valid());
 }
 
@@ -65,7 +88,10 @@ fn late_packets_before_the_first() {
     for number in [1, 0, 65_535, 2] {
         sequence.receive(number, Time::ZERO);
     }
-    assert_eq!((sequence.lowest(), sequence.highest(), sequence.expected()), (-1, 2, 4));
+    assert_eq!(
+        (sequence.lowest(), sequence.highest(), sequence.expected()),
+        (-1, 2, 4)
+    );
     assert_eq!((sequence.out_of_order(), sequence.unique()), (2, 4));
 }
 
@@ -76,10 +102,17 @@ fn a_restart_is_not_loss_and_a_long_outage_is() {
         statistics.receive(&packet(u64::from(at) * 20, at, u32::from(at) * 160));
     }
     for at in 0..100u16 {
-        statistics.receive(&packet(2000 + u64::from(at) * 20, 20_000 + at, u32::from(at) * 160));
+        statistics.receive(&packet(
+            2000 + u64::from(at) * 20,
+            20_000 + at,
+            u32::from(at) * 160,
+        ));
     }
     let summary = statistics.summary();
-    assert_eq!((summary.expected, summary.lost_unique, summary.restarts), (200, 0, 1));
+    assert_eq!(
+        (summary.expected, summary.lost_unique, summary.restarts),
+        (200, 0, 1)
+    );
     assert_eq!((summary.unique, summary.strays), (200, 0));
 
     let mut outage = ReceiveStatistics::default();
@@ -87,7 +120,10 @@ fn a_restart_is_not_loss_and_a_long_outage_is() {
         outage.receive(&packet(at * 20, at as u16, at as u32 * 160));
     }
     let summary = outage.summary();
-    assert_eq!((summary.expected, summary.lost_unique, summary.restarts), (5200, 5000, 0));
+    assert_eq!(
+        (summary.expected, summary.lost_unique, summary.restarts),
+        (5200, 5000, 0)
+    );
 }
 
 #[test]
@@ -100,7 +136,15 @@ fn one_wild_packet_changes_nothing() {
         statistics.receive(&packet(u64::from(at) * 20, at, u32::from(at) * 160));
     }
     let summary = statistics.summary();
-    assert_eq!((summary.strays, summary.lost_unique, summary.received, summary.unique), (1, 0, 51, 50));
+    assert_eq!(
+        (
+            summary.strays,
+            summary.lost_unique,
+            summary.received,
+            summary.unique
+        ),
+        (1, 0, 51, 50)
+    );
 }
 
 #[test]
@@ -111,13 +155,20 @@ fn main_payload_type_only() {
         statistics.receive(&RtpArrival {
             time: Time(u64::from(at) * 20 * MS),
             sequence: at,
-            timestamp: if is_event { 40 * 160 } else { u32::from(at) * 160 },
+            timestamp: if is_event {
+                40 * 160
+            } else {
+                u32::from(at) * 160
+            },
             payload_type: if is_event { 101 } else { 8 },
         });
     }
     let summary = statistics.summary();
     assert_eq!(statistics.main_payload_type(), Some(8));
-    assert_eq!(statistics.payload_types().collect::<Vec<_>>(), [(8, 90), (101, 10)]);
+    assert_eq!(
+        statistics.payload_types().collect::<Vec<_>>(),
+        [(8, 90), (101, 10)]
+    );
     assert_eq!(summary.jitter_ms.unwrap().max, 0.0);
     assert_eq!(summary.delta_ms.unwrap().mean, 20.0);
 }
@@ -151,8 +202,16 @@ fn burst_ratio_tells_bursts_from_single_losses() {
     let single = lossy(|at| at % 20 == 10);
     let bursts = lossy(|at| at % 100 >= 50 && at % 100 < 55);
     assert_eq!(single.lost_unique, bursts.lost_unique);
-    assert!((single.burst_ratio - 0.95).abs() < 0.01, "{}", single.burst_ratio);
-    assert!((bursts.burst_ratio - 4.75).abs() < 0.05, "{}", bursts.burst_ratio);
+    assert!(
+        (single.burst_ratio - 0.95).abs() < 0.01,
+        "{}",
+        single.burst_ratio
+    );
+    assert!(
+        (bursts.burst_ratio - 4.75).abs() < 0.05,
+        "{}",
+        bursts.burst_ratio
+    );
 }
 
 #[test]
@@ -162,7 +221,15 @@ fn report_blocks() {
         statistics.receive(&packet(at * 20, at as u16, at as u32 * 160));
     }
     let block = statistics.report_block(7);
-    assert_eq!((block.ssrc, block.fraction_lost, block.cumulative_lost, block.highest_sequence), (7, 64, 25, 99));
+    assert_eq!(
+        (
+            block.ssrc,
+            block.fraction_lost,
+            block.cumulative_lost,
+            block.highest_sequence
+        ),
+        (7, 64, 25, 99)
+    );
     for at in 100..200u64 {
         statistics.receive(&packet(at * 20, at as u16, at as u32 * 160));
     }

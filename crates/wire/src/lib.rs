@@ -12,3 +12,11 @@ pub mod sip;
 pub mod stun;
 pub mod tcp;
 pub mod udp;
+
+mod packets;
+
+/// Takes any bytes as captures and packets of every layer, for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_packets(data: &[u8]) {
+    packets::fuzz(data);
+}

@@ -33,7 +33,7 @@ pub fn is_rtcp(datagram: &[u8]) -> bool {
 pub fn is_compound(datagram: &[u8]) -> bool {
     let mut compound = Compound::new(datagram);
     let mut packets = 0;
-    while let Some(packet) = compound.next() {
+    for packet in compound.by_ref() {
         if !(192..=223).contains(&packet.packet_type) {
             return false;
         }
@@ -274,7 +274,7 @@ impl<'a> Iterator for Descriptions<'a> {
             let kind = *self.rest.first()?;
             if kind == 0 {
                 // The item list ends with one to four zero bytes, up to a word boundary counted from the packet's start.
-                let boundary = if self.rest.len() % 4 == 0 {
+                let boundary = if self.rest.len().is_multiple_of(4) {
                     4
                 } else {
                     self.rest.len() % 4

@@ -56,7 +56,7 @@ impl StunHeader {
         let length = be16(header, 2);
         let fits = message_type & 0xc000 == 0
             && be32(header, 4) == MAGIC_COOKIE
-            && length % 4 == 0
+            && length.is_multiple_of(4)
             && usize::from(length) <= datagram.len() - Self::LENGTH;
         fits.then(|| StunHeader {
             message_type,

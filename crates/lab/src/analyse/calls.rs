@@ -161,9 +161,9 @@ fn is_of_call(method: &[u8]) -> bool {
 
 fn has_sdp(message: &Message<'_>, body: &[u8]) -> bool {
     !body.is_empty()
-        && message
-            .header(HeaderId::ContentType)
-            .is_none_or(|kind| contains_ignoring_case(kind, b"sdp") || contains_ignoring_case(kind, b"multipart"))
+        && message.header(HeaderId::ContentType).is_none_or(|kind| {
+            contains_ignoring_case(kind, b"sdp") || contains_ignoring_case(kind, b"multipart")
+        })
         && memchr::memmem::find(body, b"m=").is_some()
 }
 
@@ -235,7 +235,9 @@ impl Call {
             b"BYE" => {
                 self.bye_at.get_or_insert(time);
             }
-            b"INFO" => self.dtmf_info.extend(info_digit(body).filter(|_| self.dtmf_info.len() < MAX_TEXT)),
+            b"INFO" => self
+                .dtmf_info
+                .extend(info_digit(body).filter(|_| self.dtmf_info.len() < MAX_TEXT)),
             _ => {}
         }
     }
@@ -338,7 +340,11 @@ fn media_report(by: SocketAddr, media: &Media) -> SdpMediaReport {
         kind: media.kind.clone(),
         address: media.endpoints.first().map(SocketAddr::to_string),
         protocol: media.protocol.clone(),
-        codecs: media.formats.iter().map(|(_, name, _)| name.clone()).collect(),
+        codecs: media
+            .formats
+            .iter()
+            .map(|(_, name, _)| name.clone())
+            .collect(),
     }
 }
 
@@ -347,7 +353,9 @@ fn info_digit(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body.get(..MAX_TEXT).unwrap_or(body)).into_owned();
     let line = text.lines().find_map(|line| {
         let (name, value) = line.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("signal").then(|| value.trim().to_owned())
+        name.trim()
+            .eq_ignore_ascii_case("signal")
+            .then(|| value.trim().to_owned())
     })?;
     line.chars()
         .all(|c| c.is_ascii_digit() || "*#ABCDabcd!".contains(c))

@@ -61,7 +61,12 @@ impl Connections {
     }
 
     /// Takes a segment. A direction is followed from the first segment that begins like SIP.
-    pub(super) fn segment(&mut self, segment: &Segment<'_>, calls: &mut Calls, learned: &mut Learned) {
+    pub(super) fn segment(
+        &mut self,
+        segment: &Segment<'_>,
+        calls: &mut Calls,
+        learned: &mut Learned,
+    ) {
         let key = FlowKey::new(segment.source, segment.destination, 0);
         if segment.begins && self.directions.get(&key).is_some() {
             self.close(&key, calls, learned);
@@ -85,7 +90,14 @@ impl Connections {
             direction.stream.skip_to(next, &mut sink);
         }
         let found = pieces.found;
-        deliver(segment.time, segment.source, segment.destination, &found, calls, learned);
+        deliver(
+            segment.time,
+            segment.source,
+            segment.destination,
+            &found,
+            calls,
+            learned,
+        );
         if segment.ends {
             self.close(&key, calls, learned);
         }
@@ -160,7 +172,14 @@ fn finish(mut direction: Direction, calls: &mut Calls, learned: &mut Learned) {
     let mut found = pieces.found;
     // A message whose end the capture does not hold is still a message.
     found.extend(pieces_rest(&mut direction.buffer));
-    deliver(direction.last, direction.source, direction.destination, &found, calls, learned);
+    deliver(
+        direction.last,
+        direction.source,
+        direction.destination,
+        &found,
+        calls,
+        learned,
+    );
 }
 
 fn pieces_rest(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
@@ -214,7 +233,8 @@ impl Pieces<'_> {
             let skipped = rest.len() - start.len();
             match message_length(start) {
                 Cut::Message(length) => {
-                    self.found.push(start.get(..length).unwrap_or(start).to_vec());
+                    self.found
+                        .push(start.get(..length).unwrap_or(start).to_vec());
                     at += skipped + length;
                 }
                 Cut::NotSip(skip) => at += skipped + skip,
@@ -260,7 +280,11 @@ fn message_length(bytes: &[u8]) -> Cut {
         .ok()
         .and_then(|message| {
             let value = message.header(HeaderId::ContentLength)?;
-            std::str::from_utf8(value).ok()?.trim().parse::<usize>().ok()
+            std::str::from_utf8(value)
+                .ok()?
+                .trim()
+                .parse::<usize>()
+                .ok()
         })
         .unwrap_or(0);
     match head.checked_add(length) {

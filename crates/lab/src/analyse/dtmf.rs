@@ -29,7 +29,8 @@ impl Dtmf {
         let Some(event) = TelephoneEvent::parse(payload) else {
             return;
         };
-        let same = |known: &&mut Event| known.timestamp == timestamp && known.event.event == event.event;
+        let same =
+            |known: &&mut Event| known.timestamp == timestamp && known.event.event == event.event;
         if let Some(known) = self.events.iter_mut().rev().take(MEMORY).find(same) {
             known.packets += 1;
             known.event.duration = known.event.duration.max(event.duration);
@@ -67,7 +68,8 @@ impl Dtmf {
                 Some(DtmfEvent {
                     digit: event.event.digit()?.to_string(),
                     at: seconds(event.started),
-                    duration_ms: f64::from(event.event.duration) * 1000.0 / f64::from(clock_rate.max(1)),
+                    duration_ms: f64::from(event.event.duration) * 1000.0
+                        / f64::from(clock_rate.max(1)),
                     volume_dbm0: -i32::from(event.event.volume),
                     ended: event.event.end,
                 })
@@ -78,5 +80,7 @@ impl Dtmf {
 
 /// Whether a packet of a dynamic payload type whose meaning is unknown may be a telephone event.
 pub(super) fn may_be_event(payload_type: u8, sent_length: usize, head: &[u8]) -> bool {
-    payload_type >= 96 && sent_length == 4 && matches!(head, [0..=16, flags, ..] if flags & 0x40 == 0)
+    payload_type >= 96
+        && sent_length == 4
+        && matches!(head, [0..=16, flags, ..] if flags & 0x40 == 0)
 }

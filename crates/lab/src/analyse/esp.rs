@@ -39,10 +39,17 @@ impl Associations {
     }
 
     /// Counts a packet; gives protocol and payload where it is not encrypted.
-    pub(super) fn receive<'a>(&mut self, time: u64, packet: &IpPacket<'a>) -> Option<(u8, &'a [u8])> {
+    pub(super) fn receive<'a>(
+        &mut self,
+        time: u64,
+        packet: &IpPacket<'a>,
+    ) -> Option<(u8, &'a [u8])> {
         let header = packet.payload.first_chunk::<8>()?;
         let [a, b, c, d, e, f, g, h] = *header;
-        let (spi, sequence) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+        let (spi, sequence) = (
+            u32::from_be_bytes([a, b, c, d]),
+            u32::from_be_bytes([e, f, g, h]),
+        );
         let key = FlowKey::new(
             SocketAddr::new(packet.source, 0),
             SocketAddr::new(packet.destination, 0),

@@ -31,7 +31,9 @@ pub enum AnalyseError {
 impl fmt::Display for AnalyseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AnalyseError::Read { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),
+            AnalyseError::Read { path, source } => {
+                write!(f, "{}: cannot be read: {source}", path.display())
+            }
             AnalyseError::Capture { path, source } => write!(f, "{}: {source}", path.display()),
         }
     }
@@ -101,7 +103,10 @@ pub fn analyse_reader(mut reader: impl Read) -> Result<Analysis, Failure> {
     let (mut start, mut end, mut last) = (0, 0, false);
     loop {
         let input = buffer.get(start..end).unwrap_or_default();
-        match run.step(&mut analyser, input, last).map_err(Failure::Capture)? {
+        match run
+            .step(&mut analyser, input, last)
+            .map_err(Failure::Capture)?
+        {
             Some(0) => {
                 // A record is not complete: move it to the front and read on, in a larger buffer if need be. The reader
                 // refuses records beyond its limit, which bounds the buffer.

@@ -111,7 +111,8 @@ impl Analyser {
     pub fn frame(&mut self, time: u64, link: LinkType, data: &[u8], original_length: usize) {
         self.counters.frame(time, data.len(), original_length);
         if let LinkType::Other(number) = link {
-            self.errors.add(format!("frames of link type {number}, which is not read"));
+            self.errors
+                .add(format!("frames of link type {number}, which is not read"));
             return;
         }
         if let Some(inner) = wire::ethernet::network_packet(link, data) {
@@ -176,9 +177,15 @@ impl Analyser {
         let mut notes = report::Messages::default();
         self.counters.notes(&mut notes);
         let incomplete = self.fragments.abandoned() + self.fragments.waiting() as u64;
-        notes.add_counted("fragmented IP packets that could not be put together", incomplete);
+        notes.add_counted(
+            "fragmented IP packets that could not be put together",
+            incomplete,
+        );
         notes.add_counted("TCP streams beyond the limit", self.connections.refused());
-        notes.add_counted("SIP messages beyond the limit of calls", self.calls.refused());
+        notes.add_counted(
+            "SIP messages beyond the limit of calls",
+            self.calls.refused(),
+        );
         notes.add_counted("packets of streams beyond the limit", self.rtp.refused());
         let (calls, sip_messages) = self.calls.report();
         let identifiers = self.calls.identifiers();

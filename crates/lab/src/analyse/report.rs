@@ -328,7 +328,12 @@ fn round4(value: f64) -> f64 {
 }
 
 impl StreamReport {
-    pub(super) fn new(live: &Live, ssrc: u32, call_id: Option<String>, rtcp: &Reports) -> StreamReport {
+    pub(super) fn new(
+        live: &Live,
+        ssrc: u32,
+        call_id: Option<String>,
+        rtcp: &Reports,
+    ) -> StreamReport {
         let summary = live.statistics.summary();
         let main = live.statistics.main_payload_type();
         let kind = main.and_then(|number| live.kind(number));
@@ -376,7 +381,10 @@ impl StreamReport {
                 max: round4(delta.max),
             }),
             skew_ppm: summary.skew_ppm.map(|ppm| (ppm * 10.0).round() / 10.0),
-            dtmf: dtmf_events.iter().map(|event| event.digit.clone()).collect(),
+            dtmf: dtmf_events
+                .iter()
+                .map(|event| event.digit.clone())
+                .collect(),
             dtmf_events,
             r: r.map(round4),
             mos: mos.map(round4),
@@ -402,7 +410,9 @@ fn encoding(kind: &PayloadKind, live: &Live, summary: &Summary) -> Option<String
     if let Some(encoding) = &kind.encoding {
         return Some(encoding.clone());
     }
-    let steps = live.step.is_some_and(|step| step % 120 == 0 && step <= 5760);
+    let steps = live
+        .step
+        .is_some_and(|step| step % 120 == 0 && step <= 5760);
     let opus = kind.source == TypeSource::Measured
         && kind.clock_rate == Some(48_000)
         && summary.received >= 50
@@ -424,7 +434,9 @@ fn quality(
         return (None, None, None);
     };
     let ptime = ptime_ms.unwrap_or(20.0);
-    let buffer = summary.jitter_ms.map_or(ptime, |jitter| jitter.max.max(ptime));
+    let buffer = summary
+        .jitter_ms
+        .map_or(ptime, |jitter| jitter.max.max(ptime));
     let assumed_delay_ms = ptime + buffer;
     let rated = rate(
         values,
@@ -449,4 +461,3 @@ fn quality(
     };
     (Some(report), Some(rated.r), Some(rated.mos))
 }
-

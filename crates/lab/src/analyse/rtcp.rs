@@ -63,7 +63,9 @@ impl Reports {
             let sender = packet.sender().unwrap_or(0);
             match packet.packet_type {
                 packet_type::SR => {
-                    if let (Some(info), Some(source)) = (packet.sender_info(), self.source(from, to, sender)) {
+                    if let (Some(info), Some(source)) =
+                        (packet.sender_info(), self.source(from, to, sender))
+                    {
                         source.sender_reports += 1;
                         source.sender = Some(info);
                         source.last_sr = Some(((info.ntp >> 16) as u32, datagram.time));
@@ -110,18 +112,23 @@ impl Reports {
         ssrc: u32,
         clock_rate: Option<u32>,
     ) -> Option<RtcpReport> {
-        let known = self.sources.get(&key(source.ip(), destination.ip(), ssrc))?;
+        let known = self
+            .sources
+            .get(&key(source.ip(), destination.ip(), ssrc))?;
         let ms = |units: u32| Some(f64::from(units) * 1000.0 / f64::from(clock_rate?));
         Some(RtcpReport {
             sender_reports: known.sender_reports,
             sender_packets: known.sender.map(|info| info.packets),
             sender_octets: known.sender.map(|info| info.octets),
             receiver_reports: known.reports,
-            fraction_lost_percent: known.block.map(|block| f64::from(block.fraction_lost) * 100.0 / 256.0),
+            fraction_lost_percent: known
+                .block
+                .map(|block| f64::from(block.fraction_lost) * 100.0 / 256.0),
             cumulative_lost: known.block.map(|block| block.cumulative_lost),
             jitter_ms: known.block.and_then(|block| ms(block.jitter)),
             max_jitter_ms: known.block.and_then(|_| ms(known.max_jitter)),
-            round_trip_ms: (known.round_trips > 0).then(|| known.round_trip_sum / known.round_trips as f64),
+            round_trip_ms: (known.round_trips > 0)
+                .then(|| known.round_trip_sum / known.round_trips as f64),
             max_round_trip_ms: (known.round_trips > 0).then_some(known.round_trip_max),
             cname: known.cname.clone(),
             goodbye: known.goodbye,

@@ -100,11 +100,15 @@ impl Finder {
             (datagram.source, datagram.destination),
             (below(datagram.source), below(datagram.destination)),
         ];
-        pairs.into_iter().any(|(a, b)| self.has_flow(a, b) || self.has_flow(b, a))
+        pairs
+            .into_iter()
+            .any(|(a, b)| self.has_flow(a, b) || self.has_flow(b, a))
     }
 
     fn has_flow(&self, source: SocketAddr, destination: SocketAddr) -> bool {
-        self.flows.get(&FlowKey::new(source, destination, 0)).is_some()
+        self.flows
+            .get(&FlowKey::new(source, destination, 0))
+            .is_some()
     }
 
     /// Takes a datagram with version two that is not RTCP.
@@ -307,7 +311,8 @@ impl Candidate {
     /// A payload type that nobody assigns, or timestamps that stand still without being an event's.
     fn is_unusual(&self) -> bool {
         let known_type = |record: &Record| {
-            record.payload_type >= 96 || wire::rtp::static_payload_type(record.payload_type).is_some()
+            record.payload_type >= 96
+                || wire::rtp::static_payload_type(record.payload_type).is_some()
         };
         let still = !self.moved && !self.records.iter().all(Record::may_be_event);
         still || !self.records.iter().all(known_type)

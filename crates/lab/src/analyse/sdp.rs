@@ -85,10 +85,16 @@ impl Learned {
             let mut used = false;
             for endpoint in &media.endpoints {
                 // A full table refuses: the stream is then found by its looks.
-                used |= self.by_endpoint.insert(EndpointKey::new(*endpoint), index).is_ok();
+                used |= self
+                    .by_endpoint
+                    .insert(EndpointKey::new(*endpoint), index)
+                    .is_ok();
             }
             if used {
-                self.medias.push(Media { call, ..media.clone() });
+                self.medias.push(Media {
+                    call,
+                    ..media.clone()
+                });
             }
         }
         medias
@@ -105,7 +111,9 @@ impl Learned {
     }
 
     pub(super) fn has_dtls(&self, source: SocketAddr, destination: SocketAddr) -> bool {
-        self.dtls.get(&FlowKey::new(source, destination, 0)).is_some()
+        self.dtls
+            .get(&FlowKey::new(source, destination, 0))
+            .is_some()
     }
 
     /// The media line of a stream: of the address that it goes to, else of the one that it comes from.
@@ -114,7 +122,8 @@ impl Learned {
     }
 
     fn media_at(&self, endpoint: SocketAddr) -> Option<&Media> {
-        self.medias.get(*self.by_endpoint.get(&EndpointKey::new(endpoint))?)
+        self.medias
+            .get(*self.by_endpoint.get(&EndpointKey::new(endpoint))?)
     }
 
     /// The meaning of a payload type in a stream as far as it need not be measured.
@@ -234,7 +243,9 @@ fn connection(value: &str) -> Option<IpAddr> {
 }
 
 fn is_key(attribute: &str) -> bool {
-    attribute.starts_with("crypto:") || attribute.starts_with("fingerprint:") || attribute.starts_with("zrtp-hash:")
+    attribute.starts_with("crypto:")
+        || attribute.starts_with("fingerprint:")
+        || attribute.starts_with("zrtp-hash:")
 }
 
 fn attribute(media: &mut Media, value: &str) {
@@ -296,14 +307,20 @@ mod tests {
         assert_eq!(medias.len(), 4);
         assert_eq!(medias[0].formats.len(), 2, "97 has no meaning");
         let (from, to) = (([1, 1, 1, 1], 1).into(), ([10, 0, 0, 1], 4000).into());
-        assert_eq!(learned.kind(from, to, 101).unwrap().encoding.unwrap(), "telephone-event");
+        assert_eq!(
+            learned.kind(from, to, 101).unwrap().encoding.unwrap(),
+            "telephone-event"
+        );
         assert_eq!(learned.kind(to, from, 0).unwrap().source, TypeSource::Sdp);
         assert!(!learned.media(from, to).unwrap().is_srtp());
         let six: SocketAddr = "[2001:db8::1]:5000".parse().unwrap();
         assert!(learned.media(from, six).unwrap().is_srtp());
         assert_eq!(learned.media(from, six).unwrap().call, Some(3));
         assert!(learned.media(from, ([192, 0, 2, 9], 5002).into()).is_some());
-        assert_eq!(learned.kind(from, from, 120).unwrap().source, TypeSource::OtherSdp);
+        assert_eq!(
+            learned.kind(from, from, 120).unwrap().source,
+            TypeSource::OtherSdp
+        );
         assert_eq!(learned.kind(from, from, 121), None);
         assert!(learned.media(from, ([10, 0, 0, 1], 6000).into()).is_none());
     }

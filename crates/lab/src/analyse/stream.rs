@@ -127,14 +127,19 @@ impl Live {
         numbers.sort_unstable();
         numbers.dedup();
         for number in numbers.into_iter().take(MAX_KINDS) {
-            if learned.kind(self.source, self.destination, number).is_some() {
+            if learned
+                .kind(self.source, self.destination, number)
+                .is_some()
+            {
                 continue;
             }
             let of_type = || held.iter().filter(|record| record.payload_type == number);
             if of_type().all(Record::may_be_event) {
                 continue;
             }
-            let packets: Vec<(u64, u32)> = of_type().map(|record| (record.time, record.timestamp)).collect();
+            let packets: Vec<(u64, u32)> = of_type()
+                .map(|record| (record.time, record.timestamp))
+                .collect();
             if let Some((rate, source)) = guess_rate(number, &packets) {
                 self.add_kind(PayloadKind {
                     payload_type: number,
@@ -198,9 +203,12 @@ impl Live {
         });
         self.markers += u64::from(record.marker);
         self.payload_bytes += u64::from(record.length);
-        let is_event = self.kind(record.payload_type).is_some_and(PayloadKind::is_event);
+        let is_event = self
+            .kind(record.payload_type)
+            .is_some_and(PayloadKind::is_event);
         if is_event && !self.srtp && record.length >= 4 {
-            self.dtmf.receive(record.time, record.timestamp, &record.head);
+            self.dtmf
+                .receive(record.time, record.timestamp, &record.head);
         }
         self.count_step(record);
         if !self.probes.is_empty() {

@@ -26,14 +26,31 @@ pub fn render_text(analysis: &Analysis) -> String {
     let zero = analysis.first_at.unwrap_or(0.0);
     table(
         &mut out,
-        &["call", "from", "to", "outcome", "status", "start s", "answer s", "end s", "messages"],
+        &[
+            "call", "from", "to", "outcome", "status", "start s", "answer s", "end s", "messages",
+        ],
         analysis.calls.iter().map(|call| call_row(call, zero)),
     );
     table(
         &mut out,
         &[
-            "source", "destination", "ssrc", "codec", "packets", "lost", "lost %", "dup", "late", "jitter mean",
-            "p99", "max ms", "delta max", "skew ppm", "dtmf", "R", "MOS",
+            "source",
+            "destination",
+            "ssrc",
+            "codec",
+            "packets",
+            "lost",
+            "lost %",
+            "dup",
+            "late",
+            "jitter mean",
+            "p99",
+            "max ms",
+            "delta max",
+            "skew ppm",
+            "dtmf",
+            "R",
+            "MOS",
         ],
         analysis.streams.iter().map(stream_row),
     );
@@ -65,7 +82,8 @@ fn call_row(call: &CallReport, zero: f64) -> Vec<String> {
         clean(&call.from, 32),
         clean(&call.to, 32),
         call.outcome.to_owned(),
-        call.status.map_or("-".to_owned(), |status| status.to_string()),
+        call.status
+            .map_or("-".to_owned(), |status| status.to_string()),
         at(call.invite_at),
         at(call.answered_at),
         at(call.ended_at),
@@ -74,7 +92,9 @@ fn call_row(call: &CallReport, zero: f64) -> Vec<String> {
 }
 
 fn stream_row(stream: &StreamReport) -> Vec<String> {
-    let figure = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+    let figure = |value: Option<f64>, digits: usize| {
+        value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+    };
     let codec = stream.codec.as_deref().unwrap_or("?");
     let codec = if stream.srtp {
         format!("{codec}+srtp")

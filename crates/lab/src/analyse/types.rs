@@ -78,7 +78,11 @@ pub(super) fn guess_rate(payload_type: u8, packets: &[(u64, u32)]) -> Option<(u3
     let nearest = USUAL_RATES
         .into_iter()
         .min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
-    let tolerance = if seconds < SHORT_SECONDS { 1.5f64 } else { 1.25 };
+    let tolerance = if seconds < SHORT_SECONDS {
+        1.5f64
+    } else {
+        1.25
+    };
     (distance(&nearest) < tolerance.ln()).then_some((nearest, TypeSource::Measured))
 }
 
@@ -88,7 +92,12 @@ mod tests {
 
     fn packets(count: u64, rate: u64, step_ms: u64) -> Vec<(u64, u32)> {
         (0..count)
-            .map(|at| (at * step_ms * 1_000_000 + at % 3 * 500_000, (at * step_ms * rate / 1000) as u32))
+            .map(|at| {
+                (
+                    at * step_ms * 1_000_000 + at % 3 * 500_000,
+                    (at * step_ms * rate / 1000) as u32,
+                )
+            })
             .collect()
     }
 
@@ -104,7 +113,13 @@ mod tests {
 
     #[test]
     fn custom_decides_for_short_streams_only() {
-        assert_eq!(guess_rate(120, &packets(7, 48_000, 20)), Some((90_000, TypeSource::Custom)));
-        assert_eq!(guess_rate(120, &packets(100, 48_000, 20)), Some((48_000, TypeSource::Measured)));
+        assert_eq!(
+            guess_rate(120, &packets(7, 48_000, 20)),
+            Some((90_000, TypeSource::Custom))
+        );
+        assert_eq!(
+            guess_rate(120, &packets(100, 48_000, 20)),
+            Some((48_000, TypeSource::Measured))
+        );
     }
 }

@@ -47,38 +47,106 @@ const fn codec(name: &'static str, band: Band, ie: f64, bpl: f64, source: Source
 
 impl CodecQuality {
     /// G.711 whose receiver does not conceal losses, 10 ms packets.
-    pub const G711_BARE: CodecQuality = codec("G.711 without concealment", Band::Narrow, 0.0, 4.3, Source::G113);
+    pub const G711_BARE: CodecQuality = codec(
+        "G.711 without concealment",
+        Band::Narrow,
+        0.0,
+        4.3,
+        Source::G113,
+    );
     /// G.711 with the concealment of its Appendix I, 10 ms packets.
-    pub const G711: CodecQuality = codec("G.711 with concealment", Band::Narrow, 0.0, 25.1, Source::G113);
+    pub const G711: CodecQuality = codec(
+        "G.711 with concealment",
+        Band::Narrow,
+        0.0,
+        25.1,
+        Source::G113,
+    );
     /// G.729 Annex A with voice activity detection, 20 ms packets.
-    pub const G729A_VAD: CodecQuality = codec("G.729A with VAD", Band::Narrow, 11.0, 19.0, Source::G113);
+    pub const G729A_VAD: CodecQuality =
+        codec("G.729A with VAD", Band::Narrow, 11.0, 19.0, Source::G113);
     /// G.729.
-    pub const G729: CodecQuality = codec("G.729", Band::Narrow, 10.0, 19.0, Source::G113AssumedRobustness);
+    pub const G729: CodecQuality = codec(
+        "G.729",
+        Band::Narrow,
+        10.0,
+        19.0,
+        Source::G113AssumedRobustness,
+    );
     /// G.723.1 at 6.3 kbit/s with voice activity detection, 30 ms packets.
-    pub const G723_63: CodecQuality = codec("G.723.1 at 6.3 kbit/s", Band::Narrow, 15.0, 16.1, Source::G113);
+    pub const G723_63: CodecQuality = codec(
+        "G.723.1 at 6.3 kbit/s",
+        Band::Narrow,
+        15.0,
+        16.1,
+        Source::G113,
+    );
     /// G.723.1 at 5.3 kbit/s.
-    pub const G723_53: CodecQuality =
-        codec("G.723.1 at 5.3 kbit/s", Band::Narrow, 19.0, 16.1, Source::G113AssumedRobustness);
+    pub const G723_53: CodecQuality = codec(
+        "G.723.1 at 5.3 kbit/s",
+        Band::Narrow,
+        19.0,
+        16.1,
+        Source::G113AssumedRobustness,
+    );
     /// GSM full rate.
-    pub const GSM_FR: CodecQuality = codec("GSM FR", Band::Narrow, 20.0, 10.0, Source::G113AssumedRobustness);
+    pub const GSM_FR: CodecQuality = codec(
+        "GSM FR",
+        Band::Narrow,
+        20.0,
+        10.0,
+        Source::G113AssumedRobustness,
+    );
     /// GSM enhanced full rate, 20 ms packets; AMR at 12.2 kbit/s is the same coder.
     pub const GSM_EFR: CodecQuality = codec("GSM EFR", Band::Narrow, 5.0, 10.0, Source::G113);
     /// G.726 at 32 kbit/s.
-    pub const G726_32: CodecQuality =
-        codec("G.726 at 32 kbit/s", Band::Narrow, 7.0, 4.3, Source::G113AssumedRobustness);
+    pub const G726_32: CodecQuality = codec(
+        "G.726 at 32 kbit/s",
+        Band::Narrow,
+        7.0,
+        4.3,
+        Source::G113AssumedRobustness,
+    );
     /// G.728 at 16 kbit/s.
-    pub const G728: CodecQuality = codec("G.728", Band::Narrow, 7.0, 4.3, Source::G113AssumedRobustness);
+    pub const G728: CodecQuality = codec(
+        "G.728",
+        Band::Narrow,
+        7.0,
+        4.3,
+        Source::G113AssumedRobustness,
+    );
     /// iLBC.
-    pub const ILBC: CodecQuality = codec("iLBC, like G.729A", Band::Narrow, 11.0, 19.0, Source::Assumed);
+    pub const ILBC: CodecQuality = codec(
+        "iLBC, like G.729A",
+        Band::Narrow,
+        11.0,
+        19.0,
+        Source::Assumed,
+    );
     /// G.722 at 64 kbit/s.
-    pub const G722: CodecQuality =
-        codec("G.722 at 64 kbit/s", Band::Wide, 13.0, 10.0, Source::G113AssumedRobustness);
+    pub const G722: CodecQuality = codec(
+        "G.722 at 64 kbit/s",
+        Band::Wide,
+        13.0,
+        10.0,
+        Source::G113AssumedRobustness,
+    );
     /// AMR-WB (G.722.2) at 12.65 kbit/s.
-    pub const AMR_WB: CodecQuality =
-        codec("AMR-WB at 12.65 kbit/s", Band::Wide, 13.0, 10.0, Source::G113AssumedRobustness);
+    pub const AMR_WB: CodecQuality = codec(
+        "AMR-WB at 12.65 kbit/s",
+        Band::Wide,
+        13.0,
+        10.0,
+        Source::G113AssumedRobustness,
+    );
     /// Opus.
-    pub const OPUS: CodecQuality =
-        codec("Opus, like AMR-WB at 23.85 kbit/s", Band::Wide, 8.0, 10.0, Source::Assumed);
+    pub const OPUS: CodecQuality = codec(
+        "Opus, like AMR-WB at 23.85 kbit/s",
+        Band::Wide,
+        8.0,
+        10.0,
+        Source::Assumed,
+    );
 }
 
 /// The values of a codec by its encoding name in SDP (case does not matter); `None` for codecs without any, and for video.

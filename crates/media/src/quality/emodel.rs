@@ -125,7 +125,8 @@ impl EModel {
     /// Sum of all noise at the 0 dBr point (clause 7.2).
     fn noise(&self) -> f64 {
         let olr = self.slr + self.rlr;
-        let nos = self.ps - self.slr - self.ds - 100.0 + 0.004 * (self.ps - olr - self.ds - 14.0).powi(2);
+        let nos =
+            self.ps - self.slr - self.ds - 100.0 + 0.004 * (self.ps - olr - self.ds - 14.0).powi(2);
         let listener_sidetone = self.stmr + self.dr;
         let pre = self.pr + 10.0 * (1.0 + 10f64.powf((10.0 - listener_sidetone) / 10.0)).log10();
         let nor = self.rlr - 121.0 + pre + 0.008 * (pre - 35.0).powi(2);

@@ -22,7 +22,7 @@ pub struct JitterSummary {
     pub last: f64,
     /// Mean.
     pub mean: f64,
-    /// 99th percentile, within the histogram's 3.2 %, never above `max`.
+    /// 99th percentile, within a bucket of [`LogHistogram`], never above `max`.
     pub p99: f64,
     /// Largest.
     pub max: f64,
@@ -40,7 +40,8 @@ impl Jitter {
             return;
         };
         let arrival = super::signed_nanos(last_time, time) as f64;
-        let media = f64::from(timestamp.wrapping_sub(last_timestamp) as i32) * 1e9 / f64::from(clock_rate);
+        let media =
+            f64::from(timestamp.wrapping_sub(last_timestamp) as i32) * 1e9 / f64::from(clock_rate);
         self.current += ((arrival - media).abs() - self.current) / 16.0;
         self.samples += 1;
         self.sum += self.current;

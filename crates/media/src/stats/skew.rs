@@ -26,7 +26,8 @@ impl Skew {
     pub fn receive(&mut self, time: Time, timestamp: u32, clock_rate: u32) {
         if let Some((last_time, last_timestamp)) = self.previous.replace((time, timestamp)) {
             let arrival = super::signed_nanos(last_time, time) as f64 / 1e9;
-            let media = f64::from(timestamp.wrapping_sub(last_timestamp) as i32) / f64::from(clock_rate);
+            let media =
+                f64::from(timestamp.wrapping_sub(last_timestamp) as i32) / f64::from(clock_rate);
             if (arrival - media).abs() > JUMP_SECONDS {
                 *self = Skew {
                     previous: self.previous,
@@ -47,7 +48,8 @@ impl Skew {
 
     /// Parts per million by which the sender's clock is faster than ours; `None` with too little to tell.
     pub fn ppm(&self) -> Option<f64> {
-        let enough = self.packets >= MIN_PACKETS && self.arrival >= MIN_SECONDS && self.variance > 0.0;
+        let enough =
+            self.packets >= MIN_PACKETS && self.arrival >= MIN_SECONDS && self.variance > 0.0;
         enough.then(|| (self.covariance / self.variance - 1.0) * 1e6)
     }
 }

@@ -304,7 +304,7 @@ fn block<'a>(input: &'a [u8], big_endian: &mut bool, interfaces: &mut Vec<Interf
     let kind = word(header, 0, *big_endian);
     let length = word(header, 4, *big_endian);
     let total = length as usize;
-    if total < 12 || total % 4 != 0 || total > MAX_RECORD {
+    if total < 12 || !total.is_multiple_of(4) || total > MAX_RECORD {
         return fatal(CaptureError::BadLength(length));
     }
     let Some(block) = input.get(..total) else {

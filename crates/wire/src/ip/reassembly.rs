@@ -166,7 +166,7 @@ impl Group {
     /// False where the packet is void.
     fn add(&mut self, packet: &IpPacket<'_>, fragment: Fragment, limit: usize) -> bool {
         let (start, end) = (fragment.offset, fragment.offset + packet.payload.len());
-        if end > 65_535 || (fragment.more && packet.payload.len() % 8 != 0) {
+        if end > 65_535 || (fragment.more && !packet.payload.len().is_multiple_of(8)) {
             return false;
         }
         let at = self.parts.partition_point(|(offset, _)| *offset < start);
