@@ -1,2 +1,6 @@
 //! The session border controller: configuration, policy, plans, calls, registrar, forwarder.
 #![forbid(unsafe_code)]
+
+pub(crate) mod anchor;
+pub mod border;
+pub mod call;

@@ -1,0 +1,521 @@
+//! Media of a call through us: ports, sockets, the forwarder's session, and descriptions that say so.
+//!
+//! Offer and answer (RFC 3264) decide everything: an offer takes ports on both sides for each new line, an answer puts
+//! the forwarder's session in force, a refused offer leaves what was in force. Lines that cannot be anchored (MSRP and
+//! BFCP over TCP) are offered on as rejected (port 0); where an offer has no other lines it is refused with 488.
+
+pub(crate) mod sdp;
+#[cfg(test)]
+mod tests;
+
+use crate::border::sockets::{MediaSockets, SocketWork};
+use crate::call::Side;
+use core::time::Duration;
+use engine::{HashKey, SocketId};
+use media::ports::{PortPair, PortPool};
+use media::{FlowPlan, Latching, MediaCommand, SessionPlan, SidePlan};
+use sdp::{BadSdp, Carriage, Described, Direction, MediaFacts, describe, rewrite};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+/// The ports of one address, and what is written into descriptions for it.
+#[derive(Debug)]
+pub(crate) struct MediaPool {
+    /// The interface to which it belongs, for events.
+    pub(crate) interface: String,
+    /// The ports.
+    pub(crate) ports: PortPool,
+    /// The address written into descriptions (another than the sockets' behind a static NAT).
+    pub(crate) advertised: IpAddr,
+    /// No longer in the configuration: calls that use it keep it, new ones do not get it.
+    pub(crate) retired: bool,
+}
+
+/// Everything of which calls take media from.
+#[derive(Debug)]
+pub(crate) struct MediaPlane {
+    /// One per media address; never removed while ports of it are in use.
+    pub(crate) pools: Vec<MediaPool>,
+    /// The sockets.
+    pub(crate) sockets: MediaSockets,
+    /// For the forwarder.
+    pub(crate) commands: VecDeque<MediaCommand>,
+    /// For the driver.
+    pub(crate) work: VecDeque<SocketWork>,
+    /// Silence after which a call ends.
+    pub(crate) inactivity: Option<Duration>,
+    /// The same during hold.
+    pub(crate) hold_inactivity: Option<Duration>,
+    /// Sessions in the forwarder.
+    pub(crate) sessions: usize,
+}
+
+impl MediaPlane {
+    pub(crate) fn new(socket_limit: usize, key: HashKey) -> MediaPlane {
+        MediaPlane {
+            pools: Vec::new(),
+            sockets: MediaSockets::new(socket_limit, key),
+            commands: VecDeque::new(),
+            work: VecDeque::new(),
+            inactivity: None,
+            hold_inactivity: None,
+            sessions: 0,
+        }
+    }
+
+    /// Ports that calls hold.
+    pub(crate) fn ports_in_use(&self) -> usize {
+        self.pools.iter().map(|pool| pool.ports.in_use()).sum()
+    }
+}
+
+/// Why a description was not anchored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnchorError {
+    /// It cannot be read.
+    Bad(BadSdp),
+    /// No port (or socket) left in this pool.
+    Exhausted(u16),
+    /// None of its lines can be anchored.
+    Unanchorable,
+}
+
+impl AnchorError {
+    /// The status for the request that carried the description.
+    pub(crate) fn status(self) -> u16 {
+        match self {
+            AnchorError::Bad(_) | AnchorError::Unanchorable => 488,
+            AnchorError::Exhausted(_) => 503,
+        }
+    }
+
+    /// For events and the Warning header.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            AnchorError::Bad(bad) => bad.text(),
+            AnchorError::Exhausted(_) => "no media port left",
+            AnchorError::Unanchorable => "no media line that can be anchored",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LineSide {
+    pair: PortPair,
+    rtp: SocketId,
+    rtcp: Option<SocketId>,
+    signalled_rtp: Option<SocketAddr>,
+    signalled_rtcp: Option<SocketAddr>,
+    direction: Direction,
+    clock_rates: SmallVec<[(u8, u32); 2]>,
+}
+
+#[derive(Debug)]
+struct Line {
+    carriage: media::Carriage,
+    mux: bool,
+    sides: [LineSide; 2],
+}
+
+/// An offer without its answer.
+#[derive(Debug)]
+struct Offer {
+    from: Side,
+    facts: Described,
+    /// Lines that this offer added.
+    added: u16,
+}
+
+/// One side of a call's media as the plan has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MediaSide {
+    /// The pool of its ports.
+    pub(crate) pool: u16,
+    /// From where it may be learned.
+    pub(crate) latching: Latching,
+    /// Code point towards it.
+    pub(crate) dscp: u8,
+}
+
+/// The anchored media of one call.
+#[derive(Debug)]
+pub(crate) struct CallMedia {
+    session: u64,
+    added: bool,
+    sides: [MediaSide; 2],
+    lines: SmallVec<[Option<Line>; 1]>,
+    offer: Option<Box<Offer>>,
+}
+
+impl CallMedia {
+    /// Nothing negotiated; `session` names it towards the forwarder.
+    pub(crate) fn new(session: u64, sides: [MediaSide; 2]) -> CallMedia {
+        CallMedia {
+            session,
+            added: false,
+            sides,
+            lines: SmallVec::new(),
+            offer: None,
+        }
+    }
+
+    /// Whether an offer waits for its answer, and whose it is.
+    pub(crate) fn open_offer(&self) -> Option<Side> {
+        self.offer.as_ref().map(|offer| offer.from)
+    }
+
+    /// Takes an offer of `from`; appends to `out` what the other side gets to see.
+    ///
+    /// # Errors
+    /// [`AnchorError`]; nothing has changed then.
+    pub(crate) fn offer(
+        &mut self,
+        plane: &mut MediaPlane,
+        from: Side,
+        offer: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), AnchorError> {
+        let facts = describe(offer).map_err(AnchorError::Bad)?;
+        self.abandon(plane);
+        let wanted = |facts: &MediaFacts| facts.port != 0;
+        let usable = |facts: &MediaFacts| wanted(facts) && facts.carriage != Carriage::Stream;
+        if facts.iter().any(wanted) && !facts.iter().any(usable) {
+            return Err(AnchorError::Unanchorable);
+        }
+        let mut added = 0u16;
+        for (index, fact) in facts.iter().enumerate() {
+            if self.lines.len() <= index {
+                self.lines.push(None);
+            }
+            let Some(carriage) = fact.carriage.forwarded().filter(|_| usable(fact)) else {
+                continue;
+            };
+            if self.lines.get(index).is_some_and(Option::is_some) {
+                continue;
+            }
+            match self.new_line(plane, carriage) {
+                Ok(line) => {
+                    added |= 1 << index;
+                    self.set_line(index, Some(line));
+                }
+                Err(error) => {
+                    self.drop_lines(plane, added);
+                    return Err(error);
+                }
+            }
+        }
+        self.offer = Some(Box::new(Offer { from, facts, added }));
+        if !self.added {
+            // Early media may come before any answer does: the session stands from the first offer on.
+            self.signal_offer();
+            self.command(plane);
+        }
+        self.write(plane, from.other(), offer, out);
+        Ok(())
+    }
+
+    /// Takes an answer of `from` to the open offer; appends to `out` what the offerer gets to see. A provisional answer
+    /// (one of several early dialogs) leaves the offer open for the others.
+    ///
+    /// # Errors
+    /// [`AnchorError`]; nothing has changed then.
+    pub(crate) fn answer(
+        &mut self,
+        plane: &mut MediaPlane,
+        from: Side,
+        answer: &[u8],
+        provisional: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), AnchorError> {
+        let facts = describe(answer).map_err(AnchorError::Bad)?;
+        let Some(offer) = self.offer.take() else {
+            // A repeated answer (200 after a reliable 183): the addresses of the first one stand.
+            self.write(plane, from.other(), answer, out);
+            return Ok(());
+        };
+        for index in 0..self.lines.len() {
+            let ours = facts.get(index).filter(|fact| fact.port != 0);
+            let theirs = offer.facts.get(index).filter(|fact| fact.port != 0);
+            match (ours, theirs) {
+                (Some(answered), Some(offered)) => {
+                    self.agree(plane, index, offer.from, offered, answered);
+                }
+                _ if provisional => {}
+                _ => self.drop_line(plane, index),
+            }
+        }
+        self.write(plane, from.other(), answer, out);
+        self.command(plane);
+        if provisional {
+            self.offer = Some(offer);
+        }
+        Ok(())
+    }
+
+    /// The open offer was refused or came to nothing: what was in force stays.
+    pub(crate) fn abandon(&mut self, plane: &mut MediaPlane) {
+        if let Some(offer) = self.offer.take() {
+            self.drop_lines(plane, offer.added);
+        }
+    }
+
+    /// Whether a socket belongs to this call.
+    pub(crate) fn uses(&self, socket: SocketId) -> bool {
+        self.lines
+            .iter()
+            .flatten()
+            .flat_map(|line| &line.sides)
+            .any(|side| side.rtp == socket || side.rtcp == Some(socket))
+    }
+
+    /// Gives everything back; the forwarder reports the session's figures.
+    pub(crate) fn release(mut self, plane: &mut MediaPlane) {
+        for index in 0..self.lines.len() {
+            self.drop_line(plane, index);
+        }
+        if self.added {
+            plane.sessions = plane.sessions.saturating_sub(1);
+            plane.commands.push_back(MediaCommand::Remove(self.session));
+        }
+    }
+
+    /// From where the media of `side` may be learned from now on.
+    pub(crate) fn set_side(&mut self, side: Side, media: MediaSide) {
+        if let Some(slot) = self.sides.get_mut(side.index()) {
+            *slot = MediaSide {
+                pool: slot.pool,
+                ..media
+            };
+        }
+    }
+
+    fn set_line(&mut self, index: usize, line: Option<Line>) {
+        if let Some(slot) = self.lines.get_mut(index) {
+            *slot = line;
+        }
+    }
+
+    fn new_line(
+        &self,
+        plane: &mut MediaPlane,
+        carriage: media::Carriage,
+    ) -> Result<Line, AnchorError> {
+        let [caller, callee] = self.sides;
+        let caller_side = new_side(plane, caller.pool)?;
+        match new_side(plane, callee.pool) {
+            Ok(callee_side) => Ok(Line {
+                carriage,
+                mux: false,
+                sides: [caller_side, callee_side],
+            }),
+            Err(error) => {
+                drop_side(plane, caller.pool, caller_side);
+                Err(error)
+            }
+        }
+    }
+
+    fn drop_lines(&mut self, plane: &mut MediaPlane, lines: u16) {
+        for index in 0..self.lines.len() {
+            if lines & (1 << index) != 0 {
+                self.drop_line(plane, index);
+            }
+        }
+    }
+
+    fn drop_line(&mut self, plane: &mut MediaPlane, index: usize) {
+        if let Some(line) = self.lines.get_mut(index).and_then(Option::take) {
+            for (side, media) in line.sides.into_iter().zip(self.sides) {
+                drop_side(plane, media.pool, side);
+            }
+        }
+    }
+
+    /// Puts the offerer's addresses of the first offer in force.
+    fn signal_offer(&mut self) {
+        let Some(offer) = &self.offer else { return };
+        for (line, fact) in self.lines.iter_mut().zip(&offer.facts) {
+            if let Some(line) = line
+                && let Some(side) = line.sides.get_mut(offer.from.index())
+            {
+                side.signal(fact);
+            }
+        }
+    }
+
+    fn agree(
+        &mut self,
+        plane: &mut MediaPlane,
+        index: usize,
+        offerer: Side,
+        offered: &MediaFacts,
+        answered: &MediaFacts,
+    ) {
+        let Some(Some(line)) = self.lines.get_mut(index) else {
+            return;
+        };
+        line.mux = offered.mux && answered.mux;
+        if let Some(carriage) = answered.carriage.forwarded() {
+            line.carriage = carriage;
+        }
+        let with_rtcp = line.carriage == media::Carriage::Rtp && !line.mux;
+        for (side, fact) in [(offerer, offered), (offerer.other(), answered)] {
+            if let Some(side) = line.sides.get_mut(side.index()) {
+                side.signal(fact);
+                if with_rtcp && side.rtcp.is_none() {
+                    // Without a socket for RTCP the call goes on without RTCP.
+                    side.rtcp = plane.sockets.acquire(side.pair.rtcp(), &mut plane.work);
+                } else if !with_rtcp && let Some(socket) = side.rtcp.take() {
+                    plane.sockets.release(socket);
+                }
+            }
+        }
+    }
+
+    /// Tells the forwarder what is in force.
+    fn command(&mut self, plane: &mut MediaPlane) {
+        let flows = self
+            .lines
+            .iter()
+            .enumerate()
+            .filter_map(|(index, line)| line.as_ref().map(|line| (index, line)))
+            .map(|(index, line)| self.flow_plan(plane, index, line))
+            .collect();
+        let plan = SessionPlan {
+            session: self.session,
+            flows,
+            inactivity: plane.inactivity,
+            hold_inactivity: plane.hold_inactivity,
+        };
+        if self.added {
+            plane.commands.push_back(MediaCommand::Update(plan));
+        } else {
+            self.added = true;
+            plane.sessions += 1;
+            plane.commands.push_back(MediaCommand::Add(plan));
+        }
+    }
+
+    fn flow_plan(&self, plane: &MediaPlane, index: usize, line: &Line) -> FlowPlan {
+        let side = |number: usize| -> SidePlan {
+            let [caller, callee] = &line.sides;
+            let (own, other) = if number == 0 {
+                (caller, callee)
+            } else {
+                (callee, caller)
+            };
+            let media = if number == 0 {
+                self.sides[0]
+            } else {
+                self.sides[1]
+            };
+            // A side sends the payload types that the other side described; before that is known, its own.
+            let mut clock_rates = other.clock_rates.clone();
+            for rate in &own.clock_rates {
+                if !clock_rates.iter().any(|known| known.0 == rate.0) {
+                    clock_rates.push(*rate);
+                }
+            }
+            SidePlan {
+                rtp: own.rtp,
+                rtcp: own.rtcp,
+                ipv6: own.pair.rtp().is_ipv6(),
+                signalled_rtp: own.signalled_rtp,
+                signalled_rtcp: own.signalled_rtcp,
+                mux: line.mux,
+                latching: media.latching,
+                latch_epoch: 0,
+                sends: own.direction.sends,
+                receives: own.direction.receives,
+                dscp: media.dscp,
+                clock_rates,
+            }
+        };
+        let _ = plane;
+        FlowPlan {
+            line: index as u8,
+            carriage: line.carriage,
+            sides: [side(0), side(1)],
+        }
+    }
+
+    /// Appends `sdp` as `towards` gets to see it.
+    fn write(&self, plane: &MediaPlane, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
+        let ports: SmallVec<[u16; 4]> = match describe(sdp) {
+            Ok(facts) => facts
+                .iter()
+                .enumerate()
+                .map(|(index, fact)| match self.lines.get(index) {
+                    Some(Some(line)) if fact.port != 0 && fact.carriage != Carriage::Stream => line
+                        .sides
+                        .get(towards.index())
+                        .map_or(0, |side| side.pair.rtp().port()),
+                    _ => 0,
+                })
+                .collect(),
+            Err(_) => return,
+        };
+        let pool = self.sides.get(towards.index()).map(|side| side.pool);
+        if let Some(pool) = pool.and_then(|pool| plane.pools.get(usize::from(pool))) {
+            rewrite(sdp, pool.advertised, &ports, out);
+        }
+    }
+}
+
+impl LineSide {
+    fn signal(&mut self, fact: &MediaFacts) {
+        self.signalled_rtp = fact.rtp();
+        self.signalled_rtcp = fact.rtcp();
+        // Hold by a zero address closes the way to that side.
+        self.direction = Direction {
+            sends: fact.direction.sends,
+            receives: fact.direction.receives && !fact.is_zero_held(),
+        };
+        self.clock_rates.clone_from(&fact.clock_rates);
+    }
+}
+
+fn new_side(plane: &mut MediaPlane, pool: u16) -> Result<LineSide, AnchorError> {
+    let exhausted = AnchorError::Exhausted(pool);
+    let ports = &mut plane
+        .pools
+        .get_mut(usize::from(pool))
+        .ok_or(exhausted)?
+        .ports;
+    let pair = ports.allocate().ok_or(exhausted)?;
+    match plane.sockets.acquire(pair.rtp(), &mut plane.work) {
+        Some(rtp) => Ok(LineSide {
+            pair,
+            rtp,
+            rtcp: None,
+            signalled_rtp: None,
+            signalled_rtcp: None,
+            direction: Direction {
+                sends: true,
+                receives: true,
+            },
+            clock_rates: SmallVec::new(),
+        }),
+        None => {
+            give_back(plane, pool, pair);
+            Err(exhausted)
+        }
+    }
+}
+
+fn drop_side(plane: &mut MediaPlane, pool: u16, side: LineSide) {
+    plane.sockets.release(side.rtp);
+    if let Some(rtcp) = side.rtcp {
+        plane.sockets.release(rtcp);
+    }
+    give_back(plane, pool, side.pair);
+}
+
+fn give_back(plane: &mut MediaPlane, pool: u16, pair: PortPair) {
+    let Some(pool) = plane.pools.get_mut(usize::from(pool)) else {
+        return;
+    };
+    let returned = pool.ports.release(pair);
+    debug_assert!(returned.is_ok(), "a pair went back to another pool");
+}

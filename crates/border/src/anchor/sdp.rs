@@ -1,0 +1,421 @@
+//! What an anchoring border reads and changes in a session description (RFC 8866): addresses, ports, and the lines that
+//! would lead media past us. Every other line leaves as it came, in its order.
+
+use media::Carriage as MediaCarriage;
+use smallvec::SmallVec;
+use std::net::{IpAddr, SocketAddr};
+
+/// Media descriptions beyond this are refused: nothing real has more, and each costs ports.
+pub(crate) const MAX_MEDIA: usize = 16;
+
+/// How the media of a line is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carriage {
+    /// RTP and RTCP over UDP, secured or not.
+    Rtp,
+    /// Datagrams that are not RTP: T.38 UDPTL, BFCP over UDP, SCTP over DTLS.
+    Datagrams,
+    /// Streams (MSRP, BFCP over TCP): cannot be anchored.
+    Stream,
+}
+
+impl Carriage {
+    /// What the forwarder calls it; `None` where it cannot be forwarded.
+    pub(crate) fn forwarded(self) -> Option<MediaCarriage> {
+        match self {
+            Carriage::Rtp => Some(MediaCarriage::Rtp),
+            Carriage::Datagrams => Some(MediaCarriage::Datagrams),
+            Carriage::Stream => None,
+        }
+    }
+}
+
+/// Which way media flows, from the point of view of whoever wrote the description (RFC 3264 section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Direction {
+    /// The writer sends.
+    pub(crate) sends: bool,
+    /// The writer receives.
+    pub(crate) receives: bool,
+}
+
+/// Clock rates kept of one line at most.
+const MAX_RATES: usize = 16;
+
+/// What is wanted from one `m=` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MediaFacts {
+    /// Port; zero where the line is rejected or disabled.
+    pub(crate) port: u16,
+    /// How it is carried.
+    pub(crate) carriage: Carriage,
+    /// The connection address; `None` where it is a name, multicast or missing.
+    pub(crate) address: Option<IpAddr>,
+    /// Port (and address, where given) of RTCP (RFC 3605).
+    pub(crate) rtcp: Option<(u16, Option<IpAddr>)>,
+    /// `a=rtcp-mux` (RFC 5761).
+    pub(crate) mux: bool,
+    /// Direction.
+    pub(crate) direction: Direction,
+    /// Payload types with their clock rates (`a=rtpmap`).
+    pub(crate) clock_rates: SmallVec<[(u8, u32); 2]>,
+}
+
+impl MediaFacts {
+    /// Hold in the manner of RFC 2543: the connection address is zero.
+    pub(crate) fn is_zero_held(&self) -> bool {
+        self.address.is_some_and(|address| address.is_unspecified())
+    }
+
+    /// Where RTP goes; `None` for hold by a zero address, disabled lines and addresses that cannot be used.
+    pub(crate) fn rtp(&self) -> Option<SocketAddr> {
+        let address = self.address.filter(|address| !address.is_unspecified())?;
+        (self.port != 0).then(|| SocketAddr::new(address, self.port))
+    }
+
+    /// Where RTCP goes.
+    pub(crate) fn rtcp(&self) -> Option<SocketAddr> {
+        let rtp = self.rtp()?;
+        if self.mux {
+            return Some(rtp);
+        }
+        match self.rtcp {
+            Some((port, address)) => {
+                (port != 0).then(|| SocketAddr::new(address.unwrap_or(rtp.ip()), port))
+            }
+            None => rtp
+                .port()
+                .checked_add(1)
+                .map(|port| SocketAddr::new(rtp.ip(), port)),
+        }
+    }
+}
+
+/// Why a description cannot be anchored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadSdp {
+    /// Not a session description: does not begin with `v=0`.
+    NotSdp,
+    /// An `m=` line that cannot be read.
+    MediaLine,
+    /// More than [`MAX_MEDIA`] media lines.
+    TooManyMedia,
+}
+
+impl BadSdp {
+    /// For the Warning header and the log.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            BadSdp::NotSdp => "body is no session description",
+            BadSdp::MediaLine => "media line cannot be read",
+            BadSdp::TooManyMedia => "too many media lines",
+        }
+    }
+}
+
+/// The media lines of a description.
+pub(crate) type Described = SmallVec<[MediaFacts; 2]>;
+
+/// Reads what anchoring needs to know.
+pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
+    if !sdp.starts_with(b"v=0") {
+        return Err(BadSdp::NotSdp);
+    }
+    let mut media = Described::new();
+    let mut session_address = None;
+    let mut session_direction = Direction {
+        sends: true,
+        receives: true,
+    };
+    for raw in sdp.split_inclusive(|&byte| byte == b'\n') {
+        let line = raw.trim_ascii_end();
+        match line {
+            [b'm', b'=', rest @ ..] => {
+                if media.len() >= MAX_MEDIA {
+                    return Err(BadSdp::TooManyMedia);
+                }
+                let (port, carriage) = media_line(rest).ok_or(BadSdp::MediaLine)?;
+                media.push(MediaFacts {
+                    port,
+                    carriage,
+                    address: session_address,
+                    rtcp: None,
+                    mux: false,
+                    direction: session_direction,
+                    clock_rates: SmallVec::new(),
+                });
+            }
+            [b'c', b'=', rest @ ..] => match media.last_mut() {
+                Some(media) => media.address = connection(rest),
+                None => session_address = connection(rest),
+            },
+            [b'a', b'=', rest @ ..] => {
+                let direction = match media.last_mut() {
+                    Some(media) => {
+                        attribute(rest, media);
+                        &mut media.direction
+                    }
+                    None => &mut session_direction,
+                };
+                if let Some(new) = direction_of(rest) {
+                    *direction = new;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(media)
+}
+
+fn attribute(attribute: &[u8], media: &mut MediaFacts) {
+    if attribute == b"rtcp-mux" {
+        media.mux = true;
+    } else if let Some(rest) = attribute.strip_prefix(b"rtcp:") {
+        let mut words = words(rest);
+        let port = words.next().and_then(number);
+        let address = words.nth(2).and_then(address);
+        media.rtcp = port.map(|port| (port, address));
+    } else if let Some(rest) = attribute.strip_prefix(b"rtpmap:")
+        && media.clock_rates.len() < MAX_RATES
+        && let Some(rate) = clock_rate(rest)
+    {
+        media.clock_rates.push(rate);
+    }
+}
+
+/// Payload type and clock rate of `96 opus/48000/2`.
+fn clock_rate(rest: &[u8]) -> Option<(u8, u32)> {
+    let mut words = words(rest);
+    let payload_type = u8::try_from(words.next().and_then(number)?).ok()?;
+    let rate = words.next()?.split(|&byte| byte == b'/').nth(1)?;
+    let rate = std::str::from_utf8(rate).ok()?.parse().ok()?;
+    Some((payload_type, rate))
+}
+
+fn direction_of(attribute: &[u8]) -> Option<Direction> {
+    let (sends, receives) = match attribute {
+        b"sendrecv" => (true, true),
+        b"sendonly" => (true, false),
+        b"recvonly" => (false, true),
+        b"inactive" => (false, false),
+        _ => return None,
+    };
+    Some(Direction { sends, receives })
+}
+
+/// Port and carriage of what stands behind `m=`.
+fn media_line(rest: &[u8]) -> Option<(u16, Carriage)> {
+    let mut words = words(rest);
+    words.next()?;
+    let port = words.next()?;
+    let port = port.split(|&byte| byte == b'/').next().and_then(number)?;
+    let protocol = words.next()?;
+    let contains = |part: &[u8]| {
+        protocol
+            .split(|&byte| byte == b'/')
+            .any(|piece| piece.eq_ignore_ascii_case(part))
+    };
+    let carriage = if contains(b"TCP") {
+        Carriage::Stream
+    } else if contains(b"RTP") {
+        Carriage::Rtp
+    } else if contains(b"udptl") || contains(b"UDP") || contains(b"DTLS") {
+        Carriage::Datagrams
+    } else {
+        Carriage::Stream
+    };
+    Some((port, carriage))
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|&byte| byte == b' ')
+        .filter(|word| !word.is_empty())
+}
+
+fn number(digits: &[u8]) -> Option<u16> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn address(word: &[u8]) -> Option<IpAddr> {
+    // A multicast TTL (`/127`) may follow.
+    let word = word.split(|&byte| byte == b'/').next()?;
+    let address: IpAddr = std::str::from_utf8(word).ok()?.parse().ok()?;
+    (!address.is_multicast()).then_some(address)
+}
+
+/// The address of what stands behind `c=`.
+fn connection(rest: &[u8]) -> Option<IpAddr> {
+    words(rest).nth(2).and_then(address)
+}
+
+/// Writes `sdp` to `out` with our `address`, and for each media line the port in `ports` (zero: rejected). Lines that
+/// would lead media past us (ICE candidates and credentials, `a=rtcp`) are left out; RTCP is at the next port.
+pub(crate) fn rewrite(sdp: &[u8], address: IpAddr, ports: &[u16], out: &mut Vec<u8>) {
+    let mut index = 0;
+    out.reserve(sdp.len() + 64);
+    for raw in sdp.split_inclusive(|&byte| byte == b'\n') {
+        let line = raw.trim_ascii_end();
+        let end = raw.get(line.len()..).unwrap_or_default();
+        match line {
+            [b'o', b'=', rest @ ..] => origin(rest, address, out),
+            [b'c', b'=', rest @ ..] => connection_line(rest, address, out),
+            [b'm', b'=', rest @ ..] => {
+                let port = ports.get(index).copied().unwrap_or(0);
+                index += 1;
+                with_port(rest, port, out);
+            }
+            [b'a', b'=', rest @ ..] if leads_past_us(rest) => continue,
+            _ => out.extend_from_slice(line),
+        }
+        out.extend_from_slice(end);
+    }
+}
+
+fn leads_past_us(attribute: &[u8]) -> bool {
+    let name = attribute
+        .split(|&byte| byte == b':')
+        .next()
+        .unwrap_or_default();
+    matches!(
+        name,
+        b"candidate"
+            | b"remote-candidates"
+            | b"end-of-candidates"
+            | b"ice-ufrag"
+            | b"ice-pwd"
+            | b"ice-options"
+            | b"ice-lite"
+            | b"ice-mismatch"
+            | b"ice-pacing"
+            | b"rtcp"
+    )
+}
+
+/// `o=` with our address; user name, session and version stay, so that re-offers count on.
+fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"o=");
+    let mut count = 0;
+    for word in words(rest).take(3) {
+        // The user name may be a host's name or address; nothing depends on it.
+        out.extend_from_slice(if count == 0 { b"-" } else { word });
+        out.push(b' ');
+        count += 1;
+    }
+    write_address(address, out);
+}
+
+fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"c=");
+    // Hold in the manner of RFC 2543 stays hold.
+    let held = connection(rest).is_some_and(|address| address.is_unspecified());
+    let address = match (held, address) {
+        (false, address) => address,
+        (true, IpAddr::V4(_)) => IpAddr::from([0u8; 4]),
+        (true, IpAddr::V6(_)) => IpAddr::from([0u8; 16]),
+    };
+    write_address(address, out);
+}
+
+fn write_address(address: IpAddr, out: &mut Vec<u8>) {
+    use std::io::Write;
+    let family = if address.is_ipv4() { "IP4" } else { "IP6" };
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "IN {family} {address}");
+}
+
+fn with_port(rest: &[u8], port: u16, out: &mut Vec<u8>) {
+    use std::io::Write;
+    let mut pieces = rest.splitn(3, |&byte| byte == b' ');
+    let media = pieces.next().unwrap_or_default();
+    let behind = pieces.nth(1).unwrap_or_default();
+    out.extend_from_slice(b"m=");
+    out.extend_from_slice(media);
+    let _ = write!(out, " {port} ");
+    out.extend_from_slice(behind);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OFFER: &[u8] = b"v=0\r\no=alice 2890844526 7 IN IP4 10.1.1.1\r\ns=x y\r\nc=IN IP4 10.1.1.1\r\nt=0 0\r\n\
+        a=ice-ufrag:F7gI\r\nm=audio 49170 RTP/AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=rtcp:53020\r\na=candidate:1 1 UDP 1 10.1.1.1 49170 typ host\r\n\
+        a=sendonly\r\nm=video 51372 RTP/AVP 31\r\nc=IN IP6 2001:db8::1\r\na=rtcp-mux\r\na=unknown:kept\r\nm=message 7 TCP/MSRP *\r\nm=image 9000 udptl t38\r\n";
+
+    #[test]
+    fn what_a_description_says() {
+        let media = describe(OFFER).unwrap();
+        assert_eq!(media.len(), 4);
+        assert_eq!(media[0].rtp(), Some("10.1.1.1:49170".parse().unwrap()));
+        assert_eq!(media[0].rtcp(), Some("10.1.1.1:53020".parse().unwrap()));
+        assert_eq!(
+            media[0].direction,
+            Direction {
+                sends: true,
+                receives: false
+            }
+        );
+        assert_eq!(
+            media[1].rtcp(),
+            Some("[2001:db8::1]:51372".parse().unwrap())
+        );
+        assert_eq!(media[0].clock_rates.as_slice(), [(0, 8000)]);
+        assert_eq!(media[2].carriage, Carriage::Stream);
+        assert_eq!(media[3].carriage, Carriage::Datagrams);
+        assert!(media[1].mux && !media[0].mux);
+    }
+
+    #[test]
+    fn only_what_must_change_changes() {
+        let mut out = Vec::new();
+        rewrite(
+            OFFER,
+            "192.0.2.9".parse().unwrap(),
+            &[20000, 20002, 0, 20004],
+            &mut out,
+        );
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(
+            text,
+            "v=0\r\no=- 2890844526 7 IN IP4 192.0.2.9\r\ns=x y\r\nc=IN IP4 192.0.2.9\r\nt=0 0\r\n\
+             m=audio 20000 RTP/AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=sendonly\r\n\
+             m=video 20002 RTP/AVP 31\r\nc=IN IP4 192.0.2.9\r\na=rtcp-mux\r\na=unknown:kept\r\n\
+             m=message 0 TCP/MSRP *\r\nm=image 20004 udptl t38\r\n"
+        );
+    }
+
+    #[test]
+    fn hold_by_zero_address_stays_hold_in_both_families() {
+        let held = b"v=0\no=- 1 1 IN IP4 0.0.0.0\nc=IN IP4 0.0.0.0\nm=audio 4000 RTP/AVP 0\n";
+        assert_eq!(describe(held).unwrap()[0].rtp(), None);
+        let mut out = Vec::new();
+        rewrite(held, "2001:db8::9".parse().unwrap(), &[20000], &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "v=0\no=- 1 1 IN IP6 2001:db8::9\nc=IN IP6 ::\nm=audio 20000 RTP/AVP 0\n"
+        );
+    }
+
+    #[test]
+    fn rubbish_is_refused_and_never_panics() {
+        assert_eq!(describe(b"hello"), Err(BadSdp::NotSdp));
+        assert_eq!(describe(b"v=0\r\nm=audio\r\n"), Err(BadSdp::MediaLine));
+        assert_eq!(
+            describe(b"v=0\r\nm=audio 99999 RTP/AVP 0\r\n"),
+            Err(BadSdp::MediaLine)
+        );
+        let many = [
+            b"v=0\r\n".as_slice(),
+            &b"m=audio 1 RTP/AVP 0\r\n".repeat(17),
+        ]
+        .concat();
+        assert_eq!(describe(&many), Err(BadSdp::TooManyMedia));
+        let mut out = Vec::new();
+        rewrite(
+            b"v=0\nm=\nc=\no=\na=\n=\n",
+            "192.0.2.9".parse().unwrap(),
+            &[],
+            &mut out,
+        );
+    }
+}

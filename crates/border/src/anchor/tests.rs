@@ -1,0 +1,160 @@
+//! Anchoring on its own: ports, sockets and commands.
+
+use super::*;
+use engine::Entropy;
+use media::MediaCommand;
+
+const OFFER: &[u8] = b"v=0\r\no=a 1 1 IN IP4 10.0.0.1\r\ns=-\r\nc=IN IP4 10.0.0.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\nm=video 4002 RTP/AVP 31\r\n";
+const ANSWER: &[u8] = b"v=0\r\no=b 1 1 IN IP4 10.0.0.2\r\ns=-\r\nc=IN IP4 10.0.0.2\r\nt=0 0\r\nm=audio 5000 RTP/AVP 0\r\nm=video 0 RTP/AVP 31\r\n";
+
+fn plane(pairs: u16) -> MediaPlane {
+    let mut entropy = Entropy::from_number(7);
+    let mut plane = MediaPlane::new(100, HashKey::new(&mut entropy));
+    for (octet, first) in [(1, 20_000u16), (2, 30_000)] {
+        let address = IpAddr::from([192, 0, 2, octet]);
+        plane.pools.push(MediaPool {
+            interface: format!("i{octet}"),
+            ports: PortPool::new(address, first, first + 2 * pairs - 1, entropy.fork()).unwrap(),
+            advertised: address,
+            retired: false,
+        });
+    }
+    plane
+}
+
+fn call() -> CallMedia {
+    let side = |pool| MediaSide {
+        pool,
+        latching: Latching::Anywhere,
+        dscp: 0,
+    };
+    CallMedia::new(1, [side(0), side(1)])
+}
+
+fn last_plan(plane: &MediaPlane) -> &SessionPlan {
+    match plane.commands.back() {
+        Some(MediaCommand::Add(plan) | MediaCommand::Update(plan)) => plan,
+        other => panic!("no plan: {other:?}"),
+    }
+}
+
+#[test]
+fn offer_and_answer_and_the_end() {
+    let (mut plane, mut call) = (plane(10), call());
+    let mut out = Vec::new();
+    call.offer(&mut plane, Side::Caller, OFFER, &mut out)
+        .unwrap();
+    let text = String::from_utf8(std::mem::take(&mut out)).unwrap();
+    assert!(
+        text.contains("c=IN IP4 192.0.2.2") && !text.contains("10.0.0.1"),
+        "{text}"
+    );
+    assert_eq!(plane.ports_in_use(), 4);
+    assert_eq!(last_plan(&plane).flows.len(), 2, "early media has a way");
+    call.answer(&mut plane, Side::Callee, ANSWER, false, &mut out)
+        .unwrap();
+    let text = String::from_utf8(std::mem::take(&mut out)).unwrap();
+    assert!(
+        text.contains("c=IN IP4 192.0.2.1") && text.contains("m=video 0 "),
+        "{text}"
+    );
+    assert_eq!(
+        plane.ports_in_use(),
+        2,
+        "the rejected line's ports are free again"
+    );
+    let plan = last_plan(&plane);
+    assert_eq!(
+        plan.flows[0].sides[0].signalled_rtp,
+        Some("10.0.0.1:4000".parse().unwrap())
+    );
+    assert_eq!(
+        plan.flows[0].sides[1].signalled_rtcp,
+        Some("10.0.0.2:5001".parse().unwrap())
+    );
+    assert!(plan.flows[0].sides[0].rtcp.is_some());
+    call.release(&mut plane);
+    assert_eq!(
+        (plane.ports_in_use(), plane.sockets.busy(), plane.sessions),
+        (0, 0, 0)
+    );
+    assert_eq!(plane.commands.back(), Some(&MediaCommand::Remove(1)));
+}
+
+#[test]
+fn a_refused_offer_changes_nothing_and_gives_back_what_it_took() {
+    let (mut plane, mut call) = (plane(10), call());
+    let mut out = Vec::new();
+    let one = &OFFER[..OFFER.len() - b"m=video 4002 RTP/AVP 31\r\n".len()];
+    call.offer(&mut plane, Side::Caller, one, &mut out).unwrap();
+    call.answer(&mut plane, Side::Callee, ANSWER, false, &mut out)
+        .unwrap();
+    let commands = plane.commands.len();
+    call.offer(&mut plane, Side::Callee, OFFER, &mut out)
+        .unwrap();
+    assert_eq!(plane.ports_in_use(), 4);
+    assert_eq!(call.open_offer(), Some(Side::Callee));
+    call.abandon(&mut plane);
+    assert_eq!((plane.ports_in_use(), plane.commands.len()), (2, commands));
+    call.release(&mut plane);
+    assert_eq!(plane.ports_in_use(), 0);
+}
+
+#[test]
+fn exhaustion_takes_nothing() {
+    let (mut plane, mut first, mut second) = (plane(3), call(), call());
+    let mut out = Vec::new();
+    first
+        .offer(&mut plane, Side::Caller, OFFER, &mut out)
+        .unwrap();
+    let refused = second.offer(&mut plane, Side::Caller, OFFER, &mut out);
+    assert!(matches!(refused, Err(AnchorError::Exhausted(_))));
+    assert_eq!(plane.ports_in_use(), 4);
+    first.release(&mut plane);
+    second.release(&mut plane);
+    assert_eq!((plane.ports_in_use(), plane.sockets.busy()), (0, 0));
+}
+
+#[test]
+fn streams_are_offered_as_rejected_and_refused_alone() {
+    let (mut plane, mut call) = (plane(10), call());
+    let mut out = Vec::new();
+    let both = b"v=0\r\no=- 1 1 IN IP4 10.0.0.1\r\nc=IN IP4 10.0.0.1\r\nm=audio 4000 RTP/AVP 0\r\nm=message 2855 TCP/MSRP *\r\n";
+    call.offer(&mut plane, Side::Caller, both, &mut out)
+        .unwrap();
+    assert!(String::from_utf8_lossy(&out).contains("m=message 0 TCP/MSRP *"));
+    let alone =
+        b"v=0\r\no=- 1 1 IN IP4 10.0.0.1\r\nc=IN IP4 10.0.0.1\r\nm=message 2855 TCP/MSRP *\r\n";
+    assert_eq!(
+        call.offer(&mut plane, Side::Caller, alone, &mut out),
+        Err(AnchorError::Unanchorable)
+    );
+    call.release(&mut plane);
+    assert_eq!(plane.ports_in_use(), 0);
+}
+
+#[test]
+fn forks_answer_the_same_offer_one_after_the_other() {
+    let (mut plane, mut call) = (plane(10), call());
+    let mut out = Vec::new();
+    call.offer(&mut plane, Side::Caller, OFFER, &mut out)
+        .unwrap();
+    call.answer(&mut plane, Side::Callee, ANSWER, true, &mut out)
+        .unwrap();
+    assert_eq!(
+        plane.ports_in_use(),
+        4,
+        "another fork may still take the video"
+    );
+    let second = String::from_utf8_lossy(ANSWER)
+        .replace("10.0.0.2", "10.0.0.3")
+        .replace("video 0", "video 6000");
+    call.answer(&mut plane, Side::Callee, second.as_bytes(), false, &mut out)
+        .unwrap();
+    assert_eq!(
+        last_plan(&plane).flows[0].sides[1].signalled_rtp,
+        Some("10.0.0.3:5000".parse().unwrap())
+    );
+    assert_eq!(plane.ports_in_use(), 4);
+    call.release(&mut plane);
+}

@@ -1,0 +1,3 @@
+//! The border.
+
+pub(crate) mod sockets;
