@@ -38,6 +38,7 @@ drop_reasons! {
     SipStreamBroken "sip_stream_broken" "A stream connection whose framing is lost; closed.";
     MediaNoFlow "media_no_flow" "A packet on a media port that no call holds at present.";
     MediaStranger "media_stranger" "A packet from an address other than the one the flow is locked to.";
+    MediaLearning "media_learning" "One of the first packets from an address that is still being learned (symmetric RTP), or one that may not be learned yet.";
     MediaFamily "media_family" "A packet of the other address family than signalled.";
     MediaMalformed "media_malformed" "Not RTP, not RTCP: wrong version, too short, or lengths that do not fit.";
     MediaNotLatched "media_not_latched" "The other side's address is not known yet, so there is nowhere to send to.";
@@ -78,6 +79,13 @@ impl Drops {
     pub fn count(&mut self, reason: DropReason) {
         if let Some(count) = self.counts.get_mut(reason as usize) {
             *count += 1;
+        }
+    }
+
+    /// Counts `n` at once.
+    pub fn add(&mut self, reason: DropReason, n: u64) {
+        if let Some(count) = self.counts.get_mut(reason as usize) {
+            *count += n;
         }
     }
 

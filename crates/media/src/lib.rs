@@ -1,5 +1,14 @@
 //! Flows, relay, RTCP, receive statistics, sources, sinks, voice quality.
 #![forbid(unsafe_code)]
 
+pub mod forward;
+pub mod ports;
 pub mod quality;
 pub mod stats;
+
+#[doc(hidden)]
+pub use forward::fuzz::fuzz_forward;
+pub use forward::{
+    Carriage, Component, FlowPlan, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent,
+    SessionPlan, SidePlan,
+};

@@ -1,0 +1,438 @@
+//! The forwarder of media: packets move by table between the two sides of each media line.
+//!
+//! Control describes a session by a [`SessionPlan`] of plain values; the forwarder compiles it to records that are found by
+//! the socket's number, without a hash. For a packet it decides whether its sender may send here ([`latch`](self), symmetric
+//! RTP), whether its contents fit the place, and where it goes. It never asks, never waits, and in the steady state asks for
+//! no memory.
+//!
+//! **Latching.** A side is heard only from its address. The signalled address counts at once. Another address is learned,
+//! where the plan allows it, by [`LATCH_PACKETS`] packets that continue one another, and is locked then: later strangers
+//! are counted drops, however long the right sender is silent, until a new offer or answer signals a change. Only the
+//! signalled address itself takes precedence over a learned one.
+
+mod flow;
+pub(crate) mod fuzz;
+mod latch;
+mod plan;
+mod sockets;
+mod statistics;
+
+pub use latch::LATCH_PACKETS;
+pub use plan::{
+    Carriage, Component, FlowPlan, Latching, MAX_FLOWS, PlanError, SessionPlan, SidePlan,
+};
+pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
+
+use core::time::Duration;
+use engine::timers::{TimerKey, Wheel};
+use engine::{
+    BoundedMap, Deadline, DropReason, Drops, Forward, HashKey, Packet, SocketId, Time, Verdict,
+};
+use flow::{Flow, Outcome};
+use slab::Slab;
+use smallvec::SmallVec;
+use sockets::{Place, SocketTable};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// The largest datagram taken for media, in bytes.
+pub const MAX_PACKET: usize = 4096;
+
+/// What control tells the forwarder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MediaCommand {
+    /// A new session.
+    Add(SessionPlan),
+    /// A new plan for a session: lines keep their statistics, and their latches where nothing changed that bears on them.
+    Update(SessionPlan),
+    /// The end of a session. Answered by [`MediaEvent::Stats`] with `last` set.
+    Remove(u64),
+    /// Asks for [`MediaEvent::Stats`].
+    Query(u64),
+}
+
+/// What the forwarder tells control.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MediaEvent {
+    /// A side is locked to an address.
+    Latched {
+        /// Session.
+        session: u64,
+        /// Media line.
+        line: u8,
+        /// Side, 0 or 1.
+        side: u8,
+        /// RTP or RTCP.
+        component: Component,
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Nothing acceptable came from any side of the session for as long as its plan allows.
+    Timeout {
+        /// Session.
+        session: u64,
+        /// When the last packet was accepted, or the session was added.
+        since: Time,
+    },
+    /// Statistics, asked for or at the end.
+    Stats {
+        /// Session.
+        session: u64,
+        /// Whether the session has ended.
+        last: bool,
+        /// The figures.
+        stats: Box<SessionStats>,
+    },
+    /// A command was refused; nothing has changed.
+    Refused {
+        /// Session.
+        session: u64,
+        /// Why.
+        why: PlanError,
+    },
+}
+
+/// Capacities of a forwarder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForwarderLimits {
+    /// Sessions at a time.
+    pub sessions: usize,
+    /// Highest socket number plus one.
+    pub sockets: u32,
+}
+
+impl Default for ForwarderLimits {
+    fn default() -> Self {
+        ForwarderLimits {
+            sessions: 200_000,
+            sockets: 1 << 22,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Session {
+    id: u64,
+    /// Flows by index, in order of their lines.
+    flows: SmallVec<[u32; 2]>,
+    inactivity: Option<Duration>,
+    last_packet: Time,
+    timer: Option<TimerKey>,
+    /// Lines that a later plan no longer has.
+    retired: Vec<FlowStats>,
+}
+
+/// The forwarder. See the module's text.
+#[derive(Debug)]
+pub struct Forwarder {
+    limits: ForwarderLimits,
+    sockets: SocketTable,
+    flows: Slab<Flow>,
+    sessions: Slab<Session>,
+    by_id: BoundedMap<u64, u32>,
+    timers: Wheel<u32>,
+    drops: Drops,
+    reports: VecDeque<MediaEvent>,
+}
+
+impl Forwarder {
+    /// An empty one.
+    pub fn new(limits: ForwarderLimits, key: HashKey) -> Forwarder {
+        Forwarder {
+            limits,
+            sockets: SocketTable::new(limits.sockets),
+            flows: Slab::new(),
+            sessions: Slab::new(),
+            by_id: BoundedMap::new(limits.sessions, key),
+            timers: Wheel::new(),
+            drops: Drops::new(),
+            reports: VecDeque::with_capacity(16),
+        }
+    }
+
+    /// Sessions at present.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Sockets with a flow at present.
+    pub fn sockets(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Everything dropped so far, by reason.
+    pub fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    /// The code point (DSCP) with which packets leave by `socket`.
+    pub fn dscp(&self, socket: SocketId) -> Option<u8> {
+        let place = self.sockets.get(socket)?;
+        let flow = self.flows.get(place.flow())?;
+        Some(flow.side(place.side()).dscp())
+    }
+
+    /// The figures of a session as they are now.
+    pub fn stats(&self, session: u64) -> Option<SessionStats> {
+        let index = *self.by_id.get(&session)?;
+        Some(self.stats_of(self.sessions.get(index as usize)?))
+    }
+
+    fn stats_of(&self, session: &Session) -> SessionStats {
+        let current = session
+            .flows
+            .iter()
+            .filter_map(|&flow| self.flows.get(flow as usize))
+            .map(Flow::stats);
+        let mut flows: Vec<FlowStats> = session.retired.clone();
+        flows.extend(current);
+        SessionStats {
+            last_packet: session.last_packet,
+            flows,
+        }
+    }
+
+    fn add(&mut self, plan: &SessionPlan, now: Time) -> Result<(), PlanError> {
+        plan.check(self.limits.sockets)?;
+        if self.by_id.get(&plan.session).is_some() {
+            return Err(PlanError::SessionExists);
+        }
+        if self.by_id.is_full() {
+            return Err(PlanError::Full);
+        }
+        self.check_sockets(plan, &[])?;
+        let index = self.sessions.insert(Session {
+            id: plan.session,
+            flows: SmallVec::new(),
+            inactivity: None,
+            last_packet: now,
+            timer: None,
+            retired: Vec::new(),
+        }) as u32;
+        if self.by_id.insert(plan.session, index).is_err() {
+            self.sessions.try_remove(index as usize);
+            return Err(PlanError::Full);
+        }
+        self.apply(index, plan, now);
+        Ok(())
+    }
+
+    fn update(&mut self, plan: &SessionPlan, now: Time) -> Result<(), PlanError> {
+        plan.check(self.limits.sockets)?;
+        let index = *self
+            .by_id
+            .get(&plan.session)
+            .ok_or(PlanError::NoSuchSession)?;
+        let own = self
+            .sessions
+            .get(index as usize)
+            .map(|session| session.flows.clone())
+            .unwrap_or_default();
+        self.check_sockets(plan, &own)?;
+        self.apply(index, plan, now);
+        Ok(())
+    }
+
+    /// Every socket of the plan has to be free, or to belong to the session already.
+    fn check_sockets(&self, plan: &SessionPlan, own: &[u32]) -> Result<(), PlanError> {
+        for socket in plan.sockets() {
+            if let Some(place) = self.sockets.get(socket)
+                && !own.contains(&(place.flow() as u32))
+            {
+                return Err(PlanError::SocketInUse(socket));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a checked plan in force.
+    fn apply(&mut self, index: u32, plan: &SessionPlan, now: Time) {
+        let Some(session) = self.sessions.get_mut(index as usize) else {
+            return;
+        };
+        let mut old = core::mem::take(&mut session.flows);
+        for &flow in &old {
+            if let Some(flow) = self.flows.get(flow as usize) {
+                flow.sockets().for_each(|socket| self.sockets.clear(socket));
+            }
+        }
+        for flow_plan in &plan.flows {
+            let known = old.iter().position(|&flow| {
+                self.flows
+                    .get(flow as usize)
+                    .is_some_and(|flow| flow.line() == flow_plan.line)
+            });
+            let flow = match known {
+                Some(at) => old.remove(at),
+                None => self.flows.insert(Flow::new(index, flow_plan)) as u32,
+            };
+            if let Some(slot) = self.flows.get_mut(flow as usize) {
+                slot.apply(flow_plan);
+                for (socket, side, component) in slot.places() {
+                    self.sockets.set(socket, Place::new(flow, side, component));
+                }
+            }
+            session.flows.push(flow);
+        }
+        for flow in old {
+            if let Some(flow) = self.flows.try_remove(flow as usize)
+                && session.retired.len() < MAX_FLOWS
+            {
+                session.retired.push(flow.stats());
+            }
+        }
+        session.inactivity = if plan.is_held() {
+            plan.hold_inactivity
+        } else {
+            plan.inactivity
+        };
+        // A new plan is a sign of life: hold and its end begin the time anew.
+        session.last_packet = now;
+        self.arm(index, now);
+    }
+
+    fn remove(&mut self, id: u64) -> Result<(), PlanError> {
+        let index = self.by_id.remove(&id).ok_or(PlanError::NoSuchSession)?;
+        let Some(session) = self.sessions.try_remove(index as usize) else {
+            return Err(PlanError::NoSuchSession);
+        };
+        let stats = Box::new(self.stats_of(&session));
+        if let Some(timer) = session.timer {
+            self.timers.cancel(timer);
+        }
+        for flow in session.flows {
+            if let Some(flow) = self.flows.try_remove(flow as usize) {
+                flow.sockets().for_each(|socket| self.sockets.clear(socket));
+            }
+        }
+        self.reports.push_back(MediaEvent::Stats {
+            session: id,
+            last: true,
+            stats,
+        });
+        Ok(())
+    }
+
+    fn query(&mut self, id: u64) -> Result<(), PlanError> {
+        let stats = self.stats(id).ok_or(PlanError::NoSuchSession)?;
+        self.reports.push_back(MediaEvent::Stats {
+            session: id,
+            last: false,
+            stats: Box::new(stats),
+        });
+        Ok(())
+    }
+
+    /// (Re)starts the timer of inactivity, `from` on.
+    fn arm(&mut self, index: u32, from: Time) {
+        let Some(session) = self.sessions.get_mut(index as usize) else {
+            return;
+        };
+        if let Some(timer) = session.timer.take() {
+            self.timers.cancel(timer);
+        }
+        session.timer = session
+            .inactivity
+            .map(|span| self.timers.schedule(from + span, index));
+    }
+
+    /// The timer of a session fired: either its time is up, or packets came since and it waits for the rest. Packets do
+    /// not touch the timer, so a standing call costs one look per span.
+    fn check_activity(&mut self, index: u32, now: Time) {
+        let Some(session) = self.sessions.get_mut(index as usize) else {
+            return;
+        };
+        session.timer = None;
+        let Some(span) = session.inactivity else {
+            return;
+        };
+        if session.last_packet + span > now {
+            let from = session.last_packet;
+            self.arm(index, from);
+            return;
+        }
+        self.reports.push_back(MediaEvent::Timeout {
+            session: session.id,
+            since: session.last_packet,
+        });
+        // Control decides; where it lets the session stand, it is told again after another span.
+        self.arm(index, now);
+    }
+
+    fn decide(&mut self, packet: &Packet<'_>, now: Time) -> Result<Verdict, DropReason> {
+        let place = self
+            .sockets
+            .get(packet.socket)
+            .ok_or(DropReason::MediaNoFlow)?;
+        let flow = self
+            .flows
+            .get_mut(place.flow())
+            .ok_or(DropReason::MediaNoFlow)?;
+        let session = flow.session();
+        let outcome = flow.forward(place.side(), place.component(), packet)?;
+        match outcome {
+            Outcome::Punt(why) => Ok(Verdict::Punt(why)),
+            Outcome::Accepted { latched, result } => {
+                if let Some(session) = self.sessions.get_mut(session as usize) {
+                    session.last_packet = now;
+                    if let Some((component, address)) = latched {
+                        self.reports.push_back(MediaEvent::Latched {
+                            session: session.id,
+                            line: flow.line(),
+                            side: place.side() as u8,
+                            component,
+                            address,
+                        });
+                    }
+                }
+                result.map(|(socket, destination)| Verdict::Forward {
+                    socket,
+                    destination,
+                })
+            }
+        }
+    }
+}
+
+impl Forward for Forwarder {
+    type Command = MediaCommand;
+    type Report = MediaEvent;
+
+    fn command(&mut self, command: MediaCommand, now: Time) {
+        let (session, result) = match &command {
+            MediaCommand::Add(plan) => (plan.session, self.add(plan, now)),
+            MediaCommand::Update(plan) => (plan.session, self.update(plan, now)),
+            MediaCommand::Remove(id) => (*id, self.remove(*id)),
+            MediaCommand::Query(id) => (*id, self.query(*id)),
+        };
+        if let Err(why) = result {
+            self.reports.push_back(MediaEvent::Refused { session, why });
+        }
+    }
+
+    fn forward(&mut self, packet: &mut Packet<'_>, now: Time) -> Verdict {
+        match self.decide(packet, now) {
+            Ok(verdict) => verdict,
+            Err(reason) => {
+                self.drops.count(reason);
+                Verdict::Drop(reason)
+            }
+        }
+    }
+
+    fn timeout(&mut self, now: Time) {
+        while let Some(index) = self.timers.pop_due(now) {
+            self.check_activity(index, now);
+        }
+    }
+
+    fn next_report(&mut self) -> Option<MediaEvent> {
+        self.reports.pop_front()
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
+        self.timers
+            .next_at()
+            .map(|at| Deadline::new(at, "media inactivity"))
+    }
+}

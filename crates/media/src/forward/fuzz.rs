@@ -1,0 +1,136 @@
+//! Any bytes at any time into a forwarder with a few sessions.
+
+use super::{
+    Carriage, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent, SessionPlan, SidePlan,
+};
+use engine::{Forward, HashKey, Packet, SocketId, Time, Verdict};
+use std::net::SocketAddr;
+
+/// Addresses that packets come from: even ones are signalled.
+const ADDRESSES: [&str; 6] = [
+    "192.0.2.1:4000",
+    "192.0.2.2:4002",
+    "198.51.100.9:9000",
+    "[2001:db8::1]:4000",
+    "[2001:db8::9]:9",
+    "192.0.2.1:4001",
+];
+
+fn address(index: u8) -> SocketAddr {
+    let text = ADDRESSES[usize::from(index) % ADDRESSES.len()];
+    text.parse()
+        .unwrap_or(SocketAddr::from(([192, 0, 2, 1], 4000)))
+}
+
+fn plan(session: u64, flavour: u8) -> SessionPlan {
+    let base = session as u32 * 4;
+    let mut a = SidePlan::new(SocketId(base));
+    a.rtcp = Some(SocketId(base + 1));
+    a.signalled_rtp = (flavour & 1 != 0).then(|| address(0));
+    a.signalled_rtcp = (flavour & 2 != 0).then(|| address(5));
+    let mut b = SidePlan::new(SocketId(base + 2));
+    b.ipv6 = flavour & 4 != 0;
+    b.mux = flavour & 8 != 0;
+    b.rtcp = (!b.mux).then_some(SocketId(base + 3));
+    b.signalled_rtp = Some(address(if b.ipv6 { 3 } else { 1 }));
+    b.sends = flavour & 16 == 0;
+    b.latching = match flavour >> 5 & 3 {
+        0 => Latching::Signalled,
+        1 => Latching::SameAddress(address(2).ip()),
+        _ => Latching::Anywhere,
+    };
+    let carriage = if flavour & 128 != 0 {
+        Carriage::Datagrams
+    } else {
+        Carriage::Rtp
+    };
+    SessionPlan::single(session, carriage, [a, b])
+}
+
+/// Runs `data` as a list of steps: a packet, a command or a span of time. Panics where an invariant is broken.
+#[doc(hidden)]
+pub fn fuzz_forward(data: &[u8]) {
+    let limits = ForwarderLimits {
+        sessions: 3,
+        sockets: 16,
+    };
+    let mut forwarder = Forwarder::new(limits, HashKey::default());
+    let mut now = Time::ZERO;
+    forwarder.command(MediaCommand::Add(plan(0, 0x43)), now);
+    forwarder.command(MediaCommand::Add(plan(1, 0x4e)), now);
+    let mut rest = data;
+    while let [step, argument, tail @ ..] = rest {
+        rest = tail;
+        let session = u64::from(*argument & 3);
+        match step % 8 {
+            0 => forwarder.command(MediaCommand::Remove(session), now),
+            1 => {
+                let flavour = tail.first().copied().unwrap_or(0);
+                forwarder.command(MediaCommand::Add(plan(session, flavour)), now);
+            }
+            2 => {
+                let flavour = tail.first().copied().unwrap_or(0);
+                forwarder.command(MediaCommand::Update(plan(session, flavour)), now);
+            }
+            3 => {
+                now = Time(now.0 + (u64::from(*argument) << (step >> 3 & 31)));
+                forwarder.timeout(now);
+                if let Some(deadline) = forwarder.next_deadline() {
+                    assert!(deadline.at.0 + (1 << 21) > now.0, "a deadline was missed");
+                }
+            }
+            _ => {
+                let [length, source, tail @ ..] = rest else {
+                    break;
+                };
+                let (bytes, tail) = tail.split_at(usize::from(*length).min(tail.len()));
+                rest = tail;
+                let mut bytes = bytes.to_vec();
+                one_packet(&mut forwarder, *argument, *source, &mut bytes, now);
+            }
+        }
+        drain(&mut forwarder);
+    }
+    for session in 0..4 {
+        forwarder.command(MediaCommand::Remove(session), now);
+    }
+    assert_eq!((forwarder.sessions(), forwarder.sockets()), (0, 0));
+    assert_eq!(forwarder.next_deadline(), None, "no timer is left");
+}
+
+fn one_packet(forwarder: &mut Forwarder, socket: u8, source: u8, bytes: &mut [u8], now: Time) {
+    let before = forwarder.drops().total();
+    let mut packet = Packet {
+        socket: SocketId(u32::from(socket & 15)),
+        source: address(source),
+        arrived: now,
+        bytes,
+    };
+    match forwarder.forward(&mut packet, now) {
+        Verdict::Drop(_) => assert_eq!(forwarder.drops().total(), before + 1),
+        Verdict::Forward {
+            socket,
+            destination,
+        } => {
+            assert_eq!(socket.0 / 4, u32::from(socket_session(packet.socket)));
+            assert_ne!(destination.port(), 0);
+            assert_eq!(forwarder.drops().total(), before);
+        }
+        Verdict::Punt(why) => assert_eq!(why, "stun"),
+        Verdict::Consumed => unreachable!("the forwarder consumes nothing yet"),
+    }
+}
+
+fn socket_session(socket: SocketId) -> u8 {
+    (socket.0 / 4) as u8
+}
+
+fn drain(forwarder: &mut Forwarder) {
+    while let Some(report) = forwarder.next_report() {
+        if let MediaEvent::Stats { stats, .. } = report {
+            for side in stats.flows.iter().flat_map(|flow| &flow.sides) {
+                assert!(side.sources.len() <= super::MAX_SOURCES);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What is counted per side, and its snapshot.
+
+use crate::stats::{ReceiveStatistics, RtpArrival, Sequence, Summary};
+use core::time::Duration;
+use engine::{DropReason, Time};
+use std::net::SocketAddr;
+use wire::rtp::RtpView;
+
+/// Synchronisation sources of one side that are followed at the same time. Packets of further ones are relayed and counted.
+pub const MAX_SOURCES: usize = 4;
+/// A source silent for this long makes room for a new one.
+const SOURCE_SILENCE: Duration = Duration::from_secs(10);
+
+/// Packets and bytes (of UDP payload).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Counters {
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// Drops of one side. Only the reasons that a flow can have, so that it is small.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SideDrops([u32; REASONS.len()]);
+
+const REASONS: [DropReason; 8] = [
+    DropReason::MediaStranger,
+    DropReason::MediaLearning,
+    DropReason::MediaFamily,
+    DropReason::MediaMalformed,
+    DropReason::MediaNotLatched,
+    DropReason::MediaUnexpectedRtcp,
+    DropReason::MediaHeld,
+    DropReason::MediaTooLarge,
+];
+
+impl SideDrops {
+    pub(crate) fn count(&mut self, reason: DropReason) {
+        let at = REASONS.iter().position(|&known| known == reason);
+        debug_assert!(at.is_some(), "{reason:?} is no drop of a flow");
+        if let Some(count) = at.and_then(|at| self.0.get_mut(at)) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    pub(crate) fn list(&self) -> Vec<(DropReason, u64)> {
+        REASONS
+            .iter()
+            .zip(self.0)
+            .filter(|&(_, count)| count > 0)
+            .map(|(&reason, count)| (reason, u64::from(count)))
+            .collect()
+    }
+}
+
+#[derive(Debug)]
+struct Source {
+    ssrc: u32,
+    last: Time,
+    statistics: ReceiveStatistics,
+}
+
+/// Receive statistics of the sources of one side.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    followed: Vec<Source>,
+    /// The source of the last packet: the first guess.
+    current: usize,
+    unfollowed: u64,
+    replaced: u32,
+}
+
+impl Sources {
+    /// Counts an accepted RTP packet.
+    pub(crate) fn receive(&mut self, view: &RtpView<'_>, arrived: Time, clock_rates: &[(u8, u32)]) {
+        let ssrc = view.ssrc();
+        let Some(at) = self.find(ssrc).or_else(|| self.open(ssrc, arrived)) else {
+            self.unfollowed += 1;
+            return;
+        };
+        self.current = at;
+        let Some(source) = self.followed.get_mut(at) else {
+            return;
+        };
+        source.last = arrived;
+        let payload_type = view.payload_type();
+        if let Some(&(_, rate)) = clock_rates.iter().find(|rate| rate.0 == payload_type)
+            && source.statistics.clock_rate(payload_type) != Some(rate)
+        {
+            source.statistics.set_clock_rate(payload_type, rate);
+        }
+        source.statistics.receive(&RtpArrival {
+            time: arrived,
+            sequence: view.sequence(),
+            timestamp: view.timestamp(),
+            payload_type,
+        });
+    }
+
+    fn find(&self, ssrc: u32) -> Option<usize> {
+        match self.followed.get(self.current) {
+            Some(source) if source.ssrc == ssrc => Some(self.current),
+            _ => self.followed.iter().position(|source| source.ssrc == ssrc),
+        }
+    }
+
+    fn open(&mut self, ssrc: u32, now: Time) -> Option<usize> {
+        let fresh = Source {
+            ssrc,
+            last: now,
+            statistics: ReceiveStatistics::new(Sequence::LIVE_WINDOW),
+        };
+        if self.followed.len() < MAX_SOURCES {
+            self.followed.push(fresh);
+            return Some(self.followed.len() - 1);
+        }
+        let (at, oldest) = self
+            .followed
+            .iter_mut()
+            .enumerate()
+            .min_by_key(|(_, source)| source.last)?;
+        if oldest.last + SOURCE_SILENCE > now {
+            return None;
+        }
+        *oldest = fresh;
+        self.replaced += 1;
+        Some(at)
+    }
+
+    pub(crate) fn fill(&self, stats: &mut SideStats) {
+        stats.unfollowed = self.unfollowed;
+        stats.sources_replaced = self.replaced;
+        stats.sources = self
+            .followed
+            .iter()
+            .map(|source| SourceStats {
+                ssrc: source.ssrc,
+                payload_types: source.statistics.payload_types().collect(),
+                main_payload_type: source.statistics.main_payload_type(),
+                summary: source.statistics.summary(),
+            })
+            .collect();
+    }
+}
+
+/// The figures of a session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SessionStats {
+    /// When the last packet was accepted from any side (or the plan last changed).
+    pub last_packet: Time,
+    /// The lines: first those that a later plan dropped, then the present ones.
+    pub flows: Vec<FlowStats>,
+}
+
+/// The figures of a media line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FlowStats {
+    /// Its number.
+    pub line: u8,
+    /// Its sides.
+    pub sides: [SideStats; 2],
+}
+
+/// The figures of one side.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SideStats {
+    /// Address to which RTP is locked.
+    pub address: Option<SocketAddr>,
+    /// Address to which RTCP is locked.
+    pub rtcp_address: Option<SocketAddr>,
+    /// Code point towards this side.
+    pub dscp: u8,
+    /// Media received from this side (accepted, forwarded or held back).
+    pub received: Counters,
+    /// RTCP received from this side.
+    pub received_rtcp: Counters,
+    /// Media sent to this side.
+    pub sent: Counters,
+    /// RTCP sent to this side.
+    pub sent_rtcp: Counters,
+    /// What came to this side's sockets and was dropped.
+    pub drops: Vec<(DropReason, u64)>,
+    /// Packets of sources that are not followed because [`MAX_SOURCES`] others are active.
+    pub unfollowed: u64,
+    /// Sources whose figures made room for later ones.
+    pub sources_replaced: u32,
+    /// The sources.
+    pub sources: Vec<SourceStats>,
+}
+
+/// The figures of one synchronisation source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SourceStats {
+    /// The source.
+    pub ssrc: u32,
+    /// Packets by payload type.
+    pub payload_types: Vec<(u8, u64)>,
+    /// The most frequent payload type.
+    pub main_payload_type: Option<u8>,
+    /// Loss, jitter and the rest.
+    pub summary: Summary,
+}

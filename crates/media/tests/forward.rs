@@ -1,0 +1,776 @@
+//! The forwarder: who is heard, where it goes, and when silence is told.
+
+use core::time::Duration;
+use engine::{DropReason, Forward, HashKey, Packet, SocketId, Time, Verdict};
+use media::forward::{LATCH_PACKETS, PlanError, SessionStats};
+use media::{
+    Carriage, Component, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent,
+    SessionPlan, SidePlan,
+};
+use proptest::prelude::*;
+use std::net::SocketAddr;
+use wire::rtcp::CompoundBuilder;
+use wire::rtp::RtpHeader;
+
+const A: SocketId = SocketId(70_000);
+const A_RTCP: SocketId = SocketId(70_001);
+const B: SocketId = SocketId(70_002);
+const B_RTCP: SocketId = SocketId(70_003);
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn rtp(ssrc: u32, sequence: u16) -> Vec<u8> {
+    RtpHeader {
+        payload_type: 8,
+        sequence,
+        timestamp: u32::from(sequence) * 160,
+        ssrc,
+        ..RtpHeader::default()
+    }
+    .packet(&[0xd5; 160])
+}
+
+fn rtcp(ssrc: u32) -> Vec<u8> {
+    CompoundBuilder::new()
+        .receiver_report(ssrc, &[])
+        .cname(ssrc, "a@b")
+        .finish()
+}
+
+fn forwarder() -> Forwarder {
+    Forwarder::new(ForwarderLimits::default(), HashKey::default())
+}
+
+/// Both sides signalled, RTCP on its own port.
+fn plan() -> SessionPlan {
+    let mut a = SidePlan::new(A);
+    a.rtcp = Some(A_RTCP);
+    a.signalled_rtp = Some(addr("192.0.2.1:4000"));
+    a.signalled_rtcp = Some(addr("192.0.2.1:4001"));
+    let mut b = SidePlan::new(B);
+    b.rtcp = Some(B_RTCP);
+    b.signalled_rtp = Some(addr("192.0.2.2:5000"));
+    b.signalled_rtcp = Some(addr("192.0.2.2:5001"));
+    SessionPlan::single(1, Carriage::Rtp, [a, b])
+}
+
+fn send(
+    forwarder: &mut Forwarder,
+    socket: SocketId,
+    source: &str,
+    bytes: &[u8],
+    now: Time,
+) -> Verdict {
+    let mut bytes = bytes.to_vec();
+    let before = bytes.clone();
+    let verdict = forwarder.forward(
+        &mut Packet {
+            socket,
+            source: addr(source),
+            arrived: now,
+            bytes: &mut bytes,
+        },
+        now,
+    );
+    assert_eq!(bytes, before, "the relay changes nothing");
+    verdict
+}
+
+fn to(socket: SocketId, destination: &str) -> Verdict {
+    Verdict::Forward {
+        socket,
+        destination: addr(destination),
+    }
+}
+
+fn reports(forwarder: &mut Forwarder) -> Vec<MediaEvent> {
+    std::iter::from_fn(|| forwarder.next_report()).collect()
+}
+
+fn last_stats(forwarder: &mut Forwarder, session: u64, now: Time) -> SessionStats {
+    forwarder.command(MediaCommand::Remove(session), now);
+    for report in reports(forwarder) {
+        if let MediaEvent::Stats {
+            last: true, stats, ..
+        } = report
+        {
+            return *stats;
+        }
+    }
+    panic!("no statistics at the end");
+}
+
+#[test]
+fn signalled_addresses_count_at_once_and_are_relayed() {
+    let mut forwarder = forwarder();
+    let now = Time::from_secs(1);
+    forwarder.command(MediaCommand::Add(plan()), now);
+    for n in 0..50 {
+        let now = now + Duration::from_millis(20 * u64::from(n));
+        assert_eq!(
+            send(&mut forwarder, A, "192.0.2.1:4000", &rtp(7, n), now),
+            to(B, "192.0.2.2:5000")
+        );
+        assert_eq!(
+            send(&mut forwarder, B, "192.0.2.2:5000", &rtp(9, n), now),
+            to(A, "192.0.2.1:4000")
+        );
+    }
+    assert_eq!(
+        send(&mut forwarder, A_RTCP, "192.0.2.1:4001", &rtcp(7), now),
+        to(B_RTCP, "192.0.2.2:5001")
+    );
+    let latched = reports(&mut forwarder);
+    assert_eq!(latched.len(), 3, "{latched:?}");
+    let stats = last_stats(&mut forwarder, 1, now);
+    let [a, b] = &stats.flows[0].sides;
+    assert_eq!(
+        (a.received.packets, b.sent.packets, a.sent.bytes),
+        (50, 50, 50 * 172)
+    );
+    assert_eq!((a.received_rtcp.packets, b.sent_rtcp.packets), (1, 1));
+    assert_eq!(a.sources.len(), 1);
+    assert_eq!(
+        (
+            a.sources[0].ssrc,
+            a.sources[0].summary.unique,
+            a.sources[0].summary.lost_unique
+        ),
+        (7, 50, 0)
+    );
+    assert!(a.sources[0].summary.jitter_ms.unwrap().max < 1e-6);
+    assert_eq!((forwarder.sockets(), forwarder.sessions()), (0, 0));
+    assert_eq!(
+        send(&mut forwarder, A, "192.0.2.1:4000", &rtp(7, 60), now),
+        Verdict::Drop(DropReason::MediaNoFlow)
+    );
+}
+
+#[test]
+fn a_phone_behind_nat_is_learned_and_then_locked() {
+    let mut forwarder = forwarder();
+    let mut plan = plan();
+    plan.flows[0].sides[0].signalled_rtp = Some(addr("10.0.0.5:4000"));
+    plan.flows[0].sides[0].signalled_rtcp = None;
+    plan.flows[0].sides[0].latching = Latching::SameAddress(addr("198.51.100.7:0").ip());
+    let now = Time::from_secs(1);
+    forwarder.command(MediaCommand::Add(plan.clone()), now);
+    // RTCP before RTP is learned from nobody.
+    assert_eq!(
+        send(&mut forwarder, A_RTCP, "198.51.100.7:40001", &rtcp(7), now),
+        Verdict::Drop(DropReason::MediaLearning)
+    );
+    for n in 1..LATCH_PACKETS {
+        let verdict = send(
+            &mut forwarder,
+            A,
+            "198.51.100.7:40000",
+            &rtp(7, n.into()),
+            now,
+        );
+        assert_eq!(verdict, Verdict::Drop(DropReason::MediaLearning), "{n}");
+    }
+    assert_eq!(
+        send(&mut forwarder, B, "192.0.2.2:5000", &rtp(9, 1), now),
+        to(A, "10.0.0.5:4000"),
+        "as signalled until learned"
+    );
+    assert_eq!(
+        send(
+            &mut forwarder,
+            A,
+            "198.51.100.7:40000",
+            &rtp(7, LATCH_PACKETS.into()),
+            now
+        ),
+        to(B, "192.0.2.2:5000")
+    );
+    assert_eq!(
+        send(&mut forwarder, B, "192.0.2.2:5000", &rtp(9, 2), now),
+        to(A, "198.51.100.7:40000")
+    );
+    // RTCP is taken from the host to which RTP is locked.
+    assert_eq!(
+        send(&mut forwarder, A_RTCP, "203.0.113.1:40001", &rtcp(7), now),
+        Verdict::Drop(DropReason::MediaStranger)
+    );
+    assert_eq!(
+        send(&mut forwarder, A_RTCP, "198.51.100.7:40001", &rtcp(7), now),
+        to(B_RTCP, "192.0.2.2:5001")
+    );
+    assert_eq!(
+        send(&mut forwarder, B_RTCP, "192.0.2.2:5001", &rtcp(9), now),
+        to(A_RTCP, "198.51.100.7:40001")
+    );
+    // A stranger, long after and in any number, from another host or another port.
+    let late = now + Duration::from_secs(3600);
+    for n in 0..100 {
+        for stranger in ["203.0.113.1:40000", "198.51.100.7:40002"] {
+            assert_eq!(
+                send(&mut forwarder, A, stranger, &rtp(7, n), late),
+                Verdict::Drop(DropReason::MediaStranger)
+            );
+        }
+    }
+    assert_eq!(forwarder.drops().get(DropReason::MediaStranger), 201);
+    // The same plan again (a session refresh) opens nothing.
+    forwarder.command(MediaCommand::Update(plan.clone()), late);
+    assert_eq!(
+        send(&mut forwarder, A, "198.51.100.7:40002", &rtp(7, 200), late),
+        Verdict::Drop(DropReason::MediaStranger)
+    );
+    // A new offer tells another address: it is learned anew.
+    plan.flows[0].sides[0].signalled_rtp = Some(addr("10.0.0.6:4000"));
+    forwarder.command(MediaCommand::Update(plan), late);
+    for n in 0..LATCH_PACKETS {
+        send(
+            &mut forwarder,
+            A,
+            "198.51.100.7:41000",
+            &rtp(8, n.into()),
+            late,
+        );
+    }
+    assert_eq!(
+        send(&mut forwarder, A, "198.51.100.7:41000", &rtp(8, 9), late),
+        to(B, "192.0.2.2:5000")
+    );
+    let stats = last_stats(&mut forwarder, 1, late);
+    let a = &stats.flows[0].sides[0];
+    assert_eq!(a.address, Some(addr("198.51.100.7:41000")));
+    assert_eq!(a.sources.len(), 2);
+    let drops: u64 = a.drops.iter().map(|drop| drop.1).sum();
+    assert_eq!(drops, 1 + 2 + 201 + 1 + 2);
+}
+
+#[test]
+fn packets_that_do_not_continue_teach_nothing() {
+    let mut forwarder = forwarder();
+    let mut plan = plan();
+    plan.flows[0].sides[0].signalled_rtp = None;
+    let now = Time::ZERO;
+    forwarder.command(MediaCommand::Add(plan), now);
+    for n in 0..40u16 {
+        // Each from a new source, or the same number again, or a jump.
+        let packets = [
+            rtp(n.into(), n),
+            rtp(1000, 5),
+            rtp(1000, n.wrapping_mul(1000)),
+        ];
+        for packet in packets {
+            assert_eq!(
+                send(&mut forwarder, A, "203.0.113.1:1000", &packet, now),
+                Verdict::Drop(DropReason::MediaLearning)
+            );
+        }
+        // RTCP and STUN on the RTP port teach nothing either.
+        assert_eq!(
+            send(&mut forwarder, A, "203.0.113.1:1000", &rtcp(1), now),
+            Verdict::Drop(DropReason::MediaUnexpectedRtcp)
+        );
+    }
+    assert_eq!(
+        send(&mut forwarder, B, "192.0.2.2:5000", &rtp(9, 1), now),
+        Verdict::Drop(DropReason::MediaNotLatched)
+    );
+}
+
+#[test]
+fn what_does_not_fit_the_place_is_dropped_and_counted() {
+    let mut forwarder = forwarder();
+    let now = Time::ZERO;
+    forwarder.command(MediaCommand::Add(plan()), now);
+    let good = "192.0.2.1:4000";
+    let cases: [(SocketId, &str, Vec<u8>, DropReason); 9] = [
+        (A, good, vec![], DropReason::MediaMalformed),
+        (
+            A,
+            good,
+            rtp(1, 1)[..11].to_vec(),
+            DropReason::MediaMalformed,
+        ),
+        (A, good, vec![0x40; 172], DropReason::MediaMalformed),
+        (A, good, vec![0x8f; 40], DropReason::MediaMalformed),
+        (
+            A,
+            good,
+            vec![0x80; media::forward::MAX_PACKET + 1],
+            DropReason::MediaTooLarge,
+        ),
+        (A, good, rtcp(1), DropReason::MediaUnexpectedRtcp),
+        (
+            A_RTCP,
+            "192.0.2.1:4001",
+            rtp(1, 1),
+            DropReason::MediaUnexpectedRtcp,
+        ),
+        (
+            A_RTCP,
+            "192.0.2.1:4001",
+            vec![0x80, 0, 0],
+            DropReason::MediaMalformed,
+        ),
+        (A, "[2001:db8::1]:4000", rtp(1, 1), DropReason::MediaFamily),
+    ];
+    for (socket, source, bytes, reason) in cases {
+        let before = forwarder.drops().get(reason);
+        assert_eq!(
+            send(&mut forwarder, socket, source, &bytes, now),
+            Verdict::Drop(reason)
+        );
+        assert_eq!(forwarder.drops().get(reason), before + 1);
+    }
+    let mut binding = vec![0u8; 20];
+    binding[1] = 1;
+    binding[4..8].copy_from_slice(&wire::stun::MAGIC_COOKIE.to_be_bytes());
+    assert_eq!(
+        send(&mut forwarder, A, good, &binding, now),
+        Verdict::Punt("stun")
+    );
+    // Payload type 72 with the marker bit looks like RTCP, and is RTP where RTCP has its own port.
+    let mut looks_alike = rtp(1, 1);
+    looks_alike[1] = 200;
+    assert_eq!(
+        send(&mut forwarder, A, good, &looks_alike, now),
+        to(B, "192.0.2.2:5000")
+    );
+}
+
+#[test]
+fn rtcp_between_one_port_and_two() {
+    let mut forwarder = forwarder();
+    let mut plan = plan();
+    let b = &mut plan.flows[0].sides[1];
+    b.mux = true;
+    b.rtcp = None;
+    let now = Time::ZERO;
+    forwarder.command(MediaCommand::Add(plan), now);
+    assert_eq!(
+        send(&mut forwarder, A_RTCP, "192.0.2.1:4001", &rtcp(1), now),
+        to(B, "192.0.2.2:5000")
+    );
+    assert_eq!(
+        send(&mut forwarder, B, "192.0.2.2:5000", &rtcp(2), now),
+        to(A_RTCP, "192.0.2.1:4001")
+    );
+    assert_eq!(
+        send(&mut forwarder, B, "192.0.2.2:5000", &rtp(2, 1), now),
+        to(A, "192.0.2.1:4000")
+    );
+    let stats = forwarder.stats(1).unwrap();
+    let [a, b] = &stats.flows[0].sides;
+    assert_eq!(
+        (
+            a.sent_rtcp.packets,
+            b.received_rtcp.packets,
+            b.received.packets
+        ),
+        (1, 1, 1)
+    );
+}
+
+#[test]
+fn ipv6_to_ipv4_and_back() {
+    let mut forwarder = forwarder();
+    let mut plan = plan();
+    let b = &mut plan.flows[0].sides[1];
+    b.ipv6 = true;
+    b.signalled_rtp = Some(addr("[2001:db8::2]:5000"));
+    let now = Time::ZERO;
+    forwarder.command(MediaCommand::Add(plan.clone()), now);
+    assert_eq!(
+        send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, 1), now),
+        to(B, "[2001:db8::2]:5000")
+    );
+    assert_eq!(
+        send(&mut forwarder, B, "[2001:db8::2]:5000", &rtp(2, 1), now),
+        to(A, "192.0.2.1:4000")
+    );
+    assert_eq!(
+        send(&mut forwarder, B, "192.0.2.2:5000", &rtp(2, 1), now),
+        Verdict::Drop(DropReason::MediaFamily)
+    );
+    // A signalled address of the wrong family is no place to send to; nor is "any", port 0 or multicast.
+    for bad in [
+        "192.0.2.2:5000",
+        "[::]:5000",
+        "[2001:db8::2]:0",
+        "[ff02::1]:5000",
+    ] {
+        plan.flows[0].sides[1].signalled_rtp = Some(addr(bad));
+        forwarder.command(MediaCommand::Update(plan.clone()), now);
+        assert_eq!(
+            send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, 2), now),
+            Verdict::Drop(DropReason::MediaNotLatched),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
+fn held_directions_are_closed_for_media_and_open_for_rtcp() {
+    let mut forwarder = forwarder();
+    let mut plan = plan();
+    let now = Time::ZERO;
+    plan.flows[0].sides[0].receives = false;
+    forwarder.command(MediaCommand::Add(plan), now);
+    assert_eq!(
+        send(&mut forwarder, B, "192.0.2.2:5000", &rtp(2, 1), now),
+        Verdict::Drop(DropReason::MediaHeld)
+    );
+    assert_eq!(
+        send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, 1), now),
+        to(B, "192.0.2.2:5000")
+    );
+    assert_eq!(
+        send(&mut forwarder, B_RTCP, "192.0.2.2:5001", &rtcp(2), now),
+        to(A_RTCP, "192.0.2.1:4001")
+    );
+}
+
+#[test]
+fn silence_is_told_in_virtual_time() {
+    let mut forwarder = forwarder();
+    let mut plan = plan();
+    plan.inactivity = Some(Duration::from_secs(30));
+    plan.hold_inactivity = Some(Duration::from_secs(300));
+    let mut now = Time::from_secs(10);
+    forwarder.command(MediaCommand::Add(plan.clone()), now);
+    for n in 0..4 {
+        now += Duration::from_secs(25);
+        forwarder.timeout(now);
+        send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, n), now);
+    }
+    let spoke = now;
+    // A stranger's packets are no sign of life.
+    now += Duration::from_secs(20);
+    send(&mut forwarder, A, "203.0.113.9:1", &rtp(1, 5), now);
+    assert!(
+        reports(&mut forwarder)
+            .iter()
+            .all(|report| matches!(report, MediaEvent::Latched { .. }))
+    );
+    let mut wakes = 0;
+    let told = loop {
+        let due = forwarder.next_deadline().unwrap().at;
+        assert!(due > now || wakes == 0);
+        now = due;
+        forwarder.timeout(now);
+        wakes += 1;
+        assert!(wakes < 20, "a storm of wake-ups");
+        if let Some(report) = forwarder.next_report() {
+            break report;
+        }
+    };
+    assert_eq!(
+        told,
+        MediaEvent::Timeout {
+            session: 1,
+            since: spoke
+        }
+    );
+    let silent = now.since(spoke);
+    assert!(
+        silent >= Duration::from_secs(30) && silent < Duration::from_millis(30_003),
+        "{silent:?}"
+    );
+    // On hold the longer time applies, from the change on.
+    for side in &mut plan.flows[0].sides {
+        side.sends = false;
+    }
+    forwarder.command(MediaCommand::Update(plan.clone()), now);
+    forwarder.timeout(now + Duration::from_secs(299));
+    assert_eq!(forwarder.next_report(), None);
+    forwarder.timeout(now + Duration::from_millis(300_002));
+    assert!(matches!(
+        forwarder.next_report(),
+        Some(MediaEvent::Timeout { .. })
+    ));
+    plan.hold_inactivity = None;
+    forwarder.command(MediaCommand::Update(plan), now + Duration::from_secs(301));
+    assert_eq!(forwarder.next_deadline(), None);
+}
+
+#[test]
+fn bad_plans_are_refused_and_change_nothing() {
+    let limits = ForwarderLimits {
+        sessions: 2,
+        sockets: 80_000,
+    };
+    let mut forwarder = Forwarder::new(limits, HashKey::default());
+    let now = Time::ZERO;
+    let mut refused = |command: MediaCommand, expected: PlanError| {
+        let sockets = forwarder.sockets();
+        forwarder.command(command, now);
+        match &reports(&mut forwarder)[..] {
+            [MediaEvent::Refused { why, .. }] => assert_eq!(*why, expected),
+            other => panic!("{other:?}"),
+        }
+        if forwarder.sockets() == 0 {
+            forwarder.command(MediaCommand::Add(plan()), now);
+        } else {
+            assert_eq!(forwarder.sockets(), sockets);
+        }
+    };
+    refused(MediaCommand::Remove(9), PlanError::NoSuchSession);
+    refused(MediaCommand::Query(9), PlanError::NoSuchSession);
+    refused(MediaCommand::Add(plan()), PlanError::SessionExists);
+    let mut other = plan();
+    other.session = 2;
+    refused(MediaCommand::Add(other.clone()), PlanError::SocketInUse(A));
+    refused(
+        MediaCommand::Update(other.clone()),
+        PlanError::NoSuchSession,
+    );
+    other.flows[0].sides[0].rtp = SocketId(80_000);
+    refused(
+        MediaCommand::Add(other.clone()),
+        PlanError::SocketOutOfRange(SocketId(80_000)),
+    );
+    let mut twice = plan();
+    twice.flows[0].sides[1].rtp = A;
+    refused(MediaCommand::Update(twice), PlanError::SocketInUse(A));
+    let mut lines = plan();
+    let mut second = lines.flows[0].clone();
+    for (side, socket) in second.sides.iter_mut().zip([100, 200]) {
+        side.rtp = SocketId(socket);
+        side.rtcp = None;
+    }
+    lines.flows.push(second);
+    refused(MediaCommand::Update(lines.clone()), PlanError::LineTwice(0));
+    lines.flows[1].line = 1;
+    lines.session = 1;
+    let mut small = SessionPlan::single(
+        3,
+        Carriage::Rtp,
+        [SidePlan::new(SocketId(1)), SidePlan::new(SocketId(2))],
+    );
+    forwarder.command(MediaCommand::Add(small.clone()), now);
+    small.session = 4;
+    for (side, socket) in small.flows[0].sides.iter_mut().zip([3, 4]) {
+        side.rtp = SocketId(socket);
+    }
+    forwarder.command(MediaCommand::Add(small), now);
+    assert!(matches!(
+        reports(&mut forwarder)[..],
+        [MediaEvent::Refused {
+            why: PlanError::Full,
+            ..
+        }]
+    ));
+    // Two lines, then one of them goes: its figures stay until the end.
+    forwarder.command(MediaCommand::Update(lines.clone()), now);
+    assert_eq!(forwarder.sockets(), 2 + 6);
+    send(
+        &mut forwarder,
+        SocketId(100),
+        "192.0.2.1:4000",
+        &rtp(1, 1),
+        now,
+    );
+    lines.flows.pop();
+    forwarder.command(MediaCommand::Update(lines), now);
+    assert_eq!(forwarder.sockets(), 2 + 4);
+    let stats = last_stats(&mut forwarder, 1, now);
+    assert_eq!(
+        stats.flows.iter().map(|flow| flow.line).collect::<Vec<_>>(),
+        [1, 0]
+    );
+    assert_eq!(stats.flows[0].sides[0].received.packets, 1);
+}
+
+#[test]
+fn other_datagrams_are_relayed_by_the_same_rules() {
+    let mut forwarder = forwarder();
+    let mut plan = plan();
+    plan.flows[0].carriage = Carriage::Datagrams;
+    plan.flows[0].sides[0].signalled_rtp = None;
+    let now = Time::ZERO;
+    forwarder.command(MediaCommand::Add(plan), now);
+    let udptl = [0u8, 1, 2, 3];
+    for n in 1..LATCH_PACKETS {
+        assert_eq!(
+            send(&mut forwarder, A, "203.0.113.4:7", &udptl, now),
+            Verdict::Drop(DropReason::MediaLearning),
+            "{n}"
+        );
+    }
+    assert_eq!(
+        send(&mut forwarder, A, "203.0.113.4:7", &udptl, now),
+        to(B, "192.0.2.2:5000")
+    );
+    assert_eq!(
+        send(&mut forwarder, A, "203.0.113.5:7", &udptl, now),
+        Verdict::Drop(DropReason::MediaStranger)
+    );
+    assert_eq!(
+        send(&mut forwarder, B, "192.0.2.2:5000", &[], now),
+        Verdict::Drop(DropReason::MediaMalformed)
+    );
+}
+
+#[test]
+fn many_sources_are_relayed_and_some_followed() {
+    let mut forwarder = forwarder();
+    let mut now = Time::ZERO;
+    forwarder.command(MediaCommand::Add(plan()), now);
+    for ssrc in 0..1000 {
+        now += Duration::from_millis(1);
+        assert_eq!(
+            send(&mut forwarder, A, "192.0.2.1:4000", &rtp(ssrc, 1), now),
+            to(B, "192.0.2.2:5000")
+        );
+    }
+    now += Duration::from_secs(20);
+    send(&mut forwarder, A, "192.0.2.1:4000", &rtp(77_777, 1), now);
+    let stats = forwarder.stats(1).unwrap();
+    let a = &stats.flows[0].sides[0];
+    assert_eq!(
+        (a.sources.len(), a.unfollowed, a.sources_replaced),
+        (4, 996, 1)
+    );
+    assert!(a.sources.iter().any(|source| source.ssrc == 77_777));
+}
+
+/// One step of the model: who sends what, or what control says.
+#[derive(Clone, Debug)]
+enum Step {
+    Send {
+        side: usize,
+        sender: usize,
+        ssrc: u32,
+        sequence: u16,
+    },
+    Reoffer {
+        side: usize,
+        signalled: usize,
+    },
+    Refresh,
+    Wait(u64),
+}
+
+/// Per side: 0 is the party's own address as it signals it first, 1 its other one (signalled by a re-INVITE), 2 and 3 belong
+/// to strangers.
+const SENDERS: [[&str; 4]; 2] = [
+    [
+        "192.0.2.1:4000",
+        "192.0.2.1:4400",
+        "203.0.113.1:4000",
+        "192.0.2.1:666",
+    ],
+    [
+        "192.0.2.2:5000",
+        "192.0.2.2:5500",
+        "203.0.113.2:5000",
+        "192.0.2.2:666",
+    ],
+];
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        // Few numbers, so that runs which continue one another are frequent.
+        12 => (0..2usize, 0..4usize, 0..1u32, 0..30u16)
+            .prop_map(|(side, sender, ssrc, sequence)| Step::Send { side, sender, ssrc, sequence }),
+        1 => (0..2usize, 0..2usize).prop_map(|(side, signalled)| Step::Reoffer { side, signalled }),
+        1 => Just(Step::Refresh),
+        1 => (1..100_000u64).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// With `Latching::Signalled` the model is simple: only the address signalled last is heard and spoken to.
+    #[test]
+    fn a_stranger_neither_hears_nor_speaks(steps in prop::collection::vec(step(), 1..200)) {
+        let mut forwarder = forwarder();
+        let mut plan = plan();
+        for side in &mut plan.flows[0].sides {
+            side.latching = Latching::Signalled;
+        }
+        let mut now = Time::ZERO;
+        let mut signalled = [0usize; 2];
+        forwarder.command(MediaCommand::Add(plan.clone()), now);
+        for step in steps {
+            match step {
+                Step::Send { side, sender, ssrc, sequence } => {
+                    let socket = [A, B][side];
+                    let verdict = send(&mut forwarder, socket, SENDERS[side][sender], &rtp(ssrc, sequence), now);
+                    let expected = if sender == signalled[side] {
+                        to([B, A][side], SENDERS[1 - side][signalled[1 - side]])
+                    } else {
+                        Verdict::Drop(DropReason::MediaStranger)
+                    };
+                    prop_assert_eq!(verdict, expected);
+                }
+                Step::Reoffer { side, signalled: new } => {
+                    signalled[side] = new;
+                    plan.flows[0].sides[side].signalled_rtp = Some(addr(SENDERS[side][new]));
+                    forwarder.command(MediaCommand::Update(plan.clone()), now);
+                }
+                Step::Refresh => forwarder.command(MediaCommand::Update(plan.clone()), now),
+                Step::Wait(ms) => now += Duration::from_millis(ms),
+            }
+        }
+    }
+
+    /// With learning, the model follows what was told: once locked, an address changes only to the signalled one or by a
+    /// re-offer, and packets pass only from the locked address.
+    #[test]
+    fn a_lock_holds(steps in prop::collection::vec(step(), 1..300)) {
+        let mut forwarder = forwarder();
+        let mut plan = plan();
+        let mut now = Time::ZERO;
+        let mut signalled = [0usize; 2];
+        let mut locked: [Option<SocketAddr>; 2] = [None; 2];
+        forwarder.command(MediaCommand::Add(plan.clone()), now);
+        for step in steps {
+            match step {
+                Step::Send { side, sender, ssrc, sequence } => {
+                    let source = addr(SENDERS[side][sender]);
+                    let verdict = send(&mut forwarder, [A, B][side], SENDERS[side][sender], &rtp(ssrc, sequence), now);
+                    for report in reports(&mut forwarder) {
+                        if let MediaEvent::Latched { side: at, component: Component::Rtp, address, .. } = report {
+                            prop_assert_eq!(usize::from(at), side);
+                            prop_assert_eq!(address, source, "locked to the sender of the packet");
+                            let own = addr(SENDERS[side][signalled[side]]);
+                            prop_assert!(locked[side].is_none() || address == own, "a stranger took a lock over");
+                            locked[side] = Some(address);
+                        }
+                    }
+                    let heard = locked[side] == Some(source);
+                    let other = locked[1 - side].unwrap_or(addr(SENDERS[1 - side][signalled[1 - side]]));
+                    match verdict {
+                        Verdict::Forward { socket, destination } => {
+                            prop_assert!(heard, "{} was heard", source);
+                            prop_assert_eq!((socket, destination), ([B, A][side], other));
+                        }
+                        Verdict::Drop(reason) => {
+                            prop_assert!(!heard);
+                            let expected = if locked[side].is_some() { DropReason::MediaStranger } else { DropReason::MediaLearning };
+                            prop_assert_eq!(reason, expected);
+                        }
+                        other => prop_assert!(false, "{:?}", other),
+                    }
+                }
+                Step::Reoffer { side, signalled: new } => {
+                    if signalled[side] != new {
+                        locked[side] = None;
+                    }
+                    signalled[side] = new;
+                    plan.flows[0].sides[side].signalled_rtp = Some(addr(SENDERS[side][new]));
+                    forwarder.command(MediaCommand::Update(plan.clone()), now);
+                }
+                Step::Refresh => forwarder.command(MediaCommand::Update(plan.clone()), now),
+                Step::Wait(ms) => now += Duration::from_millis(ms),
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_at_any_time(data in prop::collection::vec(any::<u8>(), 0..2000)) {
+        media::fuzz_forward(&data);
+    }
+}

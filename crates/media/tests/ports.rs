@@ -1,0 +1,102 @@
+//! The pool of ports: pairs, exhaustion, no leak, no reuse at once.
+
+use engine::Entropy;
+use media::ports::{EmptyRange, PortPool};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn pool(first: u16, last: u16, seed: u64) -> PortPool {
+    PortPool::new(ADDRESS, first, last, Entropy::from_number(seed)).unwrap()
+}
+
+#[test]
+fn whole_pairs_of_even_and_odd() {
+    let mut odd = pool(20_001, 20_008, 1);
+    assert_eq!(odd.capacity(), 3, "20002 to 20007");
+    let pairs: Vec<_> = std::iter::from_fn(|| odd.allocate()).collect();
+    let ports: BTreeSet<u16> = pairs.iter().map(|pair| pair.rtp().port()).collect();
+    assert_eq!(
+        ports.into_iter().collect::<Vec<_>>(),
+        [20_002, 20_004, 20_006]
+    );
+    assert!(
+        pairs
+            .iter()
+            .all(|pair| pair.rtcp().port() == pair.rtp().port() + 1)
+    );
+    assert_eq!((odd.exhausted(), odd.in_use(), odd.peak()), (1, 3, 3));
+    for pair in pairs {
+        odd.release(pair).unwrap();
+    }
+    assert_eq!(odd.in_use(), 0);
+    for (first, last) in [(7, 7), (7, 8), (9, 3), (0, 1)] {
+        let empty = PortPool::new(ADDRESS, first, last, Entropy::from_number(1));
+        assert_eq!(empty.err(), Some(EmptyRange), "{first} to {last}");
+    }
+    assert_eq!(pool(0, 65_535, 1).capacity(), 32_767);
+    let mut last = pool(65_534, 65_535, 1);
+    assert_eq!(last.allocate().unwrap().rtcp().port(), 65_535);
+}
+
+#[test]
+fn order_is_unpredictable_and_reuse_is_late() {
+    let order = |seed| {
+        let mut pool = pool(20_000, 20_199, seed);
+        std::iter::from_fn(|| pool.allocate().map(|pair| pair.rtp().port())).collect::<Vec<_>>()
+    };
+    assert_ne!(order(1), order(2));
+    assert_eq!(order(1), order(1));
+    let mut sorted = order(1);
+    sorted.sort_unstable();
+    assert_ne!(sorted, order(1));
+    let mut pool = pool(20_000, 20_199, 3);
+    for _ in 0..2000 {
+        let pair = pool.allocate().unwrap();
+        let port = pair.rtp().port();
+        pool.release(pair).unwrap();
+        let others: Vec<_> = (0..40).map(|_| pool.allocate().unwrap()).collect();
+        assert!(others.iter().all(|other| other.rtp().port() != port));
+        others
+            .into_iter()
+            .for_each(|other| pool.release(other).unwrap());
+    }
+}
+
+#[test]
+fn a_foreign_pair_is_handed_back() {
+    let mut mine = pool(20_000, 20_009, 1);
+    let mut other = pool(20_000, 20_009, 1);
+    let pair = other.allocate().unwrap();
+    let pair = mine.release(pair).unwrap_err();
+    assert_eq!(mine.in_use(), 0);
+    other.release(pair).unwrap();
+    let mut above = pool(30_000, 30_009, 1);
+    assert!(mine.release(above.allocate().unwrap()).is_err());
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_given_twice_and_nothing_leaks(steps in prop::collection::vec(any::<(bool, u8)>(), 0..400), seed: u64) {
+        let mut pool = pool(10_000, 10_063, seed);
+        let mut held = Vec::new();
+        for (take, which) in steps {
+            if take {
+                match pool.allocate() {
+                    Some(pair) => {
+                        prop_assert!(!held.contains(&pair));
+                        prop_assert!(pair.rtp().port() % 2 == 0);
+                        held.push(pair);
+                    }
+                    None => prop_assert_eq!(held.len(), 32),
+                }
+            } else if !held.is_empty() {
+                let pair = held.swap_remove(usize::from(which) % held.len());
+                prop_assert!(pool.release(pair).is_ok());
+            }
+            prop_assert_eq!(pool.in_use(), held.len());
+        }
+    }
+}
