@@ -4,6 +4,7 @@ mod made;
 
 use lab::analyse::{Analyser, Analysis, analyse_bytes};
 use made::*;
+use proptest::prelude::*;
 use std::net::{IpAddr, SocketAddr};
 use wire::capture::{PcapWriter, PcapngWriter};
 use wire::ethernet::LinkType;
@@ -633,4 +634,33 @@ fn no_capture_is_an_error_and_damage_is_stated() {
         other.errors,
         ["frames of link type 147, which is not read (50 times)"]
     );
+}
+
+proptest! {
+    #[test]
+    fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..1500)) {
+        lab::analyse::fuzz_capture(&data);
+    }
+
+    #[test]
+    fn damaged_captures_of_our_own(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut packets = clean(A, B);
+        packets.truncate(10);
+        let offer = sdp(addr(B), "0 101", "a=rtpmap:101 telephone-event/8000\r\n");
+        let text = sip("INVITE sip:bob@example.net SIP/2.0", "d", "1 INVITE", "", &offer);
+        packets.push((EPOCH, udp(addr(UA), addr(UB), text.as_bytes())));
+        packets.push((EPOCH, tcp(addr(UA), addr(UB), 1, 0x18, text.as_bytes())));
+        let mut file = file_of(LinkType::Ethernet, &packets, |packet| ethernet(&[(0x8100, 1)], packet));
+        for (at, byte) in damage {
+            // The file header stays, so that the damage is in the packets.
+            let at = 24 + at.index(file.len() - 24);
+            file[at] = byte;
+        }
+        lab::analyse::fuzz_capture(&file);
+        file.truncate(cut.index(file.len()));
+        lab::analyse::fuzz_capture(&file);
+    }
 }

@@ -58,6 +58,31 @@ fn jitter_examples() {
 }
 
 #[test]
+fn the_99th_percentile_is_close_to_the_sorted_one() {
+    let (mut jitter, mut samples) = (Jitter::new(), Vec::new());
+    let mut random = 12_345u64;
+    for at in 0..20_000u64 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let late = (random >> 40) % 15_000_000;
+        jitter.receive(Time(at * 20 * MS + late), at as u32 * 160, 8000);
+        if at > 0 {
+            samples.push(jitter.current());
+        }
+    }
+    samples.sort_by(f64::total_cmp);
+    let exact = samples[samples.len() * 99 / 100] / 1e6;
+    let summary = jitter.summary().unwrap();
+    assert!(
+        (summary.p99 - exact).abs() / exact < 0.03,
+        "{} for {exact}",
+        summary.p99
+    );
+    assert!(summary.mean < summary.p99 && summary.p99 < summary.max);
+}
+
+#[test]
 fn loss_duplicates_and_reordering_over_a_wrap() {
     let mut statistics = ReceiveStatistics::default();
     let order = [65_533u16, 65_534, 0, 65_535, 0, 1, 4, 3, 3];
