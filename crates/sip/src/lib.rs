@@ -1,2 +1,17 @@
 //! Transactions, dialogs, legs, registrations and server location, without IO or clock.
+//!
+//! [`Endpoint`] is a whole SIP element for many calls: transport layer (RFC 3261 section 18), transactions (section 17,
+//! RFC 6026), INVITE dialogs as *legs*, with reliable provisional responses (RFC 3262), UPDATE (RFC 3311), session timers
+//! (RFC 4028) and digest (RFC 3261 section 22). It speaks with its [`User`] by [`Indication`]s and takes commands.
 #![forbid(unsafe_code)]
+
+mod api;
+mod config;
+mod endpoint;
+
+pub use api::{
+    Body, Census, Content, Ending, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Local,
+    LocalId, Login, Outside, Prack, Refused, ServerTransaction, Target, TransactionId, User,
+};
+pub use config::{EndpointConfig, SessionConfig, TimerConfig};
+pub use endpoint::Endpoint;
