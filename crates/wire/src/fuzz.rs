@@ -1,5 +1,6 @@
 //! Everything that reads bytes from the network, called in one go: the fuzz targets and the property tests share it.
 
+use crate::sdp::{Direction, MediaRewrite, OriginRewrite, Rewrite, RtcpPort, Sdp, offer, rewrite};
 use crate::sip::{
     AuthParams, Edit, Frame, FrameLimits, HeaderId, Message, NameAddr, Response, StreamFramer, Uri,
     emit, percent_decode, unquote,
@@ -213,4 +214,101 @@ fn framed(data: &[u8]) {
         whole, single,
         "frames do not depend on how the stream was cut"
     );
+}
+
+/// Parses `data` as SDP, rewrites and answers it.
+///
+/// # Panics
+/// Where an invariant is broken: that is the finding.
+pub fn fuzz_sdp(data: &[u8]) {
+    let Ok(sdp) = Sdp::parse(data) else { return };
+    let lines: Vec<u8> = sdp.lines().flat_map(|line| line.raw.to_vec()).collect();
+    assert_eq!(lines, data, "every line is kept");
+    let mut same = Vec::new();
+    let nothing = Rewrite {
+        origin: None,
+        media: &[],
+        drop: None,
+    };
+    rewrite(&sdp, &nothing, &mut same);
+    assert_eq!(same, data, "without changes the bytes are those that came");
+    let _ = (
+        sdp.origin(),
+        sdp.groups().flat_map(|group| group.mids()).count(),
+    );
+    for media in sdp.media() {
+        let _ = (
+            media.rtp_address(),
+            media.rtcp_address(),
+            media.is_hold(),
+            media.codecs().count(),
+        );
+        let _ = (
+            media.ptime(),
+            media.mid(),
+            media.candidates().count(),
+            media.cryptos().count(),
+        );
+        let _ = (
+            media.fingerprint(),
+            media.setup(),
+            media.is_secure(),
+            media.is_rtp(),
+        );
+    }
+    anchored(&sdp);
+    let plan = offer::Plan {
+        username: "-",
+        session_id: 1,
+        version: 1,
+        address: std::net::Ipv4Addr::LOCALHOST.into(),
+        media: &[offer::MediaPlan {
+            kind: "audio",
+            port: 4000,
+            protocol: "RTP/AVP",
+            codecs: &sdp
+                .media()
+                .next()
+                .map_or(Vec::new(), |media| media.codecs().collect()),
+            direction: Direction::SendRecv,
+            ptime: Some(20),
+            extra: &[],
+        }],
+    };
+    let mut out = Vec::new();
+    offer::write_answer(&sdp, &plan, |_| {}, &mut out);
+    let answer = Sdp::parse(&out).expect("our answer is a description");
+    let matched = offer::match_answer(&sdp, &answer).expect("our answer fits its offer");
+    assert_eq!(matched.len(), sdp.media_count());
+}
+
+/// Every line anchored: all addresses are ours, no ICE is left.
+fn anchored(sdp: &Sdp<'_>) {
+    let address: std::net::SocketAddr = ([203, 0, 113, 9], 30_000).into();
+    let anchors = vec![MediaRewrite::anchor(address, RtcpPort::At(30_001)); sdp.media_count()];
+    let origin = OriginRewrite {
+        address: address.ip(),
+        username: Some(b"-"),
+        session_id: Some(7),
+        version: Some(8),
+    };
+    let mut out = Vec::new();
+    rewrite(
+        sdp,
+        &Rewrite {
+            origin: Some(origin),
+            media: &anchors,
+            drop: None,
+        },
+        &mut out,
+    );
+    let again = Sdp::parse(&out).expect("an anchored description is one");
+    assert_eq!(again.media_count(), sdp.media_count());
+    for (new, old) in again.media().zip(sdp.media()) {
+        assert_eq!(new.is_rejected(), old.is_rejected());
+        assert_eq!(new.candidates().count(), 0);
+        if let Some(found) = new.rtp_address() {
+            assert!(found.ip().is_unspecified() || found == address, "{found}");
+        }
+    }
 }

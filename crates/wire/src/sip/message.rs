@@ -2,6 +2,7 @@
 
 use super::ids::{HEADER_IDS, HeaderId, Method};
 use super::list::Values;
+pub(super) use crate::sip_text::number;
 use memchr::memchr;
 use smallvec::SmallVec;
 use std::fmt;
@@ -495,17 +496,6 @@ fn status_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
         version,
         status,
         reason,
-    })
-}
-
-/// A decimal number of digits only; `None` where it is none or beyond 64 bits.
-pub(super) fn number(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |number, digit| {
-        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        number.checked_mul(10)?.checked_add(u64::from(digit))
     })
 }
 
