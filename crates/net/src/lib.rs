@@ -1,1 +1,32 @@
-//! The driver over real sockets; the only owner of a clock and of unsafe.
+//! The driver over real sockets; the only owner of a clock and of `unsafe`.
+//!
+//! [`Driver`] runs one [`engine::Control`] with its [`engine::Forward`], or a plain [`engine::Engine`], over epoll,
+//! `recvmmsg` and `sendmmsg`. Around it stand what a program needs of the operating system: [`Clock`], [`entropy`],
+//! [`Signals`], CPU time, pinning, the kernel's own counters and the host's scheduling noise.
+
+mod batch;
+mod clock;
+mod config;
+mod counters;
+mod driver;
+mod machine;
+mod media;
+mod noise;
+mod plane;
+mod process;
+mod signals;
+mod socket;
+mod tcp;
+
+pub use clock::{Clock, entropy};
+pub use config::DriverConfig;
+pub use counters::Counters;
+pub use driver::{Driver, NoForward, Plain, Turn, run_engine};
+pub use machine::{KernelCounters, Machine, kernel_counters, machine};
+pub use media::Waker;
+pub use noise::{NoiseReport, NoiseSampler, host_noise};
+pub use process::{
+    open_files, pin, process_cpu, raise_open_files, realtime, resident_bytes, thread_cpu,
+    tight_timers,
+};
+pub use signals::Signals;

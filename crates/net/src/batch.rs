@@ -1,0 +1,364 @@
+//! Batches of datagrams: `recvmmsg` into fixed buffers, `sendmmsg` from a fixed arena or straight from a receive buffer.
+
+use libc::{c_int, c_uint, c_void};
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Datagrams per system call.
+pub(crate) const BATCH: usize = 64;
+const CONTROL: usize = 8;
+
+/// Receive buffers and the headers that describe them to the kernel.
+pub(crate) struct Receiver {
+    headers: Vec<libc::mmsghdr>,
+    // Owned here and reached by the kernel through the pointers in `headers`; none of them is ever resized.
+    _iovecs: Vec<libc::iovec>,
+    names: Vec<libc::sockaddr_storage>,
+    controls: Vec<[u64; CONTROL]>,
+    bytes: Vec<u8>,
+    stride: usize,
+    size: usize,
+    used: usize,
+    with_control: bool,
+}
+
+// SAFETY: the raw pointers in `headers` and `_iovecs` lead only into the other vectors of the same value, which move with it.
+unsafe impl Send for Receiver {}
+
+/// A datagram of the batch.
+pub(crate) struct Received<'a> {
+    pub(crate) source: SocketAddr,
+    pub(crate) bytes: &'a mut [u8],
+    /// It was longer than the buffer.
+    pub(crate) truncated: bool,
+    /// CLOCK_REALTIME nanoseconds at which the kernel took it in.
+    pub(crate) stamp: Option<u64>,
+}
+
+impl Receiver {
+    /// Buffers for datagrams of up to `size` bytes. `with_control` makes room for time stamps.
+    pub(crate) fn new(size: usize, with_control: bool) -> Receiver {
+        // An odd number of cache lines apart, so that the buffers do not all fall into the same cache sets.
+        let stride = (size.div_ceil(64) | 1) * 64;
+        let mut bytes = vec![0; stride * BATCH];
+        let mut iovecs = Vec::with_capacity(BATCH);
+        for i in 0..BATCH {
+            iovecs.push(libc::iovec {
+                iov_base: bytes[i * stride..].as_mut_ptr().cast(),
+                iov_len: size,
+            });
+        }
+        // SAFETY: these are plain C structures for which all zero bytes are a valid value.
+        let mut names: Vec<libc::sockaddr_storage> = vec![unsafe { zeroed() }; BATCH];
+        let mut controls = vec![[0; CONTROL]; BATCH];
+        // SAFETY: as above.
+        let mut headers: Vec<libc::mmsghdr> = vec![unsafe { zeroed() }; BATCH];
+        for (i, header) in headers.iter_mut().enumerate() {
+            header.msg_hdr.msg_name = (&raw mut names[i]).cast();
+            header.msg_hdr.msg_iov = &raw mut iovecs[i];
+            header.msg_hdr.msg_iovlen = 1;
+            if with_control {
+                header.msg_hdr.msg_control = (&raw mut controls[i]).cast();
+            }
+        }
+        Receiver {
+            headers,
+            _iovecs: iovecs,
+            names,
+            controls,
+            bytes,
+            stride,
+            size,
+            used: BATCH,
+            with_control,
+        }
+    }
+
+    /// Takes what waits on `fd`, at most [`BATCH`] datagrams. `Ok(0)` where nothing waits.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        for header in &mut self.headers[..self.used] {
+            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+            header.msg_hdr.msg_controllen = if self.with_control { CONTROL * 8 } else { 0 };
+            header.msg_hdr.msg_flags = 0;
+            header.msg_len = 0;
+        }
+        // SAFETY: every header points to a name, a control buffer and an iovec of this value, whose lengths it states.
+        let n = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                BATCH as c_uint,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        if n < 0 {
+            self.used = 1;
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(0),
+                _ => Err(error),
+            };
+        }
+        // The header after the last one taken may have been touched by the attempt that found the queue empty.
+        self.used = (n as usize + 1).min(BATCH);
+        Ok(n as usize)
+    }
+
+    /// The datagram `index` of the last batch; `None` where its sender's address has no known form.
+    pub(crate) fn get(&mut self, index: usize) -> Option<Received<'_>> {
+        let header = self.headers.get(index)?;
+        let source = read_address(self.names.get(index)?)?;
+        let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        let stamp = if self.with_control {
+            stamp_of(&header.msg_hdr, &self.controls)
+        } else {
+            None
+        };
+        let length = (header.msg_len as usize).min(self.size);
+        let start = index * self.stride;
+        let bytes = self.bytes.get_mut(start..start + length)?;
+        Some(Received {
+            source,
+            bytes,
+            truncated,
+            stamp,
+        })
+    }
+}
+
+/// The kernel's time stamp among the control messages.
+fn stamp_of(header: &libc::msghdr, _alive: &[[u64; CONTROL]]) -> Option<u64> {
+    // SAFETY: the kernel filled msg_control (alive: the vector is lent beside) and set msg_controllen to what it wrote; the
+    // CMSG functions walk inside these bounds.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while !message.is_null() {
+            if (*message).cmsg_level == libc::SOL_SOCKET
+                && (*message).cmsg_type == libc::SCM_TIMESTAMPNS
+                && (*message).cmsg_len as usize
+                    >= libc::CMSG_LEN(size_of::<libc::timespec>() as u32) as usize
+            {
+                let time = libc::CMSG_DATA(message)
+                    .cast::<libc::timespec>()
+                    .read_unaligned();
+                return Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    None
+}
+
+fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let base: *const libc::sockaddr_storage = storage;
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: sockaddr_storage is large and aligned enough for every socket address; the family says which it is.
+            let v4 = unsafe { &*base.cast::<libc::sockaddr_in>() };
+            Some(SocketAddr::V4(SocketAddrV4::new(
+                Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)),
+                u16::from_be(v4.sin_port),
+            )))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*base.cast::<libc::sockaddr_in6>() };
+            Some(SocketAddr::V6(SocketAddrV6::new(
+                Ipv6Addr::from(v6.sin6_addr.s6_addr),
+                u16::from_be(v6.sin6_port),
+                0,
+                // The scope matters for link-local addresses alone; elsewhere it would make equal addresses differ.
+                if v6.sin6_addr.s6_addr[..2] == [0xfe, 0x80] {
+                    v6.sin6_scope_id
+                } else {
+                    0
+                },
+            )))
+        }
+        _ => None,
+    }
+}
+
+/// Writes `address` in the kernel's form and gives its length.
+pub(crate) fn write_address(address: SocketAddr, storage: &mut libc::sockaddr_storage) -> u32 {
+    let base: *mut libc::sockaddr_storage = storage;
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            // SAFETY: sockaddr_storage is large and aligned enough for sockaddr_in, which has no invalid values.
+            let v4 = unsafe { &mut *base.cast::<libc::sockaddr_in>() };
+            v4.sin_family = libc::AF_INET as u16;
+            v4.sin_port = address.port().to_be();
+            v4.sin_addr.s_addr = u32::from(ip).to_be();
+            size_of::<libc::sockaddr_in>() as u32
+        }
+        IpAddr::V6(ip) => {
+            // SAFETY: as above, for sockaddr_in6.
+            let v6 = unsafe { &mut *base.cast::<libc::sockaddr_in6>() };
+            v6.sin6_family = libc::AF_INET6 as u16;
+            v6.sin6_port = address.port().to_be();
+            v6.sin6_flowinfo = 0;
+            v6.sin6_addr.s6_addr = ip.octets();
+            v6.sin6_scope_id = match address {
+                SocketAddr::V6(full) => full.scope_id(),
+                SocketAddr::V4(_) => 0,
+            };
+            size_of::<libc::sockaddr_in6>() as u32
+        }
+    }
+}
+
+/// Headers for the datagrams of one socket on their way out.
+pub(crate) struct Sender {
+    headers: Vec<libc::mmsghdr>,
+    iovecs: Vec<libc::iovec>,
+    names: Vec<libc::sockaddr_storage>,
+    count: usize,
+}
+
+// SAFETY: the raw pointers lead only into the value's own vectors and, between `push` and `send`, to payloads of which the
+// caller of `push` promises that they stay.
+unsafe impl Send for Sender {}
+
+/// What became of a batch.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) calls: usize,
+    pub(crate) sent: usize,
+    pub(crate) failed: usize,
+}
+
+impl Sender {
+    pub(crate) fn new() -> Sender {
+        // SAFETY: plain C structures for which all zero bytes are a valid value.
+        let (headers, names): (Vec<libc::mmsghdr>, Vec<libc::sockaddr_storage>) =
+            unsafe { (vec![zeroed(); BATCH], vec![zeroed(); BATCH]) };
+        let empty = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        let mut sender = Sender {
+            headers,
+            iovecs: vec![empty; BATCH],
+            names,
+            count: 0,
+        };
+        for i in 0..BATCH {
+            let header = &mut sender.headers[i].msg_hdr;
+            header.msg_name = (&raw mut sender.names[i]).cast();
+            header.msg_iov = &raw mut sender.iovecs[i];
+            header.msg_iovlen = 1;
+        }
+        sender
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == BATCH
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds a datagram; there must be room.
+    ///
+    /// # Safety
+    /// `bytes` to `bytes + length` must stay readable until the next [`Sender::send`] has returned.
+    pub(crate) unsafe fn push(&mut self, destination: SocketAddr, bytes: *const u8, length: usize) {
+        let i = self.count;
+        self.headers[i].msg_hdr.msg_namelen = write_address(destination, &mut self.names[i]);
+        self.iovecs[i] = libc::iovec {
+            iov_base: bytes.cast_mut().cast::<c_void>(),
+            iov_len: length,
+        };
+        self.count += 1;
+    }
+
+    /// Sends all that was pushed. One that the kernel refuses is left out and counted; the others go.
+    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> Sent {
+        let mut result = Sent::default();
+        let mut from = 0;
+        let mut waited = false;
+        // A pending error of the socket (an ICMP message) is told once, in place of a send that did not take place.
+        let mut retried = usize::MAX;
+        while from < self.count {
+            result.calls += 1;
+            match self.send_from(fd, from) {
+                Ok(n) => {
+                    from += n;
+                    result.sent += n;
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN | libc::ENOBUFS) if !waited => {
+                        waited = true;
+                        wait_writable(fd);
+                    }
+                    Some(libc::EAGAIN | libc::ENOBUFS) => {
+                        // The socket's buffer is full and stays so: what is left of this batch is lost, as in a full router.
+                        result.failed += self.count - from;
+                        break;
+                    }
+                    Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH)
+                        if retried != from =>
+                    {
+                        retried = from;
+                    }
+                    _ => {
+                        result.failed += 1;
+                        from += 1;
+                    }
+                },
+            }
+        }
+        self.count = 0;
+        result
+    }
+
+    fn send_from(&mut self, fd: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
+        let n = if self.count - from == 1 {
+            let header = &self.headers[from].msg_hdr;
+            let iovec = &self.iovecs[from];
+            // SAFETY: the name lies in `names`; the payload is readable by the promise given to `push`.
+            let n = unsafe {
+                libc::sendto(
+                    fd.as_raw_fd(),
+                    iovec.iov_base,
+                    iovec.iov_len,
+                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                    header.msg_name.cast(),
+                    header.msg_namelen,
+                )
+            };
+            if n < 0 { -1 } else { 1 }
+        } else {
+            // SAFETY: the headers `from..count` point to names and iovecs of this value and to payloads as promised.
+            unsafe {
+                libc::sendmmsg(
+                    fd.as_raw_fd(),
+                    self.headers.as_mut_ptr().add(from),
+                    (self.count - from) as c_uint,
+                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                )
+            }
+        };
+        if n < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(n as usize)
+        }
+    }
+}
+
+/// Gives a full send buffer one millisecond to drain.
+fn wait_writable(fd: BorrowedFd<'_>) {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one pollfd, which lives through the call. The outcome does not matter: the send is tried again and tells.
+    unsafe { libc::poll(&raw mut poll, 1, 1) };
+}

@@ -1,0 +1,82 @@
+//! The clock of a run, and randomness from the operating system.
+
+use engine::{Entropy, Time};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(crate) fn nanos(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    (time.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec as u64)
+}
+
+/// Engine time of a run: monotonic nanoseconds since the clock was made, with the wall-clock time of that moment beside
+/// it, so that logs and captures can be dated. Copies share the start; use one clock for all that runs together.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: u64,
+    wall: u64,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock::new()
+    }
+}
+
+impl Clock {
+    /// A clock that starts now at [`Time::ZERO`].
+    pub fn new() -> Clock {
+        Clock {
+            start: nanos(ClockId::Monotonic),
+            wall: nanos(ClockId::Realtime),
+        }
+    }
+
+    /// Nanoseconds since the start; never runs backwards, not moved by changes of the wall clock.
+    pub fn now(&self) -> Time {
+        Time(nanos(ClockId::Monotonic).saturating_sub(self.start))
+    }
+
+    /// The wall-clock time of `time`, counted from the anchor taken at the start.
+    pub fn wall(&self, time: Time) -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(self.wall.saturating_add(time.0))
+    }
+
+    /// Nanoseconds since 1970 (UTC) at `time`.
+    pub fn unix_nanos(&self, time: Time) -> u64 {
+        self.wall.saturating_add(time.0)
+    }
+
+    /// Waits until `time`: sleeps where it is far, spins for the last `spin`.
+    pub fn sleep_until(&self, time: Time, spin: Duration) {
+        loop {
+            let left = time.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            if left > spin {
+                std::thread::sleep(left - spin);
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// A generator seeded by the operating system's `getrandom`.
+///
+/// # Errors
+/// Where the system gives no randomness (a kernel without `getrandom`, or a sandbox that forbids it).
+pub fn entropy() -> io::Result<Entropy> {
+    let mut seed = [0; 32];
+    let mut filled = 0;
+    while filled < seed.len() {
+        filled += rustix::io::retry_on_intr(|| {
+            rustix::rand::getrandom(&mut seed[filled..], rustix::rand::GetRandomFlags::empty())
+        })?;
+    }
+    Ok(Entropy::from_seed(seed))
+}

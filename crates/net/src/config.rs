@@ -1,0 +1,81 @@
+//! What a driver can be told.
+
+use std::time::Duration;
+
+/// Settings of a [`crate::Driver`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverConfig {
+    /// Run the forwarder and its media sockets on a thread of their own.
+    pub media_thread: bool,
+    /// CPU to which the thread that calls [`crate::Driver::turn`] is pinned at its first turn.
+    pub pin: Option<usize>,
+    /// CPU to which the media thread is pinned.
+    pub media_pin: Option<usize>,
+    /// SCHED_FIFO priority (1 to 99) of the driver's threads; an error at the first turn where that is not allowed.
+    pub realtime: Option<u32>,
+    /// Busy-poll instead of sleeping where a deadline is nearer than this: a generator's lateness stays tiny, at the price
+    /// of CPU time. Zero: always sleep.
+    pub spin: Duration,
+    /// Ask the kernel when it took in each datagram (SO_TIMESTAMPNS) and give that as `arrived`; else `arrived` is the time
+    /// of the batch.
+    pub receive_timestamps: bool,
+    /// Largest datagram taken on a signalling socket, bytes; larger ones are counted as `sip_too_large`.
+    pub signalling_datagram: usize,
+    /// Largest datagram taken on a media socket, bytes; larger ones are counted as `media_too_large`.
+    pub media_datagram: usize,
+    /// Receive and send buffer asked of the kernel for each signalling socket, bytes.
+    pub signalling_buffer: usize,
+    /// Receive and send buffer asked of the kernel for each media socket, bytes.
+    pub media_buffer: usize,
+    /// Differentiated services code point (RFC 2474; 0 to 63) of signalling, TCP included.
+    pub signalling_dscp: u8,
+    /// Differentiated services code point of media.
+    pub media_dscp: u8,
+    /// Stream connections at a time, both directions; further ones are refused.
+    pub connections: usize,
+    /// Accepted stream connections at a time from one source address.
+    pub connections_per_source: usize,
+    /// Bytes that may wait for a slow reader on one connection; more, and it is closed with
+    /// [`engine::CloseWhy::Backpressure`].
+    pub stream_buffer: usize,
+    /// How long a connection may take to be opened.
+    pub connect_timeout: Duration,
+    /// How long a closed connection may take to send what is left and to see the peer's end.
+    pub linger: Duration,
+    /// Idle time after which TCP asks whether the peer is still there.
+    pub keepalive: Duration,
+    /// Datagrams taken from one socket before the others have their turn.
+    pub datagram_budget: usize,
+    /// Bytes read from one connection before the others have their turn.
+    pub stream_budget: usize,
+    /// Events kept until the program takes them with [`crate::Driver::next_event`]; later ones are counted as lost.
+    pub events: usize,
+}
+
+impl Default for DriverConfig {
+    fn default() -> Self {
+        DriverConfig {
+            media_thread: false,
+            pin: None,
+            media_pin: None,
+            realtime: None,
+            spin: Duration::ZERO,
+            receive_timestamps: false,
+            signalling_datagram: 65_535,
+            media_datagram: 2_048,
+            signalling_buffer: 8 << 20,
+            media_buffer: 512 << 10,
+            signalling_dscp: 0,
+            media_dscp: 0,
+            connections: 10_000,
+            connections_per_source: 1_000,
+            stream_buffer: 512 << 10,
+            connect_timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(5),
+            keepalive: Duration::from_secs(60),
+            datagram_budget: 256,
+            stream_budget: 256 << 10,
+            events: 65_536,
+        }
+    }
+}

@@ -1,0 +1,775 @@
+//! The driver: one control plane, with its forwarder on the same thread or on its own.
+
+use crate::batch::{BATCH, Receiver};
+use crate::clock::Clock;
+use crate::config::DriverConfig;
+use crate::counters::{Counters, Shared};
+use crate::media::{FromMedia, MediaThread, Waker};
+use crate::plane::{Plane, Token, arrived};
+use crate::tcp::{Pending, ReadOutcome, Streams};
+use crate::{process, socket};
+use engine::{
+    Control, Datagram, Deadline, DropReason, Engine, Event, Forward, HashKey, Input, Output,
+    Packet, SocketId, SocketKind, Time, Verdict,
+};
+use rustix::event::epoll::EventFlags;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Longest wait where nothing is due.
+const IDLE: Duration = Duration::from_secs(3_600);
+/// Timeouts given to an engine in one turn: one that always has another is thereby told apart from one that is late.
+const TIMEOUTS_PER_TURN: usize = 64;
+/// Answers to outputs (opened, connected, closed) given in one turn.
+const ANSWERS_PER_TURN: usize = 16_384;
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Inputs given to control, timeouts included. Packets that the forwarder dealt with are not among them.
+    pub inputs: usize,
+    /// Sockets that had something.
+    pub ready: usize,
+}
+
+/// The forwarder of a driver that has none: media datagrams then go to the engine itself.
+#[derive(Debug)]
+pub enum NoForward {}
+
+impl Forward for NoForward {
+    type Command = Infallible;
+    type Report = Infallible;
+    fn command(&mut self, command: Infallible, _now: Time) {
+        match command {}
+    }
+    fn forward(&mut self, _packet: &mut Packet<'_>, _now: Time) -> Verdict {
+        match *self {}
+    }
+    fn timeout(&mut self, _now: Time) {
+        match *self {}
+    }
+    fn next_report(&mut self) -> Option<Infallible> {
+        match *self {}
+    }
+    fn next_deadline(&self) -> Option<Deadline> {
+        match *self {}
+    }
+}
+
+/// A plain engine, lent, as a control plane that commands nothing.
+#[derive(Debug)]
+pub struct Plain<'e, E>(pub &'e mut E);
+
+impl<E: Engine> Engine for Plain<'_, E> {
+    fn handle(&mut self, input: Input<'_>, now: Time) {
+        self.0.handle(input, now);
+    }
+    fn next_output(&mut self) -> Option<Output<'_>> {
+        self.0.next_output()
+    }
+    fn next_deadline(&self) -> Option<Deadline> {
+        self.0.next_deadline()
+    }
+}
+
+impl<E: Engine> Control for Plain<'_, E> {
+    type Command = Infallible;
+    type Report = Infallible;
+    fn next_command(&mut self) -> Option<Infallible> {
+        None
+    }
+    fn report(&mut self, report: Infallible, _now: Time) {
+        match report {}
+    }
+}
+
+enum Media<F: Forward> {
+    /// The engine itself takes the media.
+    None,
+    Here(F),
+    There(MediaThread<F>),
+}
+
+/// Runs one control plane over the kernel's sockets. For each connection number the engine is told exactly one
+/// [`Input::Closed`], whoever ended it; bytes given to it before are still sent where the peer takes them.
+pub struct Driver<F: Forward = NoForward> {
+    config: DriverConfig,
+    clock: Clock,
+    plane: Plane,
+    streams: Streams,
+    media: Media<F>,
+    signalling_buffers: Option<Receiver>,
+    media_buffers: Option<Receiver>,
+    stream_buffer: Vec<u8>,
+    events: VecDeque<Event>,
+    waker: Waker,
+    settled: bool,
+    inputs: usize,
+}
+
+impl<F: Forward> std::fmt::Debug for Driver<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Driver<NoForward> {
+    /// A driver for plain engines, see [`Driver::turn_engine`].
+    ///
+    /// # Errors
+    /// Where the system gives no epoll set, eventfd or randomness. `media_thread` is refused: there is no forwarder.
+    pub fn plain(config: DriverConfig, clock: Clock) -> io::Result<Driver<NoForward>> {
+        if config.media_thread {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a media thread needs a forwarder",
+            ));
+        }
+        Driver::build(config, clock, Media::None, Waker::new()?)
+    }
+
+    /// A [`Driver::turn`] of a plain engine.
+    ///
+    /// # Errors
+    /// As [`Driver::turn`].
+    pub fn turn_engine<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        max_wait: Duration,
+    ) -> io::Result<Turn> {
+        self.turn(&mut Plain(engine), max_wait)
+    }
+}
+
+/// Runs a plain engine until `stop` is set (looked at every 100 ms at least, and after each turn). Its events are given to
+/// `events`.
+///
+/// # Errors
+/// As [`Driver::turn`].
+pub fn run_engine<E: Engine>(
+    engine: &mut E,
+    config: DriverConfig,
+    clock: Clock,
+    stop: &AtomicBool,
+    mut events: impl FnMut(Event),
+) -> io::Result<Counters> {
+    let mut driver = Driver::plain(config, clock)?;
+    while !stop.load(Ordering::Acquire) {
+        driver.turn_engine(engine, Duration::from_millis(100))?;
+        while let Some(event) = driver.next_event() {
+            events(event);
+        }
+    }
+    Ok(driver.counters())
+}
+
+impl<F: Forward + Send + 'static> Driver<F> {
+    /// A driver for a control plane with its forwarder, which moves to a thread of its own where `config.media_thread`
+    /// says so.
+    ///
+    /// # Errors
+    /// Where the system gives no epoll set, eventfd, thread or randomness.
+    pub fn new(config: DriverConfig, clock: Clock, forwarder: F) -> io::Result<Driver<F>> {
+        let waker = Waker::new()?;
+        let media = if config.media_thread {
+            Media::There(MediaThread::start(
+                forwarder,
+                &config,
+                clock,
+                waker.clone(),
+            )?)
+        } else {
+            Media::Here(forwarder)
+        };
+        Driver::build(config, clock, media, waker)
+    }
+}
+
+impl<F: Forward> Driver<F> {
+    fn build(
+        config: DriverConfig,
+        clock: Clock,
+        media: Media<F>,
+        waker: Waker,
+    ) -> io::Result<Driver<F>> {
+        let plane = Plane::new(config.receive_timestamps)?;
+        waker.watch(&plane)?;
+        let streams = Streams::new(&config, HashKey::new(&mut crate::entropy()?))?;
+        Ok(Driver {
+            signalling_buffers: Some(Receiver::new(
+                config.signalling_datagram,
+                config.receive_timestamps,
+            )),
+            media_buffers: Some(Receiver::new(
+                config.media_datagram,
+                config.receive_timestamps,
+            )),
+            stream_buffer: vec![0; 64 << 10],
+            events: VecDeque::with_capacity(64),
+            settled: false,
+            inputs: 0,
+            config,
+            clock,
+            plane,
+            streams,
+            media,
+            waker,
+        })
+    }
+
+    /// The clock of this run.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Wakes this driver out of its wait, from another thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// The oldest event that was not taken yet. Take them all after each turn.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Figures since the start, the media thread's included.
+    pub fn counters(&self) -> Counters {
+        let mut total = Counters::default();
+        self.plane.shared.add_to(&mut total);
+        if let Media::There(thread) = &self.media {
+            thread.shared().add_to(&mut total);
+        }
+        total
+    }
+
+    /// Stream connections that exist, those that are being closed included.
+    pub fn connections(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Datagrams that the kernel dropped at the sockets that are open now. One system call per socket.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn kernel_drops(&self) -> io::Result<u64> {
+        self.plane.kernel_drops()
+    }
+
+    /// CPU time of the media thread, where there is one.
+    pub fn media_cpu(&self) -> Option<Duration> {
+        match &self.media {
+            Media::There(thread) => thread.cpu(),
+            _ => None,
+        }
+    }
+
+    /// The forwarder, where it runs on this thread.
+    pub fn forwarder(&mut self) -> Option<&mut F> {
+        match &mut self.media {
+            Media::Here(forwarder) => Some(forwarder),
+            _ => None,
+        }
+    }
+
+    /// One turn: hands over what the engine has to say, sends it, waits until something happens (at most `max_wait`, and
+    /// not beyond a deadline), deals with all of it and sends the answers. What the program itself told the engine
+    /// between two turns is carried out first.
+    ///
+    /// # Errors
+    /// Where the driver can no longer work: epoll fails, the media thread has ended, a wanted pinning or priority is
+    /// refused. Errors of single sockets and peers are not among them.
+    pub fn turn<C>(&mut self, control: &mut C, max_wait: Duration) -> io::Result<Turn>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        self.settle_thread()?;
+        self.inputs = 0;
+        let now = self.clock.now();
+        self.answer(control, now)?;
+        self.flush()?;
+        let limit = self.limit(control, max_wait)?;
+        let ready = self.plane.wait(limit)?;
+        self.waker.awake();
+        let mut now = self.clock.now();
+        for i in 0..ready {
+            let Some((token, flags)) = self.plane.event(i) else {
+                continue;
+            };
+            now = self.serve(control, token, flags, now)?;
+        }
+        self.media_reports(control, now)?;
+        self.timeouts(control, now)?;
+        self.answer(control, now)?;
+        self.flush()?;
+        Ok(Turn {
+            inputs: self.inputs,
+            ready,
+        })
+    }
+
+    fn settle_thread(&mut self) -> io::Result<()> {
+        if !self.settled {
+            process::tight_timers()?;
+            if let Some(cpu) = self.config.pin {
+                process::pin(cpu)?;
+            }
+            if let Some(priority) = self.config.realtime {
+                process::realtime(priority)?;
+            }
+            self.settled = true;
+        }
+        Ok(())
+    }
+
+    /// How long to wait: to the next deadline of any part, none at all where there is still something to do.
+    fn limit<C: Control>(&mut self, control: &C, max_wait: Duration) -> io::Result<Duration> {
+        let mut next = control.next_deadline().map(|deadline| deadline.at);
+        let mut earlier = |at: Option<Time>| {
+            next = match (next, at) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            }
+        };
+        earlier(self.streams.next_deadline());
+        if let Media::Here(forwarder) = &self.media {
+            earlier(forwarder.next_deadline().map(|deadline| deadline.at));
+        }
+        if !self.streams.pending.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let now = self.clock.now();
+        let mut limit = next.map_or(IDLE, |at| at.since(now)).min(max_wait);
+        if next.is_some() && limit < max_wait {
+            limit = limit.saturating_sub(self.config.spin);
+        }
+        if let Media::There(thread) = &mut self.media {
+            if thread.is_behind() {
+                limit = limit.min(Duration::from_millis(1));
+            }
+            self.waker.about_to_sleep();
+            if thread.poll()? {
+                limit = Duration::ZERO;
+            }
+        }
+        Ok(limit)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.plane.flush();
+        self.streams.flush(&self.plane);
+        if let Media::There(thread) = &mut self.media {
+            thread.flush()?;
+        }
+        Ok(())
+    }
+
+    fn serve<C>(
+        &mut self,
+        control: &mut C,
+        token: Token,
+        flags: EventFlags,
+        now: Time,
+    ) -> io::Result<Time>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        match token {
+            Token::Wake => self.waker.clear(),
+            Token::Udp(index) => return self.receive(control, index, now),
+            Token::Listener(index) => {
+                self.streams.accept(&self.plane, index, &self.config, now);
+                self.answer(control, now)?;
+            }
+            Token::Stream { index, generation } => {
+                if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
+                    self.streams.writable(&self.plane, index, generation);
+                    self.answer(control, now)?;
+                }
+                if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                    self.read(control, index, generation, now)?;
+                }
+            }
+        }
+        Ok(now)
+    }
+
+    fn receive<C>(&mut self, control: &mut C, index: u32, mut now: Time) -> io::Result<Time>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let mut budget = self.config.datagram_budget;
+        while let Some((id, media)) = self.plane.socket(index) {
+            let buffers = if media {
+                &mut self.media_buffers
+            } else {
+                &mut self.signalling_buffers
+            };
+            // Taken out for the time of the batch, because handling it borrows the driver.
+            let Some(mut receiver) = buffers.take() else {
+                break;
+            };
+            let n = self.plane.receive(index, &mut receiver);
+            let done = self.batch(control, &mut receiver, n, id, media, now);
+            if media {
+                self.media_buffers = Some(receiver);
+            } else {
+                self.signalling_buffers = Some(receiver);
+            }
+            done?;
+            budget = budget.saturating_sub(n);
+            if n < BATCH || budget == 0 {
+                break;
+            }
+            now = self.clock.now();
+        }
+        Ok(now)
+    }
+
+    fn batch<C>(
+        &mut self,
+        control: &mut C,
+        receiver: &mut Receiver,
+        n: usize,
+        id: SocketId,
+        media: bool,
+        now: Time,
+    ) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        if media && let Media::Here(forwarder) = &mut self.media {
+            self.plane.forward_batch(receiver, n, id, forwarder, now);
+            let punted = std::mem::take(&mut self.plane.punted);
+            for &i in &punted {
+                self.datagram(control, receiver, i, id, media, now)?;
+            }
+            self.plane.punted = punted;
+            return self.drain(control, now);
+        }
+        self.plane.shared.datagrams_in.add(n);
+        for i in 0..n {
+            let bytes = self.datagram(control, receiver, i, id, media, now)?;
+            self.plane.shared.bytes_in.add(bytes);
+        }
+        Ok(())
+    }
+
+    /// Gives one datagram of a batch to control; tells its length.
+    fn datagram<C>(
+        &mut self,
+        control: &mut C,
+        receiver: &mut Receiver,
+        index: usize,
+        socket: SocketId,
+        media: bool,
+        now: Time,
+    ) -> io::Result<usize>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let wall = self.plane.wall();
+        let Some(received) = receiver.get(index) else {
+            return Ok(0);
+        };
+        let length = received.bytes.len();
+        if received.truncated {
+            self.plane.shared.drop_one(if media {
+                DropReason::MediaTooLarge
+            } else {
+                DropReason::SipTooLarge
+            });
+            return Ok(length);
+        }
+        let datagram = Datagram {
+            socket,
+            source: received.source,
+            arrived: arrived(now, wall, received.stamp),
+            bytes: received.bytes,
+        };
+        self.input(control, Input::Datagram(datagram), now)?;
+        Ok(length)
+    }
+
+    fn read<C>(&mut self, control: &mut C, index: u32, generation: u32, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let mut buffer = std::mem::take(&mut self.stream_buffer);
+        let mut budget = self.config.stream_budget;
+        let mut result = Ok(());
+        while budget > 0 {
+            let outcome = self.streams.read(
+                &self.plane,
+                index,
+                generation,
+                &mut buffer,
+                &self.config,
+                now,
+            );
+            let ReadOutcome::Data(connection, n) = outcome else {
+                break;
+            };
+            let bytes = &buffer[..n];
+            result = self.input(control, Input::Stream { connection, bytes }, now);
+            budget = budget.saturating_sub(n);
+            // A read that does not fill the buffer has emptied the socket.
+            if result.is_err() || n < buffer.len() {
+                break;
+            }
+        }
+        self.stream_buffer = buffer;
+        result?;
+        self.answer(control, now)
+    }
+
+    /// One input, and all that follows from it at once.
+    fn input<C>(&mut self, control: &mut C, input: Input<'_>, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        self.inputs += 1;
+        control.handle(input, now);
+        self.drain(control, now)
+    }
+
+    /// Carries out outputs and commands, and gives the reports of a forwarder on this thread.
+    fn drain<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        loop {
+            while let Some(output) = control.next_output() {
+                self.perform(output, now)?;
+            }
+            match &mut self.media {
+                Media::None => return Ok(()),
+                Media::There(thread) => {
+                    while thread.has_room()
+                        && let Some(command) = control.next_command()
+                    {
+                        thread.command(command);
+                    }
+                    return Ok(());
+                }
+                Media::Here(forwarder) => {
+                    while let Some(command) = control.next_command() {
+                        forwarder.command(command, now);
+                    }
+                    self.plane.packets_of(forwarder);
+                    match forwarder.next_report() {
+                        Some(report) => control.report(report, now),
+                        None => return Ok(()),
+                    }
+                }
+            }
+        }
+    }
+
+    fn perform(&mut self, output: Output<'_>, now: Time) -> io::Result<()> {
+        match output {
+            Output::Datagram {
+                socket,
+                destination,
+                bytes,
+            } => self.plane.queue(socket, destination, bytes),
+            Output::Stream { connection, bytes } => {
+                self.streams
+                    .send(&self.plane, connection, bytes, &self.config);
+            }
+            Output::Open {
+                socket,
+                kind,
+                local,
+            } => self.open(socket, kind, local)?,
+            Output::Shut { socket } => self.shut(socket),
+            Output::Connect {
+                connection,
+                local,
+                remote,
+            } => {
+                self.streams
+                    .connect(&self.plane, connection, local, remote, &self.config, now);
+            }
+            Output::Close { connection } => {
+                self.streams
+                    .close(&self.plane, connection, &self.config, now);
+            }
+            Output::Event(event) => {
+                if self.events.len() < self.config.events {
+                    self.events.push_back(event);
+                } else {
+                    self.plane.shared.events_lost.add(1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, id: SocketId, kind: SocketKind, local: SocketAddr) -> io::Result<()> {
+        let mut opened = self.try_open(id, kind, local);
+        if let Err(error) = &opened
+            && error.kind() == io::ErrorKind::AddrInUse
+            && let Media::There(thread) = &mut self.media
+            && thread.settle(&self.clock)?
+        {
+            // The port was one of ours that the media thread had not let go of yet.
+            opened = self.try_open(id, kind, local);
+        }
+        self.streams.pending.push_back(match opened {
+            Ok(local) => Pending::Opened { socket: id, local },
+            Err(error) => Pending::OpenFailed {
+                socket: id,
+                error: error.to_string(),
+            },
+        });
+        Ok(())
+    }
+
+    fn try_open(
+        &mut self,
+        id: SocketId,
+        kind: SocketKind,
+        local: SocketAddr,
+    ) -> io::Result<SocketAddr> {
+        if kind == SocketKind::TcpListener {
+            return self.streams.listen(&self.plane, id, local, &self.config);
+        }
+        let fd = Arc::new(socket::udp(local, kind, &self.config)?);
+        let local = socket::local_address(fd.as_fd())?;
+        let media = kind == SocketKind::UdpMedia;
+        let elsewhere = media && matches!(self.media, Media::There(_));
+        self.plane.add_socket(id, fd.clone(), media, !elsewhere)?;
+        if elsewhere && let Media::There(thread) = &mut self.media {
+            thread.add(id, fd);
+        }
+        Ok(local)
+    }
+
+    fn shut(&mut self, id: SocketId) {
+        match self.plane.remove_socket(id) {
+            Some(true) => {
+                if let Media::There(thread) = &mut self.media {
+                    thread.remove(id);
+                }
+            }
+            Some(false) => {}
+            None => {
+                if !self.streams.shut(&self.plane, id) {
+                    self.plane.shared.strays.add(1);
+                }
+            }
+        }
+    }
+
+    /// Gives the engine the answers that wait for it, and what follows from them.
+    fn answer<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        self.drain(control, now)?;
+        for _ in 0..ANSWERS_PER_TURN {
+            let Some(pending) = self.streams.pending.pop_front() else {
+                break;
+            };
+            let input = match &pending {
+                &Pending::Opened { socket, local } => Input::Opened { socket, local },
+                Pending::OpenFailed { socket, error } => Input::OpenFailed {
+                    socket: *socket,
+                    error,
+                },
+                &Pending::Accepted {
+                    connection,
+                    socket,
+                    local,
+                    remote,
+                } => Input::Accepted {
+                    connection,
+                    socket,
+                    local,
+                    remote,
+                },
+                &Pending::Connected { connection, local } => Input::Connected { connection, local },
+                &Pending::Closed { connection, why } => Input::Closed { connection, why },
+            };
+            self.input(control, input, now)?;
+        }
+        Ok(())
+    }
+
+    /// Gives control what came back from the media thread.
+    fn media_reports<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        for _ in 0..4_096 {
+            let Media::There(thread) = &mut self.media else {
+                return Ok(());
+            };
+            match thread.take()? {
+                None => return Ok(()),
+                Some(FromMedia::Report(report)) => {
+                    control.report(report, now);
+                    self.drain(control, now)?;
+                }
+                Some(FromMedia::Punt(mut punted)) => {
+                    let datagram = Datagram {
+                        socket: punted.socket,
+                        source: punted.source,
+                        arrived: punted.arrived,
+                        bytes: &mut punted.bytes,
+                    };
+                    self.input(control, Input::Datagram(datagram), now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn timeouts<C>(&mut self, control: &mut C, mut now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        self.streams.timeout(&self.plane, now);
+        if let Media::Here(forwarder) = &mut self.media
+            && forwarder
+                .next_deadline()
+                .is_some_and(|deadline| deadline.at <= now)
+        {
+            self.plane.shared.timeouts.add(1);
+            forwarder.timeout(now);
+            self.plane.packets_of(forwarder);
+            self.drain(control, now)?;
+        }
+        for _ in 0..TIMEOUTS_PER_TURN {
+            let Some(deadline) = control.next_deadline() else {
+                break;
+            };
+            if deadline.at > now {
+                now = self.clock.now();
+                if deadline.at.since(now) > self.config.spin.min(Duration::from_micros(2)) {
+                    break;
+                }
+                while now < deadline.at {
+                    now = self.clock.now();
+                }
+            }
+            self.plane.shared.timeouts.add(1);
+            self.input(control, Input::Timeout, now)?;
+        }
+        Ok(())
+    }
+}
+
+/// The media thread's figures are shared; keep them shareable.
+const _: fn() = || {
+    fn shareable<T: Sync + Send>() {}
+    shareable::<Shared>();
+};

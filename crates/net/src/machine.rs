@@ -1,0 +1,164 @@
+//! Facts about the machine and the kernel's own counters, for reports.
+
+use std::io;
+
+/// The machine on which a result was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// CPU model, as the kernel names it.
+    pub cpu: String,
+    /// CPUs that this process may use.
+    pub cores: usize,
+    /// Kernel name, release and machine type.
+    pub kernel: String,
+    /// Memory, bytes.
+    pub memory: u64,
+}
+
+/// Facts about this machine. What the kernel does not tell stays empty or zero.
+pub fn machine() -> Machine {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let name = rustix::system::uname();
+    Machine {
+        cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
+        cores: std::thread::available_parallelism().map_or(0, Into::into),
+        kernel: format!(
+            "{} {} {}",
+            name.sysname().to_string_lossy(),
+            name.release().to_string_lossy(),
+            name.machine().to_string_lossy()
+        ),
+        memory: field(&read("/proc/meminfo"), "MemTotal")
+            .and_then(|text| text.split(' ').next()?.parse::<u64>().ok())
+            .unwrap_or(0)
+            * 1_024,
+    }
+}
+
+/// The value of `name: value` in a file of `/proc`.
+fn field(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim().to_owned())
+    })
+}
+
+/// UDP counters of the network namespace of the calling thread, IPv4 and IPv6 together, since that namespace exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelCounters {
+    /// Datagrams delivered to sockets.
+    pub in_datagrams: u64,
+    /// Datagrams that could not be delivered, those of a full buffer included.
+    pub in_errors: u64,
+    /// Datagrams for ports that nobody holds.
+    pub no_ports: u64,
+    /// Datagrams sent.
+    pub out_datagrams: u64,
+    /// Datagrams lost because a socket's receive buffer was full.
+    pub receive_buffer_errors: u64,
+    /// Datagrams lost because a socket's send buffer was full.
+    pub send_buffer_errors: u64,
+}
+
+impl KernelCounters {
+    /// What was added since `earlier`.
+    pub fn since(&self, earlier: &KernelCounters) -> KernelCounters {
+        let less = |a: u64, b: u64| a.wrapping_sub(b);
+        KernelCounters {
+            in_datagrams: less(self.in_datagrams, earlier.in_datagrams),
+            in_errors: less(self.in_errors, earlier.in_errors),
+            no_ports: less(self.no_ports, earlier.no_ports),
+            out_datagrams: less(self.out_datagrams, earlier.out_datagrams),
+            receive_buffer_errors: less(self.receive_buffer_errors, earlier.receive_buffer_errors),
+            send_buffer_errors: less(self.send_buffer_errors, earlier.send_buffer_errors),
+        }
+    }
+
+    fn add(&mut self, name: &str, value: u64) {
+        let place = match name {
+            "InDatagrams" => &mut self.in_datagrams,
+            "InErrors" => &mut self.in_errors,
+            "NoPorts" => &mut self.no_ports,
+            "OutDatagrams" => &mut self.out_datagrams,
+            "RcvbufErrors" => &mut self.receive_buffer_errors,
+            "SndbufErrors" => &mut self.send_buffer_errors,
+            _ => return,
+        };
+        *place = place.wrapping_add(value);
+    }
+}
+
+/// Reads the UDP counters.
+///
+/// # Errors
+/// Where `/proc` is not mounted or has another form.
+pub fn kernel_counters() -> io::Result<KernelCounters> {
+    let mut counters = KernelCounters::default();
+    let v4 = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
+    read_v4(&v4, &mut counters)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/thread-self/net/snmp"))?;
+    match std::fs::read_to_string("/proc/thread-self/net/snmp6") {
+        Ok(v6) => read_v6(&v6, &mut counters),
+        // A kernel without IPv6.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok(counters)
+}
+
+fn read_v4(text: &str, counters: &mut KernelCounters) -> Option<()> {
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp: "));
+    let names = lines.next()?.split_ascii_whitespace().skip(1);
+    let values = lines.next()?.split_ascii_whitespace().skip(1);
+    for (name, value) in names.zip(values) {
+        counters.add(name, value.parse().ok()?);
+    }
+    Some(())
+}
+
+fn read_v6(text: &str, counters: &mut KernelCounters) {
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        if let (Some(name), Some(value)) = (words.next(), words.next())
+            && let Some(name) = name.strip_prefix("Udp6")
+            && let Ok(value) = value.parse()
+        {
+            counters.add(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_both_forms() {
+        let mut counters = KernelCounters::default();
+        let v4 = "Ip: A\nIp: 1\nUdp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\nUdp: 5 1 2 7 2 0\n";
+        read_v4(v4, &mut counters).unwrap();
+        read_v6(
+            "Udp6InDatagrams   \t10\nUdp6RcvbufErrors 3\nUdpLite6InDatagrams 9\n",
+            &mut counters,
+        );
+        assert_eq!(counters.in_datagrams, 15);
+        assert_eq!(counters.receive_buffer_errors, 5);
+        assert_eq!(counters.no_ports, 1);
+    }
+
+    #[test]
+    fn counts_what_is_sent() {
+        let before = kernel_counters().unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+        let after = kernel_counters().unwrap().since(&before);
+        assert!(after.out_datagrams >= 1 && after.in_datagrams >= 1);
+    }
+
+    #[test]
+    fn knows_the_machine() {
+        let machine = machine();
+        assert!(machine.cores > 0 && machine.memory > 1 << 20);
+        assert!(machine.kernel.starts_with("Linux "));
+    }
+}

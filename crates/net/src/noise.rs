@@ -1,0 +1,222 @@
+//! The host's own scheduling noise: how late it lets a thread run. Every timing result records it beside itself.
+
+use crate::clock::Clock;
+use crate::process::{pin, tight_timers};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Gaps shorter than this are the sampler's own cost and are not called lost.
+const GAP: u64 = 20_000;
+const SUB: usize = 32;
+
+/// What a sampler saw.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NoiseReport {
+    /// Samples taken.
+    pub samples: u64,
+    /// How long it looked, seconds.
+    pub seconds: f64,
+    /// Mean lateness, microseconds.
+    pub mean_us: f64,
+    /// The lateness that 99 % of the samples stay below, microseconds (upper edge of its class, within 4 %).
+    pub p99_us: f64,
+    /// Largest lateness, microseconds.
+    pub max_us: f64,
+    /// Share of the time in which the thread wanted to run and did not, for stretches above 20 us each; 0 to 1.
+    pub lost_share: f64,
+}
+
+/// Latenesses in classes that grow by a thirty-second of themselves.
+struct Histogram {
+    counts: Vec<u64>,
+    samples: u64,
+    sum: u64,
+    max: u64,
+    lost: u64,
+}
+
+fn class(value: u64) -> usize {
+    let value = value.max(1);
+    let exponent = value.ilog2() as usize;
+    let fine = if exponent >= 5 {
+        (value >> (exponent - 5)) as usize - SUB
+    } else {
+        ((value << (5 - exponent)) as usize) - SUB
+    };
+    exponent * SUB + fine
+}
+
+fn upper_edge(class: usize) -> u64 {
+    let (exponent, fine) = (class / SUB, (class % SUB + 1 + SUB) as u128);
+    u64::try_from((fine << exponent) >> 5).unwrap_or(u64::MAX)
+}
+
+impl Histogram {
+    fn new() -> Histogram {
+        Histogram {
+            counts: vec![0; 64 * SUB],
+            samples: 0,
+            sum: 0,
+            max: 0,
+            lost: 0,
+        }
+    }
+
+    fn add(&mut self, late: u64) {
+        self.samples += 1;
+        self.sum += late;
+        self.max = self.max.max(late);
+        if late > GAP {
+            self.lost += late;
+        }
+        self.counts[class(late)] += 1;
+    }
+
+    fn report(&self, span: Duration) -> NoiseReport {
+        if self.samples == 0 {
+            return NoiseReport::default();
+        }
+        let wanted = (self.samples * 99).div_ceil(100);
+        let mut seen = 0;
+        let p99 = self
+            .counts
+            .iter()
+            .position(|&count| {
+                seen += count;
+                seen >= wanted
+            })
+            .map_or(self.max, |class| upper_edge(class).min(self.max));
+        NoiseReport {
+            samples: self.samples,
+            seconds: span.as_secs_f64(),
+            mean_us: self.sum as f64 / self.samples as f64 / 1e3,
+            p99_us: p99 as f64 / 1e3,
+            max_us: self.max as f64 / 1e3,
+            lost_share: self.lost as f64 / (span.as_nanos() as f64).max(1.0),
+        }
+    }
+}
+
+/// Spins on the calling thread for `window` and measures the gaps in which it did not run. It takes a whole core: for
+/// before and after a measurement.
+pub fn host_noise(window: Duration) -> NoiseReport {
+    let clock = Clock::new();
+    let mut histogram = Histogram::new();
+    let end = clock.now() + window;
+    let mut last = clock.now();
+    while last < end {
+        let now = clock.now();
+        histogram.add((now - last).as_nanos() as u64);
+        last = now;
+    }
+    histogram.report(last - engine::Time::ZERO)
+}
+
+/// Samples timer lateness beside a measurement: a thread that sleeps to points on an absolute timeline, and notes how late
+/// it wakes. At 1 ms it costs less than 1 % of a core.
+#[derive(Debug)]
+pub struct NoiseSampler {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<io::Result<NoiseReport>>>,
+}
+
+impl NoiseSampler {
+    /// Starts sampling every `period`, on CPU `cpu` where given.
+    ///
+    /// # Errors
+    /// Where no thread can be started. A CPU that does not exist is told by [`NoiseSampler::stop`].
+    pub fn start(period: Duration, cpu: Option<usize>) -> io::Result<NoiseSampler> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("noise".into())
+            .spawn(move || sample(period, cpu, &flag))?;
+        Ok(NoiseSampler {
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends the sampling and gives what was seen.
+    ///
+    /// # Errors
+    /// Where the thread could not be pinned.
+    pub fn stop(mut self) -> io::Result<NoiseReport> {
+        self.stop.store(true, Ordering::Release);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(report)) => report,
+            _ => Err(io::Error::other("the noise sampler panicked")),
+        }
+    }
+}
+
+impl Drop for NoiseSampler {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+fn sample(period: Duration, cpu: Option<usize>, stop: &AtomicBool) -> io::Result<NoiseReport> {
+    crate::signals::block_all()?;
+    tight_timers()?;
+    if let Some(cpu) = cpu {
+        pin(cpu)?;
+    }
+    let clock = Clock::new();
+    let mut histogram = Histogram::new();
+    let mut due = clock.now() + period;
+    while !stop.load(Ordering::Acquire) {
+        clock.sleep_until(due, Duration::ZERO);
+        let now = clock.now();
+        histogram.add((now - due).as_nanos() as u64);
+        // Points that passed while it slept are not samples: their lateness is part of this one.
+        while due <= now {
+            due += period.max(Duration::from_micros(1));
+        }
+    }
+    Ok(histogram.report(clock.now() - engine::Time::ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_hold_their_values() {
+        let mut values: Vec<u64> = (0..200).collect();
+        values.extend((0..60).map(|bit| (1u64 << bit) + (1 << bit) / 3));
+        for value in values {
+            let edge = upper_edge(class(value));
+            assert!(edge >= value, "{value} above its class's edge {edge}");
+            assert!(edge as f64 <= value.max(1) as f64 * 1.04 + 1.0);
+        }
+    }
+
+    #[test]
+    fn percentile_and_share() {
+        let mut histogram = Histogram::new();
+        for _ in 0..990 {
+            histogram.add(1_000);
+        }
+        for _ in 0..10 {
+            histogram.add(1_000_000);
+        }
+        let report = histogram.report(Duration::from_secs(1));
+        assert!((report.p99_us - 1.0).abs() < 0.05, "{report:?}");
+        assert_eq!(report.max_us, 1_000.0);
+        assert!((report.lost_share - 0.01).abs() < 1e-9);
+    }
+
+    #[test]
+    fn sampler_samples() {
+        let sampler = NoiseSampler::start(Duration::from_millis(1), None).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let report = sampler.stop().unwrap();
+        assert!(report.samples >= 5, "{report:?}");
+        let spin = host_noise(Duration::from_millis(5));
+        assert!(spin.samples > 100 && spin.seconds >= 0.005);
+    }
+}

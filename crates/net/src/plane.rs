@@ -1,0 +1,415 @@
+//! The UDP half that control and media threads share: sockets by number, an epoll set, batches in and out.
+
+use crate::batch::{Receiver, Sender};
+use crate::clock::nanos;
+use crate::counters::Shared;
+use engine::{DropReason, Forward, Packet, SocketId, Time, Verdict};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::time::{ClockId, Timespec};
+use slab::Slab;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+const NONE: u32 = u32::MAX;
+const ENTRIES: usize = 1_024;
+const ARENA: usize = 1 << 20;
+const EVENTS: usize = 512;
+
+/// Multiplies: the keys are our own engines' numbers, not the network's.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+}
+
+pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+/// What an epoll event belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    Wake,
+    Udp(u32),
+    Listener(u32),
+    Stream { index: u32, generation: u32 },
+}
+
+/// Generations in a token are this wide.
+pub(crate) const GENERATION_MASK: u32 = 0x00ff_ffff;
+
+impl Token {
+    pub(crate) fn data(self) -> EventData {
+        let pack = |kind: u64, generation: u32, index: u32| {
+            EventData::new_u64(kind << 56 | u64::from(generation) << 32 | u64::from(index))
+        };
+        match self {
+            Token::Wake => pack(0, 0, 0),
+            Token::Udp(index) => pack(1, 0, index),
+            Token::Listener(index) => pack(2, 0, index),
+            Token::Stream { index, generation } => pack(3, generation & GENERATION_MASK, index),
+        }
+    }
+
+    fn of(data: EventData) -> Token {
+        let value = data.u64();
+        let index = value as u32;
+        match value >> 56 {
+            1 => Token::Udp(index),
+            2 => Token::Listener(index),
+            3 => Token::Stream {
+                index,
+                generation: (value >> 32) as u32 & GENERATION_MASK,
+            },
+            _ => Token::Wake,
+        }
+    }
+}
+
+struct UdpSocket {
+    id: SocketId,
+    fd: Arc<OwnedFd>,
+    media: bool,
+    first: u32,
+    last: u32,
+}
+
+#[derive(Clone, Copy)]
+enum Payload {
+    Arena(usize),
+    Received(*const u8),
+}
+
+struct Entry {
+    payload: Payload,
+    length: usize,
+    destination: SocketAddr,
+    next: u32,
+}
+
+pub(crate) struct Plane {
+    epoll: OwnedFd,
+    sockets: Slab<UdpSocket>,
+    by_id: IdMap<SocketId, u32>,
+    entries: Vec<Entry>,
+    arena: Box<[u8]>,
+    arena_used: usize,
+    touched: Vec<u32>,
+    sender: Sender,
+    events: Vec<Event>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) punted: Vec<usize>,
+    timestamps: bool,
+}
+
+// SAFETY: the raw pointers in `entries` exist only between `forward_batch` and the flush at its end, within one call.
+unsafe impl Send for Plane {}
+
+impl Plane {
+    pub(crate) fn new(timestamps: bool) -> io::Result<Plane> {
+        Ok(Plane {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            sockets: Slab::new(),
+            by_id: IdMap::default(),
+            entries: Vec::with_capacity(ENTRIES),
+            arena: vec![0; ARENA].into_boxed_slice(),
+            arena_used: 0,
+            touched: Vec::with_capacity(ENTRIES),
+            sender: Sender::new(),
+            events: Vec::with_capacity(EVENTS),
+            shared: Arc::new(Shared::new()),
+            punted: Vec::with_capacity(crate::batch::BATCH),
+            timestamps,
+        })
+    }
+
+    /// Puts a file under watch.
+    pub(crate) fn watch(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        flags: EventFlags,
+    ) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, token.data(), flags)?)
+    }
+
+    pub(crate) fn rewatch(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        flags: EventFlags,
+    ) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, fd, token.data(), flags)?)
+    }
+
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        // Fails only where the file is not under watch, which is what is wanted.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Takes in a bound socket; `read`: it is this plane that reads it.
+    pub(crate) fn add_socket(
+        &mut self,
+        id: SocketId,
+        fd: Arc<OwnedFd>,
+        media: bool,
+        read: bool,
+    ) -> io::Result<()> {
+        if self.by_id.contains_key(&id) {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                format!("socket number {} is in use", id.0),
+            ));
+        }
+        let entry = self.sockets.vacant_entry();
+        let index = entry.key() as u32;
+        if read {
+            epoll::add(&self.epoll, &fd, Token::Udp(index).data(), EventFlags::IN)?;
+        }
+        entry.insert(UdpSocket {
+            id,
+            fd,
+            media,
+            first: NONE,
+            last: NONE,
+        });
+        self.by_id.insert(id, index);
+        Ok(())
+    }
+
+    /// Closes a socket after what waits to be sent on it; `None` where there is no such socket, else whether it was media.
+    pub(crate) fn remove_socket(&mut self, id: SocketId) -> Option<bool> {
+        let index = self.by_id.remove(&id)?;
+        self.flush();
+        let socket = self.sockets.try_remove(index as usize)?;
+        self.unwatch(socket.fd.as_fd());
+        Some(socket.media)
+    }
+
+    /// Number and kind (media or not) of the socket at `index`.
+    pub(crate) fn socket(&self, index: u32) -> Option<(SocketId, bool)> {
+        self.sockets.get(index as usize).map(|s| (s.id, s.media))
+    }
+
+    /// Drops told by the kernel for all sockets that are open.
+    pub(crate) fn kernel_drops(&self) -> io::Result<u64> {
+        let mut sum = 0;
+        for (_, socket) in &self.sockets {
+            sum += crate::socket::socket_drops(socket.fd.as_fd())?;
+        }
+        Ok(sum)
+    }
+
+    /// Receives a batch on the socket at `index`.
+    pub(crate) fn receive(&self, index: u32, receiver: &mut Receiver) -> usize {
+        let Some(socket) = self.sockets.get(index as usize) else {
+            return 0;
+        };
+        self.shared.receive_calls.add(1);
+        // An error here is one that the network reported about an earlier send (ICMP), told once; datagrams that wait stay
+        // and epoll tells of them again.
+        receiver.receive(socket.fd.as_fd()).unwrap_or(0)
+    }
+
+    /// The wall clock, where datagrams carry stamps of it.
+    pub(crate) fn wall(&self) -> Option<u64> {
+        self.timestamps.then(|| nanos(ClockId::Realtime))
+    }
+
+    /// Sends a copy of `bytes` at the next flush.
+    pub(crate) fn queue(&mut self, id: SocketId, destination: SocketAddr, bytes: &[u8]) {
+        let Some(&index) = self.by_id.get(&id) else {
+            self.shared.strays.add(1);
+            self.shared.drop_one(DropReason::SendFailed);
+            return;
+        };
+        if self.entries.len() == ENTRIES || self.arena.len() - self.arena_used < bytes.len() {
+            self.flush();
+        }
+        let start = self.arena_used;
+        let Some(place) = self.arena.get_mut(start..start + bytes.len()) else {
+            self.shared.drop_one(DropReason::SendFailed);
+            return;
+        };
+        place.copy_from_slice(bytes);
+        self.arena_used += bytes.len();
+        self.link(index, Payload::Arena(start), bytes.len(), destination);
+    }
+
+    fn link(&mut self, index: u32, payload: Payload, length: usize, destination: SocketAddr) {
+        let number = self.entries.len() as u32;
+        self.entries.push(Entry {
+            payload,
+            length,
+            destination,
+            next: NONE,
+        });
+        let socket = &mut self.sockets[index as usize];
+        if socket.first == NONE {
+            socket.first = number;
+            self.touched.push(index);
+        } else {
+            self.entries[socket.last as usize].next = number;
+        }
+        socket.last = number;
+    }
+
+    /// Sends all that is queued: per socket in order, sockets in the order of their first datagram.
+    pub(crate) fn flush(&mut self) {
+        for i in 0..self.touched.len() {
+            let index = self.touched[i] as usize;
+            let Some(socket) = self.sockets.get_mut(index) else {
+                continue;
+            };
+            let mut at = socket.first;
+            socket.first = NONE;
+            socket.last = NONE;
+            let fd = socket.fd.as_fd();
+            let mut bytes = 0;
+            let mut count = 0;
+            while at != NONE {
+                let entry = &self.entries[at as usize];
+                let start = match entry.payload {
+                    Payload::Arena(offset) => self.arena[offset..].as_ptr(),
+                    Payload::Received(pointer) => pointer,
+                };
+                // SAFETY: the arena is written only by `queue`, after a flush has taken its entries; a received payload
+                // stays in its buffer until `forward_batch`, which put it here, has flushed.
+                unsafe { self.sender.push(entry.destination, start, entry.length) };
+                bytes += entry.length;
+                count += 1;
+                at = entry.next;
+                if self.sender.is_full() || at == NONE {
+                    let sent = self.sender.send(fd);
+                    self.shared.send_calls.add(sent.calls);
+                    self.shared.datagrams_out.add(sent.sent);
+                    self.shared.dropped(DropReason::SendFailed, sent.failed);
+                    if sent.sent != count {
+                        // The bytes of those that failed are not known one by one; the mean stands for them.
+                        bytes = bytes * sent.sent / count;
+                    }
+                    self.shared.bytes_out.add(bytes);
+                    bytes = 0;
+                    count = 0;
+                }
+            }
+        }
+        debug_assert!(self.sender.is_empty());
+        self.touched.clear();
+        self.entries.clear();
+        self.arena_used = 0;
+    }
+
+    /// Runs `n` received media packets through the forwarder and sends what it forwards straight from the buffer. The
+    /// packets for control are left in `self.punted`.
+    pub(crate) fn forward_batch<F: Forward>(
+        &mut self,
+        receiver: &mut Receiver,
+        n: usize,
+        socket: SocketId,
+        forwarder: &mut F,
+        now: Time,
+    ) {
+        self.punted.clear();
+        if self.entries.len() + n > ENTRIES {
+            self.flush();
+        }
+        let wall = self.wall();
+        self.shared.datagrams_in.add(n);
+        let mut taken = 0;
+        for i in 0..n {
+            let Some(received) = receiver.get(i) else {
+                continue;
+            };
+            taken += received.bytes.len();
+            if received.truncated {
+                self.shared.drop_one(DropReason::MediaTooLarge);
+                continue;
+            }
+            let mut packet = Packet {
+                socket,
+                source: received.source,
+                arrived: arrived(now, wall, received.stamp),
+                bytes: received.bytes,
+            };
+            match forwarder.forward(&mut packet, now) {
+                Verdict::Forward {
+                    socket,
+                    destination,
+                } => match self.by_id.get(&socket) {
+                    Some(&index) => {
+                        let payload = Payload::Received(packet.bytes.as_ptr());
+                        self.link(index, payload, packet.bytes.len(), destination);
+                    }
+                    None => {
+                        self.shared.strays.add(1);
+                        self.shared.drop_one(DropReason::SendFailed);
+                    }
+                },
+                Verdict::Consumed => {}
+                Verdict::Punt(_) => self.punted.push(i),
+                Verdict::Drop(reason) => self.shared.drop_one(reason),
+            }
+        }
+        self.shared.bytes_in.add(taken);
+        self.flush();
+        self.packets_of(forwarder);
+    }
+
+    /// Queues the packets of the forwarder's own making.
+    pub(crate) fn packets_of<F: Forward>(&mut self, forwarder: &mut F) {
+        while let Some((socket, destination, bytes)) = forwarder.next_packet() {
+            self.queue(socket, destination, bytes);
+        }
+    }
+
+    /// Waits for something to happen, at most `limit`; gives how many events there are.
+    pub(crate) fn wait(&mut self, limit: Duration) -> io::Result<usize> {
+        self.events.clear();
+        self.shared.waits.add(1);
+        let limit = Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        let events = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, events, Some(&limit)) {
+            Ok(_) => Ok(self.events.len()),
+            Err(rustix::io::Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The event `i` of the last wait.
+    pub(crate) fn event(&self, i: usize) -> Option<(Token, EventFlags)> {
+        let event = self.events.get(i)?;
+        // The structure is packed: copy the fields, never refer to them.
+        let (data, flags) = (event.data, event.flags);
+        Some((Token::of(data), flags))
+    }
+}
+
+/// When the kernel took a datagram in, in engine time. Measured back from now, so that steps of the wall clock do no harm.
+pub(crate) fn arrived(now: Time, wall: Option<u64>, stamp: Option<u64>) -> Time {
+    match (wall, stamp) {
+        (Some(wall), Some(stamp)) => Time(now.0.saturating_sub(wall.saturating_sub(stamp))),
+        _ => now,
+    }
+}

@@ -1,0 +1,101 @@
+//! What a program asks of its own process and threads.
+
+use crate::clock::nanos;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::ClockId;
+use std::io;
+use std::time::Duration;
+
+/// CPU time that the calling thread has used.
+pub fn thread_cpu() -> Duration {
+    Duration::from_nanos(nanos(ClockId::ThreadCPUTime))
+}
+
+/// CPU time that the process has used, all threads together.
+pub fn process_cpu() -> Duration {
+    Duration::from_nanos(nanos(ClockId::ProcessCPUTime))
+}
+
+/// Pins the calling thread to a CPU.
+///
+/// # Errors
+/// Where the machine (or this process's share of it) has no such CPU.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("no CPU {cpu}"),
+        ));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set)?;
+    Ok(())
+}
+
+/// Puts the calling thread under SCHED_FIFO with `priority` (1 to 99).
+///
+/// # Errors
+/// Where that is not allowed (CAP_SYS_NICE, RLIMIT_RTPRIO) or the priority is out of range.
+pub fn realtime(priority: u32) -> io::Result<()> {
+    let parameter = libc::sched_param {
+        sched_priority: i32::try_from(priority).unwrap_or(i32::MAX),
+    };
+    // SAFETY: the structure lives through the call; 0 names the calling thread.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Lets the calling thread's timers fire on time: the kernel otherwise groups them within 50 us.
+///
+/// # Errors
+/// Where the kernel refuses (a sandbox).
+pub fn tight_timers() -> io::Result<()> {
+    // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory.
+    if unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// File descriptors that the process may have: the limit in force and the highest it may ask for (`u64::MAX`: none).
+pub fn open_files() -> (u64, u64) {
+    let limit = getrlimit(Resource::Nofile);
+    (
+        limit.current.unwrap_or(u64::MAX),
+        limit.maximum.unwrap_or(u64::MAX),
+    )
+}
+
+/// Raises the limit of file descriptors as far as allowed, and gives it.
+///
+/// # Errors
+/// Where the kernel refuses.
+pub fn raise_open_files() -> io::Result<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )?;
+    Ok(open_files().0)
+}
+
+/// Bytes of memory that the process holds at present (resident set).
+///
+/// # Errors
+/// Where `/proc` is not mounted or has another form.
+pub fn resident_bytes() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = text
+        .split_ascii_whitespace()
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/statm"))?;
+    Ok(pages * rustix::param::page_size() as u64)
+}

@@ -1,0 +1,166 @@
+//! Opening sockets with the options that we want.
+
+use crate::config::DriverConfig;
+use engine::SocketKind;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+fn family(address: SocketAddr) -> AddressFamily {
+    match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+/// The local address of a socket.
+pub(crate) fn local_address(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    SocketAddr::try_from(net::getsockname(fd)?).map_err(|_| io::Error::from(Errno::AFNOSUPPORT))
+}
+
+fn buffers(fd: BorrowedFd<'_>, bytes: usize) -> rustix::io::Result<()> {
+    // The forced form goes beyond the system's maximum and needs a right; without it the kernel takes what it allows.
+    if sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
+        sockopt::set_socket_recv_buffer_size(fd, bytes)?;
+    }
+    if sockopt::set_socket_send_buffer_size_force(fd, bytes).is_err() {
+        sockopt::set_socket_send_buffer_size(fd, bytes)?;
+    }
+    Ok(())
+}
+
+fn dscp(fd: BorrowedFd<'_>, address: SocketAddr, code: u8) -> rustix::io::Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    match address {
+        SocketAddr::V4(_) => sockopt::set_ip_tos(fd, code << 2),
+        SocketAddr::V6(_) => sockopt::set_ipv6_tclass(fd, u32::from(code) << 2),
+    }
+}
+
+/// A bound UDP socket. The address is ours alone: SO_REUSEADDR on UDP would let a second socket take our datagrams.
+pub(crate) fn udp(
+    local: SocketAddr,
+    kind: SocketKind,
+    config: &DriverConfig,
+) -> io::Result<OwnedFd> {
+    let fd = net::socket_with(family(local), SocketType::DGRAM, FLAGS, None)?;
+    let (buffer, code) = match kind {
+        SocketKind::UdpMedia => (config.media_buffer, config.media_dscp),
+        SocketKind::UdpSignalling | SocketKind::TcpListener => {
+            (config.signalling_buffer, config.signalling_dscp)
+        }
+    };
+    if local.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    buffers(fd.as_fd(), buffer)?;
+    dscp(fd.as_fd(), local, code)?;
+    if config.receive_timestamps {
+        set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    }
+    net::bind(&fd, &local)?;
+    Ok(fd)
+}
+
+/// A listening TCP socket.
+pub(crate) fn listener(local: SocketAddr, config: &DriverConfig) -> io::Result<OwnedFd> {
+    let fd = net::socket_with(family(local), SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    if local.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    dscp(fd.as_fd(), local, config.signalling_dscp)?;
+    net::bind(&fd, &local)?;
+    net::listen(&fd, 4_096)?;
+    Ok(fd)
+}
+
+/// A TCP socket on its way to `remote`; `true` where it stands already.
+pub(crate) fn connect(
+    local: Option<SocketAddr>,
+    remote: SocketAddr,
+    config: &DriverConfig,
+) -> io::Result<(OwnedFd, bool)> {
+    let fd = net::socket_with(family(remote), SocketType::STREAM, FLAGS, None)?;
+    if let Some(local) = local {
+        if local.port() == 0 {
+            // The port is then chosen per destination, so that one address can have more than 28,000 connections.
+            set_int(
+                fd.as_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_BIND_ADDRESS_NO_PORT,
+                1,
+            )?;
+        } else {
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+        }
+        net::bind(&fd, &local)?;
+    }
+    stream_options(fd.as_fd(), remote, config)?;
+    match net::connect(&fd, &remote) {
+        Ok(()) => Ok((fd, true)),
+        Err(Errno::INPROGRESS) => Ok((fd, false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Options of every connection.
+pub(crate) fn stream_options(
+    fd: BorrowedFd<'_>,
+    remote: SocketAddr,
+    config: &DriverConfig,
+) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(fd, true)?;
+    if !config.keepalive.is_zero() {
+        sockopt::set_socket_keepalive(fd, true)?;
+        sockopt::set_tcp_keepidle(fd, config.keepalive)?;
+        sockopt::set_tcp_keepintvl(fd, config.keepalive.div_f64(4.0))?;
+        sockopt::set_tcp_keepcnt(fd, 4)?;
+    }
+    dscp(fd, remote, config.signalling_dscp)?;
+    Ok(())
+}
+
+fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the option's value is an int, which lives through the call.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as u32,
+        )
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Datagrams that the kernel dropped at this socket, for a full receive buffer above all (SO_MEMINFO).
+pub(crate) fn socket_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    const SK_MEMINFO_DROPS: usize = 8;
+    let mut values = [0u32; 9];
+    let mut length = size_of_val(&values) as u32;
+    // SAFETY: the kernel writes at most `length` bytes into the array and sets `length` to what it wrote.
+    let done = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u64::from(values[SK_MEMINFO_DROPS]))
+}
