@@ -326,7 +326,7 @@ fn damaged_captures_give_what_can_be_read() {
             path.display()
         );
         assert_eq!(cut.errors.len(), 1, "{}: {:?}", path.display(), cut.errors);
-        let rounds = (2_000_000 / whole.len()).clamp(2, 60);
+        let rounds = (20_000_000 / whole.len()).clamp(20, 500);
         for _ in 0..rounds {
             let mut bytes = whole.clone();
             for _ in 0..1 + next() % 30 {

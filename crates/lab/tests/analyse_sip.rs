@@ -367,3 +367,47 @@ fn sip_fragmented_over_udp() {
         Some("192.0.2.1:40000")
     );
 }
+
+#[test]
+fn ports_used_again_by_a_later_call() {
+    let (near, far) = ("192.0.2.1:40000", "198.51.100.2:50000");
+    let mut packets = Vec::new();
+    for (at, call, rate) in [(0u64, "first", 8000u32), (60_000, "second", 16_000)] {
+        let maps = format!("a=rtpmap:96 speex/{rate}\r\n");
+        let offer = sdp(addr(near), "96", &maps);
+        let invite = sip(
+            "INVITE sip:bob@example.net SIP/2.0",
+            call,
+            "1 INVITE",
+            "",
+            &offer,
+        );
+        packets.extend(sip_frames(&[(at, UA, UB, invite)]));
+        let talk = Talk {
+            payload_type: 96,
+            clock: rate,
+            ssrc: rate,
+            ..Talk::default()
+        };
+        for (time, packet) in talk.packets(20) {
+            packets.push((time + (at + 100) * MS, udp(addr(far), addr(near), &packet)));
+        }
+    }
+    packets.sort_by_key(|(time, _)| *time);
+    let analysis = analyse(file_of(LinkType::Raw, &packets, <[u8]>::to_vec));
+    let got: Vec<_> = analysis
+        .streams
+        .iter()
+        .map(|stream| (stream.call_id.as_deref(), stream.clock_rate))
+        .collect();
+    assert_eq!(
+        got,
+        [(Some("first"), Some(8000)), (Some("second"), Some(16_000))]
+    );
+    assert!(
+        analysis
+            .streams
+            .iter()
+            .all(|stream| stream.jitter_ms.unwrap().max < 1e-6)
+    );
+}

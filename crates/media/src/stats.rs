@@ -53,6 +53,7 @@ pub struct ReceiveStatistics {
     sequence: Sequence,
     payload_types: Vec<PayloadStatistics>,
     other_packets: u64,
+    last_payload_type: Option<u8>,
     first: Option<Time>,
     last: Time,
     delta_min: i64,
@@ -74,6 +75,7 @@ impl ReceiveStatistics {
             sequence: Sequence::new(window),
             payload_types: Vec::with_capacity(2),
             other_packets: 0,
+            last_payload_type: None,
             first: None,
             last: Time::ZERO,
             delta_min: i64::MAX,
@@ -101,11 +103,17 @@ impl ReceiveStatistics {
     pub fn receive(&mut self, packet: &RtpArrival) -> Arrival {
         self.count_delta(packet.time);
         let arrival = self.sequence.receive(packet.sequence, packet.time);
+        let changed =
+            self.last_payload_type.replace(packet.payload_type) != Some(packet.payload_type);
         let Some(statistics) = self.entry(packet.payload_type) else {
             self.other_packets += 1;
             return arrival;
         };
         statistics.packets += 1;
+        // Events and comfort noise between stop the media clock of many senders.
+        if changed || arrival == Arrival::Restart {
+            statistics.skew.interrupt();
+        }
         if let Some(rate) = statistics.clock_rate
             && !matches!(arrival, Arrival::Duplicate | Arrival::Stray)
         {
@@ -185,6 +193,7 @@ impl ReceiveStatistics {
                 mean: span as f64 / 1e6 / (received - 1) as f64,
                 max: self.delta_max as f64 / 1e6,
             }),
+            other_packets: self.other_packets,
             clock_rate: main.and_then(|main| main.clock_rate),
             jitter_ms: main.and_then(|main| main.jitter.summary()),
             skew_ppm: main.and_then(|main| main.skew.ppm()),
@@ -315,6 +324,8 @@ pub struct Summary {
     pub duration_s: f64,
     /// Time between consecutive packets; `None` with fewer than two.
     pub delta_ms: Option<MinMeanMax>,
+    /// Packets of payload types beyond [`MAX_PAYLOAD_TYPES`], which are in no figure by type.
+    pub other_packets: u64,
     /// Clock rate of the most frequent payload type, in Hz.
     pub clock_rate: Option<u32>,
     /// Jitter of the most frequent payload type; `None` without a clock rate or with fewer than two packets.

@@ -216,6 +216,34 @@ fn skew_of_a_fast_sender() {
 }
 
 #[test]
+fn skew_survives_pauses_of_the_media_clock_and_is_silent_where_it_cannot_tell() {
+    let mut statistics = ReceiveStatistics::default();
+    let mut timestamp = 0u32;
+    for at in 0..2000u64 {
+        // Every 200 packets ten events, over which the audio timeline stands still.
+        let is_event = at % 200 >= 190;
+        timestamp += if is_event { 0 } else { 160 };
+        statistics.receive(&RtpArrival {
+            time: Time(at * 20_001_000 + (at * 31 % 7) * 10_000),
+            sequence: at as u16,
+            timestamp,
+            payload_type: if is_event { 101 } else { 0 },
+        });
+    }
+    let ppm = statistics.summary().skew_ppm.unwrap();
+    assert!((ppm + 50.0).abs() < 10.0, "{ppm}");
+    let mut noisy = ReceiveStatistics::default();
+    for at in 0..100u64 {
+        let noise = (at * 7919 % 101) * 800_000;
+        noisy.receive(&RtpArrival {
+            time: Time(at * 20 * MS + noise),
+            ..packet(0, at as u16, at as u32 * 160)
+        });
+    }
+    assert_eq!(noisy.summary().skew_ppm, None);
+}
+
+#[test]
 fn burst_ratio_tells_bursts_from_single_losses() {
     let lossy = |lost: fn(u64) -> bool| {
         let mut statistics = ReceiveStatistics::default();

@@ -103,6 +103,11 @@ impl StreamReassembler {
         self.next.is_some()
     }
 
+    /// Whether segments are held that wait for earlier ones.
+    pub fn is_waiting(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// The stream (re)starts: the next byte has sequence number `next`.
     pub fn start(&mut self, next: u32) {
         self.next = Some(next);

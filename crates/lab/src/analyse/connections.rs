@@ -90,6 +90,7 @@ impl Connections {
             direction.stream.skip_to(next, &mut sink);
         }
         let found = pieces.found;
+        let waiting = direction.stream.is_waiting();
         deliver(
             segment.time,
             segment.source,
@@ -98,7 +99,8 @@ impl Connections {
             calls,
             learned,
         );
-        if segment.ends {
+        // Where data is still missing in front of the end, it may come.
+        if segment.ends && !waiting {
             self.close(&key, calls, learned);
         }
     }

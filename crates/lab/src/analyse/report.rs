@@ -153,6 +153,8 @@ pub struct StreamReport {
     pub quality: Option<QualityReport>,
     /// Whether the media is encrypted: SDP or a DTLS handshake says so.
     pub srtp: bool,
+    /// Packets of payload types beyond the eight that are told apart.
+    pub other_payload_types: u64,
     /// Packets with the marker bit.
     pub markers: u64,
     /// Payload bytes as sent.
@@ -390,6 +392,7 @@ impl StreamReport {
             mos: mos.map(round4),
             quality,
             srtp: live.srtp,
+            other_payload_types: summary.other_packets,
             markers: live.markers,
             payload_bytes: live.payload_bytes,
             ptime_ms,

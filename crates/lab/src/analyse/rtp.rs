@@ -272,9 +272,9 @@ impl Finder {
         for slot in &mut self.slots {
             if let State::Live(live) = &mut slot.state {
                 live.finish(learned);
-                let call = learned
-                    .media(slot.source, slot.destination)
-                    .and_then(|media| calls.identifier(media.call?));
+                let call = live
+                    .media
+                    .and_then(|number| calls.identifier(learned.numbered(number)?.call?));
                 reports.push(StreamReport::new(live, slot.ssrc, call, rtcp));
             }
         }

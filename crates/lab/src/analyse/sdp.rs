@@ -13,7 +13,7 @@ const MAX_FORMATS: usize = 64;
 const MAX_CANDIDATES: usize = 16;
 
 /// One media line.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Media {
     pub kind: String,
     pub protocol: String,
@@ -73,12 +73,20 @@ impl Learned {
 
     /// Takes a session description that belongs to `call`; gives its media lines.
     pub(super) fn learn(&mut self, description: &[u8], call: Option<usize>) -> Vec<Media> {
-        let medias = parse(description);
+        let mut medias = parse(description);
+        for media in &mut medias {
+            media.call = call;
+        }
         for media in &medias {
             for (number, name, rate) in &media.formats {
                 self.agree(*number, name, *rate);
             }
-            if self.medias.len() >= self.limit || !media.is_rtp() {
+            // A repetition (retransmission, session refresh) takes no room.
+            let known = media
+                .endpoints
+                .first()
+                .and_then(|endpoint| self.media_at(*endpoint));
+            if self.medias.len() >= self.limit || !media.is_rtp() || known == Some(media) {
                 continue;
             }
             let index = self.medias.len();
@@ -91,10 +99,7 @@ impl Learned {
                     .is_ok();
             }
             if used {
-                self.medias.push(Media {
-                    call,
-                    ..media.clone()
-                });
+                self.medias.push(media.clone());
             }
         }
         medias
@@ -118,7 +123,21 @@ impl Learned {
 
     /// The media line of a stream: of the address that it goes to, else of the one that it comes from.
     pub(super) fn media(&self, source: SocketAddr, destination: SocketAddr) -> Option<&Media> {
-        self.media_at(destination).or_else(|| self.media_at(source))
+        self.numbered(self.media_number(source, destination)?)
+    }
+
+    /// The number of that line. Ports are used again by later calls: who needs the line of a moment keeps its number.
+    pub(super) fn media_number(
+        &self,
+        source: SocketAddr,
+        destination: SocketAddr,
+    ) -> Option<usize> {
+        let number = |endpoint| self.by_endpoint.get(&EndpointKey::new(endpoint)).copied();
+        number(destination).or_else(|| number(source))
+    }
+
+    pub(super) fn numbered(&self, number: usize) -> Option<&Media> {
+        self.medias.get(number)
     }
 
     fn media_at(&self, endpoint: SocketAddr) -> Option<&Media> {

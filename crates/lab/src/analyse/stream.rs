@@ -52,6 +52,8 @@ pub(super) struct Live {
     pub markers: u64,
     pub payload_bytes: u64,
     pub srtp: bool,
+    /// Number of the media line in SDP that names an address of the stream: of the time when it began, else a later one.
+    pub media: Option<usize>,
     /// Smallest step of the main timeline between packets in sequence, in timestamp units: the packet time.
     pub step: Option<u32>,
     last: Option<(u16, u32, u8)>,
@@ -59,11 +61,15 @@ pub(super) struct Live {
     probes: Vec<Probe>,
 }
 
+fn is_srtp(media: Option<usize>, learned: &Learned) -> bool {
+    media
+        .and_then(|number| learned.numbered(number))
+        .is_some_and(super::sdp::Media::is_srtp)
+}
+
 impl Live {
     pub(super) fn new(source: SocketAddr, destination: SocketAddr, learned: &Learned) -> Live {
-        let keyed = learned
-            .media(source, destination)
-            .is_some_and(super::sdp::Media::is_srtp);
+        let media = learned.media_number(source, destination);
         Live {
             source,
             destination,
@@ -72,7 +78,8 @@ impl Live {
             dtmf: Dtmf::default(),
             markers: 0,
             payload_bytes: 0,
-            srtp: keyed || learned.has_dtls(source, destination),
+            srtp: is_srtp(media, learned) || learned.has_dtls(source, destination),
+            media,
             step: None,
             last: None,
             held: None,
@@ -160,9 +167,11 @@ impl Live {
         for probe in std::mem::take(&mut self.probes) {
             self.measure(&probe);
         }
-        let media = learned.media(self.source, self.destination);
-        self.srtp |= media.is_some_and(super::sdp::Media::is_srtp)
-            || learned.has_dtls(self.source, self.destination);
+        if self.media.is_none() {
+            self.media = learned.media_number(self.source, self.destination);
+            self.srtp |= is_srtp(self.media, learned);
+        }
+        self.srtp |= learned.has_dtls(self.source, self.destination);
         // SDP that came later than the packets still names what was measured.
         for kind in &mut self.kinds {
             if matches!(kind.source, TypeSource::Sdp | TypeSource::Static) {

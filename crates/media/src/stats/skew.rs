@@ -2,54 +2,79 @@
 
 use engine::Time;
 
-/// A difference between media time and arrival time that grows by more than this at one packet is a new timeline, not skew.
+/// A step of media time that differs from its arrival step by more than this is a new timeline, not skew.
 const JUMP_SECONDS: f64 = 5.0;
-/// Fewer packets, or a shorter time, give no figure: the estimate would be jitter.
+/// Fewer packets give no figure.
 const MIN_PACKETS: u64 = 50;
-const MIN_SECONDS: f64 = 5.0;
+/// A figure whose standard error is above this would be jitter, not skew.
+const MAX_ERROR_PPM: f64 = 50.0;
 
-/// Running sums of the regression; media seconds over arrival seconds, kept as means and central moments.
+/// Running sums of the regression: media seconds over arrival seconds, kept as means and central moments. Where the timeline
+/// breaks (silence, events, a new sequence) a new segment begins; the slope is common to all segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Skew {
     previous: Option<(Time, u32)>,
     arrival: f64,
     media: f64,
+    /// Of the segment.
     packets: u64,
     mean_arrival: f64,
     mean_media: f64,
-    variance: f64,
+    /// Central moments, of all segments.
+    arrivals: f64,
+    medias: f64,
     covariance: f64,
+    total: u64,
+    segments: u64,
 }
 
 impl Skew {
+    /// The timeline breaks here: the next packet begins a new segment.
+    pub fn interrupt(&mut self) {
+        self.previous = None;
+        self.arrival = 0.0;
+        self.media = 0.0;
+        self.packets = 0;
+        self.mean_arrival = 0.0;
+        self.mean_media = 0.0;
+    }
+
     /// Takes a packet.
     pub fn receive(&mut self, time: Time, timestamp: u32, clock_rate: u32) {
-        if let Some((last_time, last_timestamp)) = self.previous.replace((time, timestamp)) {
+        if let Some((last_time, last_timestamp)) = self.previous {
             let arrival = super::signed_nanos(last_time, time) as f64 / 1e9;
             let media =
                 f64::from(timestamp.wrapping_sub(last_timestamp) as i32) / f64::from(clock_rate);
             if (arrival - media).abs() > JUMP_SECONDS {
-                *self = Skew {
-                    previous: self.previous,
-                    ..Skew::default()
-                };
+                self.interrupt();
             } else {
                 self.arrival += arrival;
                 self.media += media;
             }
         }
+        self.previous = Some((time, timestamp));
+        self.segments += u64::from(self.packets == 0);
         self.packets += 1;
-        let from_mean = self.arrival - self.mean_arrival;
-        self.mean_arrival += from_mean / self.packets as f64;
-        self.mean_media += (self.media - self.mean_media) / self.packets as f64;
-        self.variance += from_mean * (self.arrival - self.mean_arrival);
-        self.covariance += from_mean * (self.media - self.mean_media);
+        self.total += 1;
+        let arrival = self.arrival - self.mean_arrival;
+        let media = self.media - self.mean_media;
+        self.mean_arrival += arrival / self.packets as f64;
+        self.mean_media += media / self.packets as f64;
+        self.arrivals += arrival * (self.arrival - self.mean_arrival);
+        self.medias += media * (self.media - self.mean_media);
+        self.covariance += arrival * (self.media - self.mean_media);
     }
 
-    /// Parts per million by which the sender's clock is faster than ours; `None` with too little to tell.
+    /// Parts per million by which the sender's clock is faster than ours; `None` where the packets do not tell within a
+    /// standard error of 50.
     pub fn ppm(&self) -> Option<f64> {
-        let enough =
-            self.packets >= MIN_PACKETS && self.arrival >= MIN_SECONDS && self.variance > 0.0;
-        enough.then(|| (self.covariance / self.variance - 1.0) * 1e6)
+        let free = self.total.checked_sub(self.segments + 1)?;
+        if self.total < MIN_PACKETS || free == 0 || self.arrivals <= 0.0 {
+            return None;
+        }
+        let slope = self.covariance / self.arrivals;
+        let residual = (self.medias - slope * self.covariance).max(0.0) / free as f64;
+        let error = (residual / self.arrivals).sqrt() * 1e6;
+        (error <= MAX_ERROR_PPM).then_some((slope - 1.0) * 1e6)
     }
 }
