@@ -1,9 +1,15 @@
 //! Flows, relay, RTCP, receive statistics, sources, sinks, voice quality.
 #![forbid(unsafe_code)]
 
+pub mod audio;
+pub mod dtmf;
+pub mod echo;
 pub mod forward;
 pub mod ports;
 pub mod quality;
+pub mod rtcp;
+pub mod sink;
+pub mod source;
 pub mod stats;
 
 #[doc(hidden)]

@@ -1,0 +1,218 @@
+//! Telephone events (RFC 4733) in time: sending digits, and telling digits from the packets received.
+
+use std::collections::VecDeque;
+use wire::rtp::TelephoneEvent;
+
+/// Transmissions of the packet that ends an event (RFC 4733 section 2.5.1.4).
+pub const END_PACKETS: u8 = 3;
+/// Digits that wait to be sent at most.
+pub const MAX_QUEUE: usize = 64;
+/// Digits remembered by an [`EventReceiver`].
+const MAX_DIGITS: usize = 256;
+
+/// Why digits are not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DtmfError {
+    /// Not one of `0123456789*#ABCD!`.
+    NotADigit(char),
+    /// More than [`MAX_QUEUE`] would wait.
+    QueueFull,
+    /// Shorter than a packet or longer than the duration field can say (65,535 timestamp units: 8.19 s at 8 kHz).
+    Duration,
+}
+
+impl core::fmt::Display for DtmfError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            DtmfError::NotADigit(digit) => write!(f, "{digit:?} is no DTMF digit"),
+            DtmfError::QueueFull => write!(f, "more than {MAX_QUEUE} digits wait to be sent"),
+            DtmfError::Duration => {
+                f.write_str("a digit lasts from one packet time to 65535 timestamp units")
+            }
+        }
+    }
+}
+
+impl core::error::Error for DtmfError {}
+
+/// What an [`EventSender`] wants in a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventPacket {
+    /// The payload.
+    pub event: TelephoneEvent,
+    /// The timestamp: that of the event's beginning, in all its packets.
+    pub timestamp: u32,
+    /// The marker bit: the event's first packet.
+    pub marker: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    code: u8,
+    timestamp: u32,
+    duration: u32,
+    total: u32,
+    ends: u8,
+}
+
+/// Sends digits: a packet per packet time while a digit lasts, with its duration so far, then three that end it, then a pause.
+#[derive(Clone, Debug)]
+pub struct EventSender {
+    queue: VecDeque<(u8, u32)>,
+    running: Option<Running>,
+    pause: u32,
+    gap: u32,
+    volume: u8,
+}
+
+impl EventSender {
+    /// A sender that pauses for at least `gap` timestamp units between digits, at `volume` -dBm0.
+    pub fn new(gap: u32, volume: u8) -> EventSender {
+        EventSender {
+            queue: VecDeque::new(),
+            running: None,
+            pause: 0,
+            gap,
+            volume: volume.min(63),
+        }
+    }
+
+    /// Queues `digits`, each to last `duration` timestamp units.
+    ///
+    /// # Errors
+    /// [`DtmfError`]; nothing is queued then.
+    pub fn push(&mut self, digits: &str, duration: u32) -> Result<(), DtmfError> {
+        if duration == 0 || duration > u32::from(u16::MAX) {
+            return Err(DtmfError::Duration);
+        }
+        let codes = digits
+            .chars()
+            .map(|digit| TelephoneEvent::code(digit).ok_or(DtmfError::NotADigit(digit)))
+            .collect::<Result<Vec<u8>, _>>()?;
+        if self.queue.len() + codes.len() > MAX_QUEUE {
+            return Err(DtmfError::QueueFull);
+        }
+        self.queue
+            .extend(codes.into_iter().map(|code| (code, duration)));
+        Ok(())
+    }
+
+    /// Whether nothing runs or waits.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_none() && self.queue.is_empty()
+    }
+
+    /// What goes into the packet at `timestamp`, which spans `step` timestamp units; `None` for audio.
+    pub fn next(&mut self, timestamp: u32, step: u32) -> Option<EventPacket> {
+        if self.running.is_none() {
+            if self.pause > 0 {
+                self.pause = self.pause.saturating_sub(step);
+                return None;
+            }
+            let (code, total) = self.queue.pop_front()?;
+            self.running = Some(Running {
+                code,
+                timestamp,
+                duration: 0,
+                total,
+                ends: 0,
+            });
+        }
+        let running = self.running.as_mut()?;
+        let marker = running.duration == 0;
+        running.duration = (running.duration + step).min(running.total);
+        let end = running.duration >= running.total;
+        let packet = EventPacket {
+            event: TelephoneEvent {
+                event: running.code,
+                end,
+                volume: self.volume,
+                duration: running.duration as u16,
+            },
+            timestamp: running.timestamp,
+            marker,
+        };
+        running.ends += u8::from(end);
+        if running.ends >= END_PACKETS {
+            self.running = None;
+            self.pause = self.gap;
+        }
+        Some(packet)
+    }
+}
+
+/// A digit that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digit {
+    /// Event code (RFC 4733 section 3.2).
+    pub code: u8,
+    /// Timestamp at its beginning.
+    pub timestamp: u32,
+    /// Duration in timestamp units, as far as it is known.
+    pub duration: u16,
+    /// Whether a packet that ends it was seen.
+    pub ended: bool,
+}
+
+impl Digit {
+    /// The character; `None` for events that are no DTMF.
+    pub fn character(&self) -> Option<char> {
+        TelephoneEvent {
+            event: self.code,
+            end: false,
+            volume: 0,
+            duration: 0,
+        }
+        .digit()
+    }
+}
+
+/// Tells digits from event packets: all packets of an event have its timestamp, so lost, repeated and late ones do no harm.
+#[derive(Clone, Debug, Default)]
+pub struct EventReceiver {
+    digits: VecDeque<Digit>,
+    forgotten: u64,
+}
+
+impl EventReceiver {
+    /// A packet's timestamp and payload. True where a new digit begins.
+    pub fn receive(&mut self, timestamp: u32, event: TelephoneEvent) -> bool {
+        let known = self
+            .digits
+            .iter_mut()
+            .rev()
+            .take(8)
+            .find(|digit| digit.timestamp == timestamp && digit.code == event.event);
+        if let Some(digit) = known {
+            digit.duration = digit.duration.max(event.duration);
+            digit.ended |= event.end;
+            return false;
+        }
+        if self.digits.len() >= MAX_DIGITS {
+            self.digits.pop_front();
+            self.forgotten += 1;
+        }
+        self.digits.push_back(Digit {
+            code: event.event,
+            timestamp,
+            duration: event.duration,
+            ended: event.end,
+        });
+        true
+    }
+
+    /// The digits, the oldest first.
+    pub fn digits(&self) -> impl Iterator<Item = &Digit> {
+        self.digits.iter()
+    }
+
+    /// The DTMF digits as text.
+    pub fn text(&self) -> String {
+        self.digits.iter().filter_map(Digit::character).collect()
+    }
+
+    /// Digits that had to make room for later ones.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+}

@@ -1,0 +1,54 @@
+//! A party that plays back what it hears.
+
+use engine::Entropy;
+use wire::rtp::RtpView;
+
+/// Turns received RTP packets into its own: same payload and timing, its own source, sequence and timestamp.
+#[derive(Clone, Copy, Debug)]
+pub struct Echo {
+    ssrc: u32,
+    sequence: u16,
+    timestamp: u32,
+    packets: u64,
+}
+
+impl Echo {
+    /// An echo with random identifiers.
+    pub fn new(entropy: &mut Entropy) -> Echo {
+        Echo {
+            ssrc: entropy.u32(),
+            sequence: entropy.u32() as u16,
+            timestamp: entropy.u32(),
+            packets: 0,
+        }
+    }
+
+    /// Rewrites `packet` in place, to be sent back. Losses and reordering are kept, as sequence numbers move together. False
+    /// where it is no RTP; it is unchanged then.
+    pub fn turn(&mut self, packet: &mut [u8]) -> bool {
+        let Some(view) = RtpView::parse(packet) else {
+            return false;
+        };
+        let sequence = view.sequence().wrapping_add(self.sequence);
+        let timestamp = view.timestamp().wrapping_add(self.timestamp);
+        if let Some(fields) = packet.get_mut(2..12) {
+            let (numbers, source) = fields.split_at_mut(6);
+            let (short, long) = numbers.split_at_mut(2);
+            short.copy_from_slice(&sequence.to_be_bytes());
+            long.copy_from_slice(&timestamp.to_be_bytes());
+            source.copy_from_slice(&self.ssrc.to_be_bytes());
+        }
+        self.packets += 1;
+        true
+    }
+
+    /// The source identifier.
+    pub fn ssrc(&self) -> u32 {
+        self.ssrc
+    }
+
+    /// Packets turned.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+}

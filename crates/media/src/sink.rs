@@ -1,0 +1,293 @@
+//! A receiver of RTP: statistics, telephone events, and the audio as a listener would hear it.
+
+use crate::dtmf::EventReceiver;
+use crate::stats::{ReceiveStatistics, RtpArrival, Sequence};
+use codec::g711::Law;
+use core::time::Duration;
+use engine::Time;
+use wire::rtp::{RtpView, TelephoneEvent};
+
+/// How a sink receives.
+#[derive(Clone, Debug)]
+pub struct SinkConfig {
+    /// Payload types that carry G.711, with their law.
+    pub laws: Vec<(u8, Law)>,
+    /// Payload type of telephone events.
+    pub event_payload_type: Option<u8>,
+    /// Time from the arrival of the first packet to its playout. What comes after its own playout is too late.
+    pub playout: Duration,
+    /// Seconds of audio kept: the latest.
+    pub capture_s: u32,
+}
+
+impl Default for SinkConfig {
+    /// Both laws, 60 ms of playout delay, 20 s of capture.
+    fn default() -> Self {
+        SinkConfig {
+            laws: vec![(0, Law::Mu), (8, Law::A)],
+            event_payload_type: None,
+            playout: Duration::from_millis(60),
+            capture_s: 20,
+        }
+    }
+}
+
+/// What a packet was to a sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Audio, played.
+    Audio,
+    /// Audio after its time.
+    Late,
+    /// A part of a telephone event.
+    Event,
+    /// RTP of a payload type that is not decoded here.
+    Undecoded,
+    /// Not RTP; nothing is counted in the statistics.
+    NotRtp,
+}
+
+/// Counts beside the statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SinkCounts {
+    /// Packets played.
+    pub played: u64,
+    /// Packets after their time.
+    pub late: u64,
+    /// Packets of payload types that are not decoded.
+    pub undecoded: u64,
+    /// Datagrams that were no RTP.
+    pub not_rtp: u64,
+    /// Changes of the source.
+    pub source_changes: u64,
+}
+
+/// The point from which timestamps of the present source are counted.
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    ssrc: u32,
+    timestamp: u32,
+    /// Position of `timestamp` in the audio.
+    position: u64,
+    arrived: Time,
+}
+
+const RATE: u32 = 8000;
+/// A jump of the timestamp beyond this begins a new timeline (10 s).
+const MAX_JUMP: i64 = 10 * RATE as i64;
+
+/// Late packets in a row after which the timeline begins anew: the clocks have drifted apart, or the path has become longer.
+const MAX_LATE_RUN: u32 = 10;
+
+/// A receiver of RTP.
+#[derive(Clone, Debug)]
+pub struct RtpSink {
+    config: SinkConfig,
+    statistics: ReceiveStatistics,
+    ssrc: Option<u32>,
+    events: EventReceiver,
+    base: Option<Base>,
+    ring: Vec<i16>,
+    /// Position behind the last sample written; positions of the latest `ring.len()` samples are kept.
+    end: u64,
+    late_run: u32,
+    counts: SinkCounts,
+}
+
+impl RtpSink {
+    /// A sink; its memory for the capture is taken as audio comes.
+    pub fn new(mut config: SinkConfig) -> RtpSink {
+        config.capture_s = config.capture_s.clamp(1, 3600);
+        RtpSink {
+            config,
+            statistics: ReceiveStatistics::default(),
+            ssrc: None,
+            events: EventReceiver::default(),
+            base: None,
+            ring: Vec::new(),
+            end: 0,
+            late_run: 0,
+            counts: SinkCounts::default(),
+        }
+    }
+
+    /// Takes a datagram that arrived at `arrived`.
+    pub fn receive(&mut self, datagram: &[u8], arrived: Time) -> Received {
+        let Some(view) = RtpView::parse(datagram) else {
+            self.counts.not_rtp += 1;
+            return Received::NotRtp;
+        };
+        self.follow(view.ssrc());
+        self.statistics.receive(&RtpArrival {
+            time: arrived,
+            sequence: view.sequence(),
+            timestamp: view.timestamp(),
+            payload_type: view.payload_type(),
+        });
+        let payload = view.payload().unwrap_or_default();
+        if self.config.event_payload_type == Some(view.payload_type()) {
+            if let Some(event) = TelephoneEvent::parse(payload) {
+                self.events.receive(view.timestamp(), event);
+            }
+            return Received::Event;
+        }
+        let law = self
+            .config
+            .laws
+            .iter()
+            .find(|law| law.0 == view.payload_type());
+        let Some(&(_, law)) = law else {
+            self.counts.undecoded += 1;
+            return Received::Undecoded;
+        };
+        let played = self.play(&view, payload, law, arrived);
+        match played {
+            Received::Late => self.counts.late += 1,
+            _ => self.counts.played += 1,
+        }
+        played
+    }
+
+    /// A new source begins new statistics and a new timeline; the audio goes on behind what was heard.
+    fn follow(&mut self, ssrc: u32) {
+        if self.ssrc == Some(ssrc) {
+            return;
+        }
+        if self.ssrc.is_some() {
+            self.counts.source_changes += 1;
+            self.statistics = ReceiveStatistics::new(Sequence::LIVE_WINDOW);
+            self.base = None;
+        }
+        self.ssrc = Some(ssrc);
+        if let Some(event) = self.config.event_payload_type {
+            self.statistics.set_clock_rate(event, RATE);
+        }
+        for &(payload_type, _) in &self.config.laws {
+            if wire::rtp::static_payload_type(payload_type).is_none() {
+                self.statistics.set_clock_rate(payload_type, RATE);
+            }
+        }
+    }
+
+    fn play(&mut self, view: &RtpView<'_>, payload: &[u8], law: Law, arrived: Time) -> Received {
+        let fresh = Base {
+            ssrc: view.ssrc(),
+            timestamp: view.timestamp(),
+            position: self.end,
+            arrived,
+        };
+        let mut base = *self.base.get_or_insert(fresh);
+        let mut offset = i64::from(view.timestamp().wrapping_sub(base.timestamp) as i32);
+        // The timeline moves along with each packet far from its beginning, so that offsets stay small for ever.
+        let expected = self.end as i64 - base.position as i64;
+        if base.ssrc != fresh.ssrc || (offset - expected).abs() > MAX_JUMP {
+            base = fresh;
+            offset = 0;
+            self.base = Some(base);
+        }
+        let Some(position) = base.position.checked_add_signed(offset) else {
+            return Received::Late;
+        };
+        let span = offset.max(0) as u64 * 1_000_000_000 / u64::from(RATE);
+        let playout = base.arrived + self.config.playout + Duration::from_nanos(span);
+        if offset < 0 || arrived > playout {
+            self.late_run += 1;
+            if self.late_run >= MAX_LATE_RUN {
+                self.late_run = 0;
+                self.base = None;
+            }
+            return Received::Late;
+        }
+        self.late_run = 0;
+        self.write(position, payload, law);
+        if offset > MAX_JUMP {
+            self.base = Some(Base {
+                timestamp: view.timestamp(),
+                position,
+                arrived: base.arrived + Duration::from_nanos(span),
+                ..base
+            });
+        }
+        Received::Audio
+    }
+
+    fn capacity(&self) -> usize {
+        (self.config.capture_s * RATE) as usize
+    }
+
+    /// Writes audio at `position`, with silence where something is missing before it.
+    fn write(&mut self, position: u64, payload: &[u8], law: Law) {
+        let capacity = self.capacity();
+        let payload = payload.get(..capacity).unwrap_or(payload);
+        let last = position + payload.len() as u64;
+        if last + (capacity as u64) < self.end {
+            return;
+        }
+        let wanted = (last.min(capacity as u64)) as usize;
+        if self.ring.len() < wanted {
+            self.ring.resize(wanted, 0);
+        }
+        // At most one round of the ring has to be silenced.
+        let from = self.end.max(position.saturating_sub(capacity as u64));
+        for gap in from..position {
+            self.put(gap, 0);
+        }
+        for (at, &code) in (position..).zip(payload) {
+            if at + capacity as u64 >= self.end {
+                self.put(at, law.decode_sample(code));
+            }
+        }
+        self.end = self.end.max(last);
+    }
+
+    fn put(&mut self, position: u64, sample: i16) {
+        let at = (position % self.capacity() as u64) as usize;
+        if let Some(place) = self.ring.get_mut(at) {
+            *place = sample;
+        }
+    }
+
+    /// The latest audio, in order, with silence where it was lost or late.
+    pub fn audio(&self) -> Vec<i16> {
+        let capacity = self.capacity() as u64;
+        let start = self.end.saturating_sub(capacity);
+        (start..self.end)
+            .map(|at| {
+                self.ring
+                    .get((at % capacity) as usize)
+                    .copied()
+                    .unwrap_or(0)
+            })
+            .collect()
+    }
+
+    /// Samples received in all, lost ones included.
+    pub fn samples(&self) -> u64 {
+        self.end
+    }
+
+    /// Statistics of the present source.
+    pub fn statistics(&self) -> &ReceiveStatistics {
+        &self.statistics
+    }
+
+    /// The same, for reception reports.
+    pub fn statistics_mut(&mut self) -> &mut ReceiveStatistics {
+        &mut self.statistics
+    }
+
+    /// The present source.
+    pub fn ssrc(&self) -> Option<u32> {
+        self.ssrc
+    }
+
+    /// Telephone events.
+    pub fn events(&self) -> &EventReceiver {
+        &self.events
+    }
+
+    /// Counts beside the statistics.
+    pub fn counts(&self) -> SinkCounts {
+        self.counts
+    }
+}

@@ -1,0 +1,366 @@
+//! A sender of RTP: audio on an absolute timeline, and telephone events in between.
+
+use crate::dtmf::{DtmfError, EventSender};
+use codec::ToneGenerator;
+use codec::g711::Law;
+use core::fmt;
+use core::time::Duration;
+use engine::{Deadline, Entropy, Time};
+use std::sync::Arc;
+use wire::rtp::{RtpHeader, RtpView};
+
+/// Lateness beyond which packets are left out instead of sent in a burst.
+pub const MAX_LATENESS: Duration = Duration::from_millis(500);
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// Linear samples at 8 kHz, encoded once and repeated without end.
+    Loop(Arc<[i16]>),
+    /// G.711 codes of the law in use, repeated without end: shared by many sources at no cost.
+    Codes(Arc<[u8]>),
+    /// Ready frames of any codec, one per packet, repeated without end.
+    Frames(Arc<[Vec<u8>]>),
+    /// A tone.
+    Tone(ToneGenerator),
+    /// Silence.
+    Silence,
+}
+
+/// How a source sends.
+#[derive(Clone, Debug)]
+pub struct SourceConfig {
+    /// Law of G.711.
+    pub law: Law,
+    /// Payload type.
+    pub payload_type: u8,
+    /// Clock rate in Hz.
+    pub clock_rate: u32,
+    /// Milliseconds of audio in a packet: 10 to 60.
+    pub ptime_ms: u32,
+    /// Payload type of telephone events, where they were agreed.
+    pub event_payload_type: Option<u8>,
+    /// What is sent.
+    pub content: Content,
+    /// When the first packet is due.
+    pub start: Time,
+}
+
+impl SourceConfig {
+    /// G.711 in packets of 20 ms from `start` on.
+    pub fn g711(law: Law, content: Content, start: Time) -> SourceConfig {
+        SourceConfig {
+            law,
+            payload_type: law.payload_type(),
+            clock_rate: 8000,
+            ptime_ms: 20,
+            event_payload_type: None,
+            content,
+            start,
+        }
+    }
+}
+
+/// A configuration that cannot be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceError {
+    /// Packet time outside of 10 to 60 ms.
+    PacketTime(u32),
+    /// A clock rate that is zero, above 192 kHz or no whole number per millisecond; or one other than 8 kHz with G.711.
+    ClockRate(u32),
+    /// Nothing to send, or a frame of more than 1,400 bytes.
+    Content,
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SourceError::PacketTime(ms) => write!(f, "packet time {ms} ms is not from 10 to 60 ms"),
+            SourceError::ClockRate(hz) => write!(f, "clock rate {hz} Hz does not fit the content"),
+            SourceError::Content => f.write_str("there is nothing to send, or a frame is too long"),
+        }
+    }
+}
+
+impl core::error::Error for SourceError {}
+
+/// Audio as it is kept ready.
+#[derive(Clone, Debug)]
+enum Audio {
+    Codes { codes: Arc<[u8]>, at: usize },
+    Frames { frames: Arc<[Vec<u8>]>, at: usize },
+    Tone(ToneGenerator),
+    Silence,
+}
+
+/// What has been sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SentCounts {
+    /// Packets.
+    pub packets: u64,
+    /// Payload bytes.
+    pub octets: u64,
+    /// Packets left out because they were later than [`MAX_LATENESS`].
+    pub skipped: u64,
+}
+
+/// A sender of RTP. Packet `n` is due at `start + n * ptime`, whatever happened to those before it.
+#[derive(Clone, Debug)]
+pub struct RtpSource {
+    law: Law,
+    payload_type: u8,
+    event_payload_type: Option<u8>,
+    clock_rate: u32,
+    ptime: Duration,
+    step: u32,
+    start: Time,
+    /// Packet times since the start.
+    slot: u64,
+    ssrc: u32,
+    sequence: u16,
+    first_timestamp: u32,
+    marker: bool,
+    stopped: bool,
+    audio: Audio,
+    events: EventSender,
+    counts: SentCounts,
+    packet: Vec<u8>,
+    samples: Vec<i16>,
+}
+
+impl RtpSource {
+    /// A source with random SSRC, sequence number and timestamp (RFC 3550 section 5.1).
+    ///
+    /// # Errors
+    /// [`SourceError`].
+    pub fn new(config: SourceConfig, entropy: &mut Entropy) -> Result<RtpSource, SourceError> {
+        if !(10..=60).contains(&config.ptime_ms) {
+            return Err(SourceError::PacketTime(config.ptime_ms));
+        }
+        let is_frames = matches!(config.content, Content::Frames(_));
+        let rate = config.clock_rate;
+        if rate == 0 || rate > 192_000 || !rate.is_multiple_of(1000) || (!is_frames && rate != 8000)
+        {
+            return Err(SourceError::ClockRate(rate));
+        }
+        let step = rate / 1000 * config.ptime_ms;
+        Ok(RtpSource {
+            law: config.law,
+            payload_type: config.payload_type & 0x7f,
+            event_payload_type: config.event_payload_type,
+            clock_rate: rate,
+            ptime: Duration::from_millis(config.ptime_ms.into()),
+            step,
+            start: config.start,
+            slot: 0,
+            ssrc: entropy.u32(),
+            sequence: entropy.u32() as u16,
+            first_timestamp: entropy.u32(),
+            marker: true,
+            stopped: false,
+            audio: prepare(config.content, config.law)?,
+            events: EventSender::new(rate / 1000 * 50, 10),
+            counts: SentCounts::default(),
+            packet: Vec::with_capacity(RtpView::HEADER + 480),
+            samples: Vec::new(),
+        })
+    }
+
+    /// Changes what is sent, from the next packet on.
+    ///
+    /// # Errors
+    /// [`SourceError::Content`]; the old content goes on.
+    pub fn set_content(&mut self, content: Content) -> Result<(), SourceError> {
+        self.audio = prepare(content, self.law)?;
+        self.marker = true;
+        Ok(())
+    }
+
+    /// Sends DTMF digits as telephone events of `duration` each, 50 ms apart. False where no payload type was agreed.
+    ///
+    /// # Errors
+    /// [`DtmfError`]; nothing is sent then.
+    pub fn send_digits(&mut self, digits: &str, duration: Duration) -> Result<bool, DtmfError> {
+        if self.event_payload_type.is_none() {
+            return Ok(false);
+        }
+        let units = duration.as_millis() * u128::from(self.clock_rate / 1000);
+        let units = u32::try_from(units).map_err(|_| DtmfError::Duration)?;
+        if units < self.step {
+            return Err(DtmfError::Duration);
+        }
+        self.events.push(digits, units).map(|()| true)
+    }
+
+    /// Whether digits are still being sent.
+    pub fn is_sending_digits(&self) -> bool {
+        !self.events.is_idle()
+    }
+
+    /// Sends nothing from now on (hold, end); the timeline goes on.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Sends again, from `now` on.
+    pub fn resume(&mut self, now: Time) {
+        if self.stopped {
+            self.stopped = false;
+            self.marker = true;
+            self.slot = self.slot.max(self.slot_after(now));
+        }
+    }
+
+    /// The source identifier.
+    pub fn ssrc(&self) -> u32 {
+        self.ssrc
+    }
+
+    /// What has been sent.
+    pub fn counts(&self) -> SentCounts {
+        self.counts
+    }
+
+    /// The RTP timestamp of the instant `now`, for sender reports.
+    pub fn timestamp_at(&self, now: Time) -> u32 {
+        let span = now.since(self.start).as_nanos() * u128::from(self.clock_rate) / 1_000_000_000;
+        self.first_timestamp.wrapping_add(span as u32)
+    }
+
+    /// When the next packet is due.
+    pub fn next_deadline(&self) -> Option<Deadline> {
+        (!self.stopped).then(|| Deadline::new(self.due(self.slot), "rtp packet"))
+    }
+
+    /// The next packet that is due at `now`, and when it was due; `None` where none is. Ask until there is none.
+    pub fn next_packet(&mut self, now: Time) -> Option<(Time, &[u8])> {
+        if self.stopped || self.due(self.slot) > now {
+            return None;
+        }
+        let oldest = Time(now.0.saturating_sub(MAX_LATENESS.as_nanos() as u64));
+        if self.due(self.slot) < oldest {
+            let next = self.slot_after(oldest);
+            self.counts.skipped += next - self.slot;
+            self.slot = next;
+            self.marker = true;
+        }
+        let due = self.due(self.slot);
+        self.build();
+        self.slot += 1;
+        Some((due, &self.packet))
+    }
+
+    fn due(&self, slot: u64) -> Time {
+        Time(
+            self.start
+                .0
+                .saturating_add(slot.saturating_mul(self.ptime.as_nanos() as u64)),
+        )
+    }
+
+    /// The first slot that is due at `at` or later.
+    fn slot_after(&self, at: Time) -> u64 {
+        (at.0.saturating_sub(self.start.0)).div_ceil(self.ptime.as_nanos() as u64)
+    }
+
+    fn build(&mut self) {
+        let timestamp = self
+            .first_timestamp
+            .wrapping_add((self.slot as u32).wrapping_mul(self.step));
+        let mut header = RtpHeader {
+            marker: self.marker,
+            payload_type: self.payload_type,
+            sequence: self.sequence,
+            timestamp,
+            ssrc: self.ssrc,
+            ..RtpHeader::default()
+        };
+        self.sequence = self.sequence.wrapping_add(1);
+        self.packet.clear();
+        let event = self.event_payload_type.and_then(|payload_type| {
+            let event = self.events.next(timestamp, self.step)?;
+            Some((payload_type, event))
+        });
+        if let Some((payload_type, event)) = event {
+            header.payload_type = payload_type;
+            header.timestamp = event.timestamp;
+            header.marker = event.marker;
+            header.write(&mut self.packet);
+            self.packet.extend_from_slice(&event.event.to_bytes());
+            self.pass_audio();
+        } else {
+            header.write(&mut self.packet);
+            self.append_audio();
+            self.marker = false;
+        }
+        self.counts.packets += 1;
+        self.counts.octets += (self.packet.len() - RtpView::HEADER) as u64;
+    }
+
+    fn append_audio(&mut self) {
+        let step = self.step as usize;
+        match &mut self.audio {
+            Audio::Codes { codes, at } => {
+                let mut left = step;
+                while left > 0 {
+                    let part = codes.get(*at..).unwrap_or_default();
+                    let part = part.get(..left).unwrap_or(part);
+                    self.packet.extend_from_slice(part);
+                    left -= part.len();
+                    *at = (*at + part.len()) % codes.len();
+                }
+            }
+            Audio::Frames { frames, at } => {
+                if let Some(frame) = frames.get(*at) {
+                    self.packet.extend_from_slice(frame);
+                }
+                *at = (*at + 1) % frames.len();
+            }
+            Audio::Tone(generator) => {
+                self.samples.resize(step, 0);
+                generator.fill(&mut self.samples);
+                let law = self.law;
+                self.packet
+                    .extend(self.samples.iter().map(|&sample| law.encode_sample(sample)));
+            }
+            Audio::Silence => {
+                let length = self.packet.len() + step;
+                self.packet.resize(length, self.law.silence());
+            }
+        }
+    }
+
+    /// The audio goes on unheard while an event is sent.
+    fn pass_audio(&mut self) {
+        match &mut self.audio {
+            Audio::Codes { codes, at } => *at = (*at + self.step as usize) % codes.len(),
+            Audio::Frames { frames, at } => *at = (*at + 1) % frames.len(),
+            Audio::Tone(generator) => {
+                self.samples.resize(self.step as usize, 0);
+                generator.fill(&mut self.samples);
+            }
+            Audio::Silence => {}
+        }
+    }
+}
+
+fn prepare(content: Content, law: Law) -> Result<Audio, SourceError> {
+    match content {
+        Content::Loop(samples) if !samples.is_empty() => Ok(Audio::Codes {
+            codes: samples
+                .iter()
+                .map(|&sample| law.encode_sample(sample))
+                .collect(),
+            at: 0,
+        }),
+        Content::Codes(codes) if !codes.is_empty() => Ok(Audio::Codes { codes, at: 0 }),
+        Content::Frames(frames)
+            if !frames.is_empty() && frames.iter().all(|frame| frame.len() <= 1400) =>
+        {
+            Ok(Audio::Frames { frames, at: 0 })
+        }
+        Content::Tone(generator) => Ok(Audio::Tone(generator)),
+        Content::Silence => Ok(Audio::Silence),
+        Content::Loop(_) | Content::Codes(_) | Content::Frames(_) => Err(SourceError::Content),
+    }
+}
