@@ -4,6 +4,10 @@
 pub mod analyse;
 pub mod demo;
 pub mod error;
+pub mod experiment;
+pub mod figures;
+pub mod pace;
+pub mod record;
 pub mod report;
 pub mod run;
 

@@ -1,0 +1,33 @@
+//! The experiments that are part of the program.
+
+/// Name and file of every built-in experiment, in order of name.
+pub const BUILT_IN: &[(&str, &str)] = &[
+    (
+        "call-capacity",
+        include_str!("../../../../scenarios/call-capacity.toml"),
+    ),
+    (
+        "call-rate",
+        include_str!("../../../../scenarios/call-rate.toml"),
+    ),
+    (
+        "registrations",
+        include_str!("../../../../scenarios/registrations.toml"),
+    ),
+    (
+        "rtp-streams",
+        include_str!("../../../../scenarios/rtp-streams.toml"),
+    ),
+    (
+        "small-network",
+        include_str!("../../../../scenarios/small-network.toml"),
+    ),
+];
+
+/// The file of a built-in experiment.
+pub fn built_in(name: &str) -> Option<&'static str> {
+    BUILT_IN
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, file)| *file)
+}

@@ -1,0 +1,17 @@
+//! Experiment files: TOML, every key known, every mistake named with its line.
+//!
+//! An *experiment* is a file. With a level of its sweep and a repetition it becomes a *trial*, which is one run. `--set`
+//! overrides and the sweep use the same words: dotted paths into the file.
+
+mod built_in;
+mod model;
+mod parse;
+mod template;
+
+pub use built_in::{BUILT_IN, built_in};
+pub use model::{
+    Callees, Callers, CodecName, Experiment, HangUp, HoldKind, Levels, MediaKind, Network,
+    PaceKind, Registrations, Streams, Subject, SubjectMedia, Thresholds,
+};
+pub use parse::{File, Level};
+pub use template::fill;

@@ -1,0 +1,483 @@
+//! What an experiment file may say. Times are in seconds where the name does not say otherwise.
+
+use crate::pace::{Hold, Pace};
+use engine::Transport;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// One experiment, at one level of its sweep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Short name.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// What it answers, and how to read it.
+    #[serde(default)]
+    pub about: String,
+    /// Rows of the studies that it reproduces.
+    #[serde(default)]
+    pub study: String,
+    /// Times that each level is run.
+    #[serde(default = "one")]
+    pub repeat: u32,
+    /// Seed of everything that is drawn.
+    #[serde(default = "one_u64")]
+    pub seed: u64,
+    /// Longest time that a trial may take after its last attempt was due, seconds.
+    #[serde(default = "default_settle")]
+    pub settle_seconds: f64,
+    /// What is measured.
+    #[serde(default)]
+    pub subject: Subject,
+    /// The sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub levels: Option<Levels>,
+    /// Calls made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callers: Option<Callers>,
+    /// Calls taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callees: Option<Callees>,
+    /// Registrations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registrations: Option<Registrations>,
+    /// Media streams without signalling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<Streams>,
+    /// The network, in simulation.
+    #[serde(default)]
+    pub network: Network,
+    /// What must hold.
+    #[serde(default)]
+    pub thresholds: Thresholds,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn one_u64() -> u64 {
+    1
+}
+
+fn default_settle() -> f64 {
+    40.0
+}
+
+/// What becomes of media in the subject, where the subject is our border.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SubjectMedia {
+    /// Through the border.
+    #[default]
+    Anchored,
+    /// Past it: SDP addresses stay.
+    Bypass,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Subject {
+    /// SIP address of a foreign subject; without one, our border is started in this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// Nothing stands between callers and callees: measures the laboratory itself.
+    pub none: bool,
+    /// Media of our border.
+    pub media: SubjectMedia,
+    /// CPU to which our border's thread is pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<usize>,
+    /// Process number of a foreign subject on this machine, so that its CPU time and memory can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
+}
+
+/// A sweep: the keys in `set` take each value in turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Levels {
+    /// Dotted paths of the keys that take the value.
+    pub set: Vec<String>,
+    /// What the value is, for tables and axes.
+    pub label: String,
+    /// First value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<f64>,
+    /// Last value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<f64>,
+    /// From one value to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    /// The values themselves, instead of the three above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<f64>,
+}
+
+/// How attempts arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PaceKind {
+    /// At a constant rate.
+    #[default]
+    Constant,
+    /// As a Poisson process.
+    Poisson,
+    /// From `rate` to `ramp_to` within `ramp_seconds`.
+    Ramp,
+}
+
+/// How hold times are distributed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldKind {
+    /// All the same.
+    #[default]
+    Fixed,
+    /// Exponentially, with `hold_seconds` as the mean.
+    Exponential,
+}
+
+/// Who sends BYE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HangUp {
+    /// The caller.
+    #[default]
+    Caller,
+    /// The called side, after the same hold time.
+    Callee,
+}
+
+/// What a side sends as media.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MediaKind {
+    /// Nothing: SDP is exchanged, no packet is sent.
+    #[default]
+    None,
+    /// The built-in voice of its side.
+    Speech,
+    /// A sine of 1004 Hz.
+    Tone,
+    /// What it receives, sent back (called side only).
+    Echo,
+}
+
+/// Codecs that the laboratory speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CodecName {
+    /// G.711 A-law.
+    #[default]
+    #[serde(rename = "PCMA")]
+    Pcma,
+    /// G.711 mu-law.
+    #[serde(rename = "PCMU")]
+    Pcmu,
+}
+
+/// Transport of SIP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TransportName {
+    /// UDP.
+    #[default]
+    Udp,
+    /// TCP.
+    Tcp,
+}
+
+impl From<TransportName> for Transport {
+    fn from(name: TransportName) -> Transport {
+        match name {
+            TransportName::Udp => Transport::Udp,
+            TransportName::Tcp => Transport::Tcp,
+        }
+    }
+}
+
+/// Calls made. `rate`, `limit`, `total`, `hold_seconds` and `dial` are SIPp's -r, -l, -m, -d and -s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Callers {
+    /// Attempts per second.
+    pub rate: f64,
+    /// How they arrive.
+    pub pace: PaceKind,
+    /// Rate at the end of a ramp.
+    pub ramp_to: f64,
+    /// Length of a ramp.
+    pub ramp_seconds: f64,
+    /// Attempts in total; 0: as many as fall into `seconds`.
+    pub total: u64,
+    /// Calls open at a time; 0: no limit.
+    pub limit: u64,
+    /// No attempt is due after this; 0: until `total`.
+    pub seconds: f64,
+    /// Answer to BYE.
+    pub hold_seconds: f64,
+    /// Distribution of the hold time.
+    pub hold: HoldKind,
+    /// Number dialled; a template.
+    pub dial: String,
+    /// The caller's own number; a template.
+    pub from: String,
+    /// User for digest authentication; a template; empty: none.
+    pub user: String,
+    /// Password; a template.
+    pub password: String,
+    /// Who hangs up.
+    pub hang_up: HangUp,
+    /// What the callers send.
+    pub media: MediaKind,
+    /// In which codec.
+    pub codec: CodecName,
+    /// SIP transport.
+    pub transport: TransportName,
+    /// Share of the calls that the caller cancels while they ring, percent.
+    pub cancel_percent: f64,
+    /// Share of the calls that are put on hold and taken back half-way, percent.
+    pub hold_percent: f64,
+    /// Share of the calls that are listened to (correlation and level), percent.
+    pub listen_percent: f64,
+    /// Longest ringing; then the caller cancels and the attempt has timed out.
+    pub ring_seconds: f64,
+}
+
+impl Default for Callers {
+    fn default() -> Self {
+        Callers {
+            rate: 10.0,
+            pace: PaceKind::Constant,
+            ramp_to: 0.0,
+            ramp_seconds: 0.0,
+            total: 0,
+            limit: 0,
+            seconds: 0.0,
+            hold_seconds: 10.0,
+            hold: HoldKind::Fixed,
+            dial: "5555".to_owned(),
+            from: "caller-{number}".to_owned(),
+            user: String::new(),
+            password: String::new(),
+            hang_up: HangUp::Caller,
+            media: MediaKind::None,
+            codec: CodecName::Pcma,
+            transport: TransportName::Udp,
+            cancel_percent: 0.0,
+            hold_percent: 0.0,
+            listen_percent: 0.0,
+            ring_seconds: 60.0,
+        }
+    }
+}
+
+impl Callers {
+    /// The arrivals.
+    pub fn pace(&self) -> Pace {
+        pace(self.pace, self.rate, self.ramp_to, self.ramp_seconds)
+    }
+
+    /// The hold time.
+    pub fn hold(&self) -> Hold {
+        match self.hold {
+            HoldKind::Fixed => Hold::Fixed(self.hold_seconds),
+            HoldKind::Exponential => Hold::Exponential(self.hold_seconds),
+        }
+    }
+}
+
+fn pace(kind: PaceKind, rate: f64, to: f64, over: f64) -> Pace {
+    match kind {
+        PaceKind::Constant => Pace::Constant { rate },
+        PaceKind::Poisson => Pace::Poisson { rate },
+        PaceKind::Ramp => Pace::Ramp {
+            from: rate,
+            to,
+            over,
+        },
+    }
+}
+
+/// Calls taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Callees {
+    /// Where they listen; a free port of 127.0.0.1 where not given. Needed where a foreign subject has to find them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// INVITE to 180, milliseconds.
+    pub ring_ms: f64,
+    /// INVITE to 200, milliseconds; exponentially distributed where `answer_random` says so.
+    pub answer_ms: f64,
+    /// The answer delay is drawn, with `answer_ms` as the mean.
+    pub answer_random: bool,
+    /// Share refused with 486, percent.
+    pub busy_percent: f64,
+    /// Share that only rings, percent.
+    pub no_answer_percent: f64,
+    /// What they send.
+    pub media: MediaKind,
+}
+
+impl Default for Callees {
+    fn default() -> Self {
+        Callees {
+            address: None,
+            ring_ms: 0.0,
+            answer_ms: 0.0,
+            answer_random: false,
+            busy_percent: 0.0,
+            no_answer_percent: 0.0,
+            media: MediaKind::None,
+        }
+    }
+}
+
+/// Registrations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Registrations {
+    /// First registrations per second.
+    pub rate: f64,
+    /// How they arrive.
+    pub pace: PaceKind,
+    /// Rate at the end of a ramp.
+    pub ramp_to: f64,
+    /// Length of a ramp.
+    pub ramp_seconds: f64,
+    /// Users, each registered once.
+    pub users: u64,
+    /// Their names; a template.
+    pub user: String,
+    /// Their passwords; a template; empty: no authentication.
+    pub password: String,
+    /// Seconds asked for.
+    pub expires: u32,
+    /// Each registration is refreshed this long after the last answer; 0: never.
+    pub refresh_seconds: f64,
+    /// Refreshes of each.
+    pub refreshes: u32,
+    /// Taken back at the end.
+    pub remove: bool,
+    /// SIP transport.
+    pub transport: TransportName,
+}
+
+impl Default for Registrations {
+    fn default() -> Self {
+        Registrations {
+            rate: 100.0,
+            pace: PaceKind::Constant,
+            ramp_to: 0.0,
+            ramp_seconds: 0.0,
+            users: 100,
+            user: "{number:4}".to_owned(),
+            password: "secret-{user}".to_owned(),
+            expires: 3600,
+            refresh_seconds: 0.0,
+            refreshes: 0,
+            remove: true,
+            transport: TransportName::Udp,
+        }
+    }
+}
+
+impl Registrations {
+    /// The arrivals.
+    pub fn pace(&self) -> Pace {
+        pace(self.pace, self.rate, self.ramp_to, self.ramp_seconds)
+    }
+}
+
+/// Media streams without signalling: from one laboratory host to another, or to `address` and back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Streams {
+    /// Streams at a time.
+    pub count: u64,
+    /// How long each lasts.
+    pub seconds: f64,
+    /// Streams started per second.
+    pub rate: f64,
+    /// What is sent.
+    pub media: MediaKind,
+    /// In which codec.
+    pub codec: CodecName,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Streams {
+            count: 10,
+            seconds: 10.0,
+            rate: 100.0,
+            media: MediaKind::Tone,
+            codec: CodecName::Pcma,
+        }
+    }
+}
+
+/// Links of a simulated network, each way between any host and the subject. Ignored on real sockets, and said so there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// One-way delay, milliseconds.
+    pub delay_ms: f64,
+    /// Spread of the delay, milliseconds: uniform, added.
+    pub jitter_ms: f64,
+    /// Lost, percent.
+    pub loss_percent: f64,
+    /// Sent twice, percent.
+    pub duplicate_percent: f64,
+    /// Held back so that later ones overtake, percent.
+    pub reorder_percent: f64,
+    /// The faults end after this many seconds; 0: never.
+    pub heal_seconds: f64,
+}
+
+/// What must hold; a key that is not given is not judged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Thresholds {
+    /// Calls or registrations with an outcome other than the planned ones, percent of those attempted, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_percent: Option<f64>,
+    /// Attempts that could not start, percent, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_started_percent: Option<f64>,
+    /// Median response time, milliseconds, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_p50_ms: Option<f64>,
+    /// 99th percentile of the response time, milliseconds, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_p99_ms: Option<f64>,
+    /// Media packets lost, percent, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_percent: Option<f64>,
+    /// 99th percentile of the jitter, milliseconds, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter_p99_ms: Option<f64>,
+    /// One-way delay of media (mean of the worst stream), milliseconds, at most (G.114: 150).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub one_way_ms: Option<f64>,
+    /// Round trip of media, both ways added, milliseconds, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_trip_ms: Option<f64>,
+    /// Mean opinion score, at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mos: Option<f64>,
+    /// Correlation of speech heard with speech said, on each call listened to, at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correlation: Option<f64>,
+    /// 99th percentile of the generator's own lateness, milliseconds, at most: above it the trial says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lateness_p99_ms: Option<f64>,
+    /// Calls, transactions and ports that the subject still holds when all is over, at most (our border only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaks: Option<u64>,
+}

@@ -1,0 +1,328 @@
+//! Reading an experiment file, overrides, and the sweep.
+
+use super::model::{Experiment, Levels, MediaKind};
+use crate::error::LabError;
+use toml_edit::{DocumentMut, Item, Value};
+
+/// Most trials that one run may have; a typing mistake in a step must not run for years.
+const MAX_LEVELS: usize = 1_000;
+
+/// A checked experiment file with its overrides.
+#[derive(Clone, Debug)]
+pub struct File {
+    origin: String,
+    document: DocumentMut,
+    experiment: Experiment,
+}
+
+/// One level of the sweep.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// The value; `None` for an experiment without a sweep.
+    pub value: Option<f64>,
+    /// The experiment at this level.
+    pub experiment: Experiment,
+}
+
+impl File {
+    /// Reads `text`; `origin` names it in messages.
+    ///
+    /// # Errors
+    /// Names file and line of the first mistake.
+    pub fn parse(origin: &str, text: &str) -> Result<File, LabError> {
+        let document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+            at(origin, text, error.span(), error.message())
+        })?;
+        let experiment: Experiment = toml_edit::de::from_str(text)
+            .map_err(|error| at(origin, text, error.span(), error.message()))?;
+        let file = File {
+            origin: origin.to_owned(),
+            document,
+            experiment,
+        };
+        file.check()?;
+        Ok(file)
+    }
+
+    /// Overrides one key: `key=value`, the key a dotted path, the value as TOML or a bare word.
+    ///
+    /// # Errors
+    /// Where the key is unknown or the value does not fit.
+    pub fn set(&mut self, assignment: &str) -> Result<(), LabError> {
+        let (path, value) = assignment
+            .split_once('=')
+            .ok_or_else(|| LabError::bad(format!("--set {assignment}: expected key=value")))?;
+        let mut document = self.document.clone();
+        put(&mut document, path.trim(), parse_value(value.trim()))
+            .map_err(|why| LabError::bad(format!("--set {assignment}: {why}")))?;
+        let experiment =
+            typed(&document).map_err(|why| LabError::bad(format!("--set {assignment}: {why}")))?;
+        let changed = File {
+            origin: self.origin.clone(),
+            document,
+            experiment,
+        };
+        changed.check()?;
+        *self = changed;
+        Ok(())
+    }
+
+    /// The experiment as the file and the overrides say, before the sweep sets anything.
+    pub fn experiment(&self) -> &Experiment {
+        &self.experiment
+    }
+
+    /// The file with its overrides, as TOML.
+    pub fn text(&self) -> String {
+        self.document.to_string()
+    }
+
+    /// The levels, in order; one without a value where there is no sweep.
+    ///
+    /// # Errors
+    /// Where the sweep makes no sense, or sets a key that does not exist.
+    pub fn levels(&self) -> Result<Vec<Level>, LabError> {
+        let Some(levels) = &self.experiment.levels else {
+            return Ok(vec![Level {
+                value: None,
+                experiment: self.experiment.clone(),
+            }]);
+        };
+        values(levels)
+            .map_err(|why| self.bad(&why))?
+            .into_iter()
+            .map(|value| self.level(levels, value))
+            .collect()
+    }
+
+    fn level(&self, levels: &Levels, value: f64) -> Result<Level, LabError> {
+        let mut document = self.document.clone();
+        for path in &levels.set {
+            put(&mut document, path, number(value))
+                .map_err(|why| self.bad(&format!("levels.set: {why}")))?;
+        }
+        let experiment =
+            typed(&document).map_err(|why| self.bad(&format!("levels.set, at {value}: {why}")))?;
+        Ok(Level {
+            value: Some(value),
+            experiment,
+        })
+    }
+
+    fn bad(&self, why: &str) -> LabError {
+        LabError::bad(format!("{}: {why}", self.origin))
+    }
+
+    /// What types cannot say.
+    fn check(&self) -> Result<(), LabError> {
+        self.levels()?
+            .iter()
+            .try_for_each(|level| sense(&level.experiment))
+            .map_err(|why| self.bad(&why))
+    }
+}
+
+fn sense(experiment: &Experiment) -> Result<(), String> {
+    if experiment.repeat == 0 {
+        return Err("repeat: at least 1".to_owned());
+    }
+    if experiment.subject.none && experiment.subject.address.is_some() {
+        return Err("subject.none and subject.address exclude each other".to_owned());
+    }
+    if let Some(callers) = &experiment.callers {
+        if callers.total == 0 && callers.seconds <= 0.0 {
+            return Err("callers: state total, or seconds, or both".to_owned());
+        }
+        if callers.media == MediaKind::Echo {
+            return Err("callers.media: echo is for callees".to_owned());
+        }
+        if callers.listen_percent > 0.0 && callers.media != MediaKind::Speech {
+            return Err("callers.listen_percent needs callers.media = \"speech\"".to_owned());
+        }
+        if experiment.callees.is_none() && experiment.subject.address.is_none() {
+            return Err(
+                "callers without callees need a foreign subject (subject.address)".to_owned(),
+            );
+        }
+        for (name, percent) in [
+            ("cancel_percent", callers.cancel_percent),
+            ("hold_percent", callers.hold_percent),
+            ("listen_percent", callers.listen_percent),
+        ] {
+            share(&format!("callers.{name}"), percent)?;
+        }
+    }
+    if let Some(callees) = &experiment.callees {
+        share("callees.busy_percent", callees.busy_percent)?;
+        share("callees.no_answer_percent", callees.no_answer_percent)?;
+    }
+    for (name, percent) in [
+        ("loss_percent", experiment.network.loss_percent),
+        ("duplicate_percent", experiment.network.duplicate_percent),
+        ("reorder_percent", experiment.network.reorder_percent),
+    ] {
+        share(&format!("network.{name}"), percent)?;
+    }
+    if experiment.callers.is_none()
+        && experiment.registrations.is_none()
+        && experiment.streams.is_none()
+    {
+        return Err("nothing to do: state [callers], [registrations] or [streams]".to_owned());
+    }
+    Ok(())
+}
+
+fn share(name: &str, percent: f64) -> Result<(), String> {
+    if (0.0..=100.0).contains(&percent) {
+        Ok(())
+    } else {
+        Err(format!("{name} = {percent}: expected 0 to 100"))
+    }
+}
+
+fn values(levels: &Levels) -> Result<Vec<f64>, String> {
+    if !levels.values.is_empty() {
+        if levels.from.is_some() || levels.to.is_some() || levels.step.is_some() {
+            return Err("levels: either values, or from, to and step".to_owned());
+        }
+        return Ok(levels.values.clone());
+    }
+    let (Some(from), Some(to), Some(step)) = (levels.from, levels.to, levels.step) else {
+        return Err("levels: state values, or from, to and step".to_owned());
+    };
+    if !(step > 0.0 && from.is_finite() && to >= from) {
+        return Err(format!(
+            "levels: from {from} to {to} by {step} is no rising sweep"
+        ));
+    }
+    let count = ((to - from) / step + 1e-9).floor() + 1.0;
+    if count > MAX_LEVELS as f64 {
+        return Err(format!("levels: more than {MAX_LEVELS} of them"));
+    }
+    Ok((0..count as u64).map(|n| from + n as f64 * step).collect())
+}
+
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 9e15 {
+        Value::from(value as i64)
+    } else {
+        Value::from(value)
+    }
+}
+
+fn parse_value(text: &str) -> Value {
+    text.parse().unwrap_or_else(|_| Value::from(text))
+}
+
+/// Puts `value` at a dotted path; tables on the way are made.
+fn put(document: &mut DocumentMut, path: &str, value: Value) -> Result<(), String> {
+    let mut keys: Vec<&str> = path.split('.').collect();
+    let last = keys.pop().filter(|key| !key.is_empty());
+    let last = last.ok_or_else(|| format!("{path:?} is no key"))?;
+    let mut table = document.as_table_mut();
+    for key in keys {
+        let item = table
+            .entry(key)
+            .or_insert_with(|| Item::Table(toml_edit::Table::new()));
+        table = item
+            .as_table_mut()
+            .ok_or_else(|| format!("{key:?} is no table"))?;
+    }
+    table.insert(last, Item::Value(value));
+    Ok(())
+}
+
+fn typed(document: &DocumentMut) -> Result<Experiment, String> {
+    toml_edit::de::from_str(&document.to_string()).map_err(|error| error.message().to_owned())
+}
+
+/// An error with file and line.
+fn at(origin: &str, text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> LabError {
+    match span {
+        Some(span) => {
+            let before = text.get(..span.start).unwrap_or(text);
+            let line = before.matches('\n').count() + 1;
+            LabError::bad(format!("{origin}:{line}: {message}"))
+        }
+        None => LabError::bad(format!("{origin}: {message}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BUILT_IN, built_in};
+    use super::*;
+
+    fn capacity() -> File {
+        File::parse("call-capacity", built_in("call-capacity").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_built_in_file_is_right_and_bears_its_name() {
+        for (name, text) in BUILT_IN {
+            let file = File::parse(name, text).unwrap();
+            assert_eq!(&file.experiment().name, name);
+            assert!(!file.experiment().title.is_empty() && !file.experiment().about.is_empty());
+            assert!(!file.levels().unwrap().is_empty());
+        }
+        assert!(BUILT_IN.is_sorted());
+    }
+
+    #[test]
+    fn the_sweep_sets_its_keys() {
+        let levels = capacity().levels().unwrap();
+        assert_eq!(levels.len(), 12);
+        let callers = levels[8].experiment.callers.as_ref().unwrap();
+        assert_eq!((callers.total, callers.limit), (900, 900));
+        assert_eq!(levels[8].value, Some(900.0));
+    }
+
+    #[test]
+    fn overrides_are_checked_like_the_file() {
+        let mut file = capacity();
+        file.set("callers.hold_seconds=0.5").unwrap();
+        file.set("levels.to = 200").unwrap();
+        file.set("subject.address=127.0.0.1:5060").unwrap();
+        file.set("callers.dial=+43 1 234").unwrap();
+        let callers = file.experiment().callers.as_ref().unwrap();
+        assert_eq!(
+            (callers.hold_seconds, callers.dial.as_str()),
+            (0.5, "+43 1 234")
+        );
+        assert_eq!(file.levels().unwrap().len(), 2);
+        for wrong in [
+            "callers.hold_secs=1",
+            "callers=1",
+            "callers.rate.x=1",
+            "nothing",
+            "callers.rate=fast",
+            "subject.address=here",
+            "levels.set=[\"callers.nothing\"]",
+            "levels.step=0",
+            "callers.cancel_percent=101",
+            ".=1",
+        ] {
+            let error = file.set(wrong).unwrap_err();
+            assert!(matches!(error, LabError::BadInput(_)), "{wrong}");
+        }
+        assert_eq!(
+            file.levels().unwrap().len(),
+            2,
+            "a refused override changes nothing"
+        );
+    }
+
+    #[test]
+    fn mistakes_name_their_line() {
+        let text = "name = \"x\"\ntitle = \"y\"\n[callers]\nrate = 1.0\ntotl = 5\n";
+        let error = File::parse("x.toml", text).unwrap_err().to_string();
+        assert!(
+            error.starts_with("x.toml:5:") && error.contains("totl"),
+            "{error}"
+        );
+        let error = File::parse("x.toml", "name = \n").unwrap_err().to_string();
+        assert!(error.starts_with("x.toml:1:"), "{error}");
+        let error = File::parse("x.toml", "name=\"x\"\ntitle=\"y\"\n").unwrap_err();
+        assert!(error.to_string().contains("nothing to do"), "{error}");
+    }
+}

@@ -1,0 +1,496 @@
+//! Figures of a trial, computed from its raw records and nothing else.
+
+use crate::experiment::Thresholds;
+use crate::record::{Attempt, Kind, Outcome, StreamRecord};
+use serde::{Deserialize, Serialize};
+
+/// Upper bounds of the classes of response time, milliseconds: those of SIPp and of study U. The last class is open.
+pub const CLASS_BOUNDS_MS: [f64; 8] = [10.0, 20.0, 30.0, 40.0, 50.0, 100.0, 150.0, 200.0];
+
+/// Names of the classes.
+pub const CLASS_NAMES: [&str; 9] = [
+    "<10", "10-20", "20-30", "30-40", "40-50", "50-100", "100-150", "150-200", ">=200",
+];
+
+/// Calls, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallCounts {
+    /// Due, whether they could start or not.
+    pub attempted: u64,
+    /// Answered with 2xx.
+    pub established: u64,
+    /// Established and ended as planned.
+    pub completed: u64,
+    /// Neither completed nor cancelled as planned.
+    pub failed: u64,
+}
+
+/// Quantiles of a response time, milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Response {
+    /// Median.
+    pub p50: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+}
+
+/// Jitter over all streams, milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JitterFigures {
+    /// Mean over all packets.
+    pub mean: Option<f64>,
+    /// 99th percentile over the streams of each stream's own 99th percentile.
+    pub p99: Option<f64>,
+    /// Largest.
+    pub max: Option<f64>,
+}
+
+/// What was heard on the calls that were listened to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AudioFigures {
+    /// Smallest correlation of speech heard with speech said.
+    pub correlation: Option<f64>,
+    /// Level heard against level said, dB: the one farthest from zero.
+    pub level_db: Option<f64>,
+}
+
+/// The blocks that `demo --json` and `lab run --json` share.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Calls.
+    pub calls: CallCounts,
+    /// INVITE to 2xx; in an experiment without calls, REGISTER to 2xx.
+    pub response_ms: Response,
+    /// Jitter.
+    pub jitter_ms: JitterFigures,
+    /// Media packets lost, percent of those expected; `null` without media.
+    pub lost_percent: Option<f64>,
+    /// Mean opinion score, mean over the streams.
+    pub mos: Option<f64>,
+    /// Speech.
+    pub audio: AudioFigures,
+    /// CPU time of the subject per established call (per registration where there are no calls), microseconds.
+    pub cpu_us_per_call: Option<f64>,
+    /// Directory or page of the report.
+    pub report: String,
+}
+
+/// Further figures of a trial.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Details {
+    /// Registrations, refreshes and removals together; established are those accepted.
+    pub registrations: CallCounts,
+    /// Attempts per outcome, those above zero, in a fixed order.
+    pub outcomes: Vec<(Outcome, u64)>,
+    /// Final statuses of refused attempts, in rising order.
+    pub statuses: Vec<(u16, u64)>,
+    /// Established calls (registrations where there are no calls) per class of response time.
+    pub response_classes: [u64; 9],
+    /// Attempts that could not start.
+    pub not_started: u64,
+    /// Most calls established at a time.
+    pub peak_calls: u64,
+    /// The generator's own lateness, milliseconds: median, 99th percentile, largest.
+    pub lateness_ms: [Option<f64>; 3],
+    /// Largest mean one-way delay of a stream, milliseconds.
+    pub one_way_ms: Option<f64>,
+    /// Largest mean round trip, milliseconds.
+    pub round_trip_ms: Option<f64>,
+    /// Streams received.
+    pub streams: u64,
+    /// Packets received.
+    pub packets: u64,
+    /// Calls on which speech was compared.
+    pub listened: u64,
+}
+
+/// A threshold and what was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// Key in the experiment file.
+    pub name: String,
+    /// The bound.
+    pub limit: f64,
+    /// What was measured; `null` where there was nothing to measure, which misses the threshold.
+    pub measured: Option<f64>,
+    /// Whether it holds.
+    pub holds: bool,
+}
+
+/// Quantile of sorted values by linear interpolation.
+pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let place = q.clamp(0.0, 1.0) * last as f64;
+    let low = place.floor() as usize;
+    let (a, b) = (sorted.get(low)?, sorted.get(place.ceil() as usize)?);
+    Some(a + (b - a) * (place - low as f64))
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0u64), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / count as f64)
+}
+
+fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
+    values.reduce(f64::max)
+}
+
+const REGISTERING: [Kind; 3] = [Kind::Registration, Kind::Refresh, Kind::Deregistration];
+
+fn count(attempts: &[&Attempt]) -> CallCounts {
+    let of = |test: &dyn Fn(&Attempt) -> bool| attempts.iter().filter(|a| test(a)).count() as u64;
+    CallCounts {
+        attempted: attempts.len() as u64,
+        established: of(&|a| a.established.is_some()),
+        completed: of(&|a| a.outcome == Outcome::Completed),
+        failed: of(&|a| !a.outcome.is_good()),
+    }
+}
+
+/// The figures of one trial. `cpu_seconds` is the subject's.
+pub fn compute(
+    attempts: &[Attempt],
+    streams: &[StreamRecord],
+    cpu_seconds: Option<f64>,
+) -> (Figures, Details) {
+    let calls: Vec<&Attempt> = attempts.iter().filter(|a| a.kind == Kind::Call).collect();
+    let registrations: Vec<&Attempt> = attempts
+        .iter()
+        .filter(|a| REGISTERING.contains(&a.kind))
+        .collect();
+    let main = if calls.is_empty() {
+        &registrations
+    } else {
+        &calls
+    };
+    let responses = sorted(main.iter().filter_map(|a| a.response_ms()));
+    let figures = Figures {
+        calls: count(&calls),
+        response_ms: Response {
+            p50: quantile(&responses, 0.5),
+            p99: quantile(&responses, 0.99),
+        },
+        jitter_ms: jitter(streams),
+        lost_percent: lost_percent(streams),
+        mos: mean(streams.iter().filter_map(|s| s.mos)),
+        audio: audio(streams),
+        cpu_us_per_call: cpu_seconds
+            .filter(|_| !responses.is_empty())
+            .map(|seconds| seconds * 1e6 / responses.len() as f64),
+        report: String::new(),
+    };
+    let details = details(attempts, main, &registrations, streams, &responses);
+    (figures, details)
+}
+
+fn details(
+    attempts: &[Attempt],
+    main: &[&Attempt],
+    registrations: &[&Attempt],
+    streams: &[StreamRecord],
+    responses: &[f64],
+) -> Details {
+    let mine = || attempts.iter().filter(|a| a.kind != Kind::Answer);
+    let late = sorted(mine().filter_map(Attempt::lateness_ms));
+    Details {
+        registrations: count(registrations),
+        outcomes: Outcome::ALL
+            .iter()
+            .map(|outcome| {
+                (
+                    *outcome,
+                    mine().filter(|a| a.outcome == *outcome).count() as u64,
+                )
+            })
+            .filter(|(_, count)| *count > 0)
+            .collect(),
+        statuses: statuses(mine()),
+        response_classes: classes(responses),
+        not_started: mine().filter(|a| !a.outcome.was_started()).count() as u64,
+        peak_calls: peak(main),
+        lateness_ms: [0.5, 0.99, 1.0].map(|q| quantile(&late, q)),
+        one_way_ms: largest(streams.iter().filter_map(|s| s.one_way_mean_ms)),
+        round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
+        streams: streams.len() as u64,
+        packets: streams.iter().map(|s| s.received).sum(),
+        listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
+    }
+}
+
+fn statuses<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Vec<(u16, u64)> {
+    let mut counts = std::collections::BTreeMap::new();
+    for attempt in attempts.filter(|a| a.outcome == Outcome::Refused) {
+        *counts.entry(attempt.status).or_insert(0) += 1;
+    }
+    counts.into_iter().collect()
+}
+
+/// Response times per class.
+pub fn classes(responses_ms: &[f64]) -> [u64; 9] {
+    let mut counts = [0; 9];
+    for response in responses_ms {
+        let class = CLASS_BOUNDS_MS
+            .iter()
+            .filter(|bound| *response >= **bound)
+            .count();
+        if let Some(count) = counts.get_mut(class) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+/// Most calls established at a time.
+fn peak(calls: &[&Attempt]) -> u64 {
+    let mut changes: Vec<(u64, i64)> = Vec::with_capacity(calls.len() * 2);
+    for call in calls {
+        let Some(established) = call.established else {
+            continue;
+        };
+        changes.push((established, 1));
+        changes.push((call.ended.unwrap_or(u64::MAX), -1));
+    }
+    // At the same instant an end counts before a beginning.
+    changes.sort_unstable();
+    let (mut open, mut most) = (0i64, 0i64);
+    for (_, change) in changes {
+        open += change;
+        most = most.max(open);
+    }
+    most.max(0) as u64
+}
+
+fn jitter(streams: &[StreamRecord]) -> JitterFigures {
+    let mut weighted = (0.0, 0.0);
+    for stream in streams {
+        if let Some(jitter) = stream.jitter_mean_ms {
+            weighted.0 += jitter * stream.received as f64;
+            weighted.1 += stream.received as f64;
+        }
+    }
+    let p99 = sorted(streams.iter().filter_map(|s| s.jitter_p99_ms));
+    JitterFigures {
+        mean: (weighted.1 > 0.0).then(|| weighted.0 / weighted.1),
+        p99: quantile(&p99, 0.99),
+        max: largest(streams.iter().filter_map(|s| s.jitter_max_ms)),
+    }
+}
+
+fn lost_percent(streams: &[StreamRecord]) -> Option<f64> {
+    let expected: u64 = streams.iter().map(|s| s.expected).sum();
+    let lost: u64 = streams.iter().map(|s| s.lost).sum();
+    (expected > 0).then(|| lost as f64 * 100.0 / expected as f64)
+}
+
+fn audio(streams: &[StreamRecord]) -> AudioFigures {
+    AudioFigures {
+        correlation: streams
+            .iter()
+            .filter_map(|s| s.correlation)
+            .reduce(f64::min),
+        level_db: streams
+            .iter()
+            .filter_map(|s| s.level_db)
+            .reduce(|a, b| if b.abs() > a.abs() { b } else { a }),
+    }
+}
+
+/// Judges a trial. `leaks` is what the subject and the generator still hold, where that is known.
+pub fn judge(
+    thresholds: &Thresholds,
+    figures: &Figures,
+    details: &Details,
+    leaks: Option<u64>,
+) -> Vec<Check> {
+    let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 * 100.0 / whole as f64);
+    let attempted = figures.calls.attempted + details.registrations.attempted;
+    let failed = figures.calls.failed + details.registrations.failed;
+    let at_most = [
+        (
+            "failed_percent",
+            thresholds.failed_percent,
+            share(failed, attempted),
+        ),
+        (
+            "not_started_percent",
+            thresholds.not_started_percent,
+            share(details.not_started, attempted),
+        ),
+        (
+            "response_p50_ms",
+            thresholds.response_p50_ms,
+            figures.response_ms.p50,
+        ),
+        (
+            "response_p99_ms",
+            thresholds.response_p99_ms,
+            figures.response_ms.p99,
+        ),
+        (
+            "lost_percent",
+            thresholds.lost_percent,
+            figures.lost_percent,
+        ),
+        (
+            "jitter_p99_ms",
+            thresholds.jitter_p99_ms,
+            figures.jitter_ms.p99,
+        ),
+        ("one_way_ms", thresholds.one_way_ms, details.one_way_ms),
+        (
+            "round_trip_ms",
+            thresholds.round_trip_ms,
+            details.round_trip_ms,
+        ),
+        (
+            "lateness_p99_ms",
+            thresholds.lateness_p99_ms,
+            details.lateness_ms[1],
+        ),
+        (
+            "leaks",
+            thresholds.leaks.map(|leaks| leaks as f64),
+            leaks.map(|leaks| leaks as f64),
+        ),
+    ];
+    let at_least = [
+        ("mos", thresholds.mos, figures.mos),
+        (
+            "correlation",
+            thresholds.correlation,
+            figures.audio.correlation,
+        ),
+    ];
+    let most = at_most.into_iter().filter_map(|(name, limit, measured)| {
+        check(name, limit, measured, |measured, limit| measured <= limit)
+    });
+    let least = at_least.into_iter().filter_map(|(name, limit, measured)| {
+        check(name, limit, measured, |measured, limit| measured >= limit)
+    });
+    most.chain(least).collect()
+}
+
+fn check(
+    name: &str,
+    limit: Option<f64>,
+    measured: Option<f64>,
+    holds: impl Fn(f64, f64) -> bool,
+) -> Option<Check> {
+    let limit = limit?;
+    Some(Check {
+        name: name.to_owned(),
+        limit,
+        measured,
+        holds: measured.is_some_and(|measured| holds(measured, limit)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::Time;
+
+    fn call(number: u64, response_ms: Option<u64>, outcome: Outcome) -> Attempt {
+        let mut attempt = Attempt::new("callers", Kind::Call, number, Time::from_millis(number));
+        attempt.sent = outcome.was_started().then_some(attempt.due + 100_000);
+        attempt.established = response_ms.map(|ms| attempt.due + 100_000 + ms * 1_000_000);
+        attempt.ended = attempt.established.map(|at| at + 1_000_000_000);
+        attempt.outcome = outcome;
+        attempt
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(quantile(&[3.0], 0.99), Some(3.0));
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.5), Some(2.5));
+        assert_eq!(quantile(&[1.0, 2.0], 1.0), Some(2.0));
+    }
+
+    #[test]
+    fn the_classes_are_half_open() {
+        let counts = classes(&[0.0, 9.999, 10.0, 49.9, 50.0, 199.9, 200.0, 9e9]);
+        assert_eq!(counts, [2, 1, 0, 0, 1, 1, 0, 1, 2]);
+    }
+
+    #[test]
+    fn calls_are_counted_by_outcome() {
+        let mut refused = call(3, None, Outcome::Refused);
+        refused.status = 503;
+        let attempts = [
+            call(0, Some(5), Outcome::Completed),
+            call(1, Some(15), Outcome::CutOff),
+            call(2, None, Outcome::LimitReached),
+            refused,
+            call(4, None, Outcome::Cancelled),
+        ];
+        let (figures, details) = compute(&attempts, &[], Some(0.001));
+        let expected = CallCounts {
+            attempted: 5,
+            established: 2,
+            completed: 1,
+            failed: 3,
+        };
+        assert_eq!(figures.calls, expected);
+        assert_eq!(figures.response_ms.p50, Some(10.0));
+        assert_eq!(figures.cpu_us_per_call, Some(500.0));
+        assert_eq!(details.statuses, [(503, 1)]);
+        assert_eq!((details.peak_calls, details.not_started), (2, 1));
+        assert_eq!(details.lateness_ms, [Some(0.1); 3]);
+        assert_eq!(details.response_classes[..2], [1, 1]);
+    }
+
+    #[test]
+    fn a_threshold_without_a_measurement_is_missed() {
+        let (figures, details) = compute(&[call(0, Some(5), Outcome::Completed)], &[], None);
+        let thresholds = Thresholds {
+            failed_percent: Some(0.0),
+            mos: Some(4.0),
+            response_p99_ms: Some(4.0),
+            leaks: Some(0),
+            ..Thresholds::default()
+        };
+        let checks = judge(&thresholds, &figures, &details, Some(0));
+        let holds: Vec<(&str, bool)> = checks.iter().map(|c| (c.name.as_str(), c.holds)).collect();
+        let expected = [
+            ("failed_percent", true),
+            ("response_p99_ms", false),
+            ("leaks", true),
+            ("mos", false),
+        ];
+        assert_eq!(holds, expected);
+    }
+
+    #[test]
+    fn media_figures_weigh_by_packets() {
+        let stream =
+            |received: u64, lost: u64, jitter: f64, correlation: f64, level: f64| StreamRecord {
+                received,
+                expected: received + lost,
+                lost,
+                jitter_mean_ms: Some(jitter),
+                jitter_p99_ms: Some(jitter * 2.0),
+                jitter_max_ms: Some(jitter * 3.0),
+                mos: Some(4.0),
+                correlation: Some(correlation),
+                level_db: Some(level),
+                ..StreamRecord::default()
+            };
+        let streams = [
+            stream(300, 0, 1.0, 0.99, 0.1),
+            stream(100, 100, 2.0, 0.90, -0.5),
+        ];
+        let (figures, _) = compute(&[], &streams, None);
+        assert_eq!(figures.jitter_ms.mean, Some(1.25));
+        assert_eq!(figures.jitter_ms.max, Some(6.0));
+        assert_eq!(figures.lost_percent, Some(20.0));
+        assert_eq!(figures.audio.correlation, Some(0.90));
+        assert_eq!(figures.audio.level_db, Some(-0.5));
+    }
+}

@@ -1,0 +1,340 @@
+//! Pacing: when attempts are due, on an absolute timeline.
+//!
+//! Due times are a pure function of the plan and the seed: what a run does never moves them. A generator that falls behind
+//! starts late and records it; an attempt that may not start (a limit is reached) is counted and given up, never postponed,
+//! because a postponed attempt would hide the subject's slowness (coordinated omission).
+
+use engine::{Entropy, Time};
+use std::time::Duration;
+
+/// How attempts arrive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// The n-th attempt at n / rate.
+    Constant {
+        /// Attempts per second.
+        rate: f64,
+    },
+    /// The rate changes evenly from `from` to `to` within `over`, and stays there.
+    Ramp {
+        /// Attempts per second at the start.
+        from: f64,
+        /// Attempts per second at the end.
+        to: f64,
+        /// Seconds.
+        over: f64,
+    },
+    /// Exponentially distributed gaps with the mean 1 / rate.
+    Poisson {
+        /// Attempts per second.
+        rate: f64,
+    },
+}
+
+impl Pace {
+    /// Seconds after the start at which the attempt `n` (from 0) is due; `None` for a process that never gets there, and for
+    /// [`Pace::Poisson`], which is drawn.
+    fn at(self, n: u64) -> Option<f64> {
+        let n = n as f64;
+        match self {
+            Pace::Constant { rate } => (rate > 0.0).then(|| n / rate),
+            Pace::Ramp { from, to, over } => ramp_time(from.max(0.0), to.max(0.0), over, n),
+            Pace::Poisson { .. } => None,
+        }
+    }
+}
+
+/// Solves from t + (to - from) t^2 / (2 over) = n, with the rate `to` after `over`.
+fn ramp_time(from: f64, to: f64, over: f64, n: f64) -> Option<f64> {
+    let in_ramp = (from + to) / 2.0 * over;
+    if over <= 0.0 || n > in_ramp {
+        return (to > 0.0).then(|| over.max(0.0) + (n - in_ramp.max(0.0)) / to);
+    }
+    let slope = (to - from) / over;
+    if slope == 0.0 {
+        return (from > 0.0).then(|| n / from);
+    }
+    // The stable form of the quadratic's solution: no cancellation where the slope is small.
+    let root = (from * from + 2.0 * slope * n).max(0.0).sqrt();
+    let sum = from + root;
+    Some(if sum > 0.0 { 2.0 * n / sum } else { 0.0 })
+}
+
+/// The due times of a [`Pace`], in order, without end.
+#[derive(Clone, Debug)]
+pub struct Arrivals {
+    pace: Pace,
+    entropy: Entropy,
+    start: Time,
+    count: u64,
+    drawn: f64,
+}
+
+impl Arrivals {
+    /// Attempts from `start` on. `entropy` is used by [`Pace::Poisson`] only.
+    pub fn new(pace: Pace, start: Time, entropy: Entropy) -> Arrivals {
+        Arrivals {
+            pace,
+            entropy,
+            start,
+            count: 0,
+            drawn: 0.0,
+        }
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = Time;
+
+    fn next(&mut self) -> Option<Time> {
+        let seconds = match self.pace {
+            Pace::Poisson { rate } if rate > 0.0 => {
+                self.drawn += self.entropy.exponential(1.0 / rate);
+                self.drawn
+            }
+            Pace::Poisson { .. } => return None,
+            pace => pace.at(self.count)?,
+        };
+        self.count += 1;
+        Some(self.start + Duration::try_from_secs_f64(seconds).ok()?)
+    }
+}
+
+/// Limits on what is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Attempts in total; `None`: until `until`.
+    pub total: Option<u64>,
+    /// Attempts open at a time; one that is due while as many are open could not start.
+    pub open: Option<u64>,
+    /// No attempt is due at or after this time.
+    pub until: Option<Time>,
+}
+
+/// An attempt that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Its number, from 0.
+    pub number: u64,
+    /// When it was due.
+    pub at: Time,
+    /// Whether it may start; where not, it is counted as one that could not.
+    pub may_start: bool,
+}
+
+/// A plan of attempts: arrivals, and limits on them.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    arrivals: Arrivals,
+    bounds: Bounds,
+    next: Option<Time>,
+    number: u64,
+    open: u64,
+    peak: u64,
+}
+
+impl Plan {
+    /// A plan.
+    pub fn new(arrivals: Arrivals, bounds: Bounds) -> Plan {
+        let mut plan = Plan {
+            arrivals,
+            bounds,
+            next: None,
+            number: 0,
+            open: 0,
+            peak: 0,
+        };
+        plan.advance();
+        plan
+    }
+
+    fn advance(&mut self) {
+        let full = self.bounds.total.is_some_and(|total| self.number >= total);
+        self.next = if full { None } else { self.arrivals.next() }
+            .filter(|at| self.bounds.until.is_none_or(|until| *at < until));
+    }
+
+    /// The next attempt that is due at `now`. Where it may start it counts as open until [`Plan::closed`].
+    pub fn pop_due(&mut self, now: Time) -> Option<Due> {
+        let at = self.next.filter(|at| *at <= now)?;
+        let number = self.number;
+        self.number += 1;
+        self.advance();
+        let may_start = self.bounds.open.is_none_or(|limit| self.open < limit);
+        if may_start {
+            self.open += 1;
+            self.peak = self.peak.max(self.open);
+        }
+        Some(Due {
+            number,
+            at,
+            may_start,
+        })
+    }
+
+    /// An attempt that had started has its outcome.
+    pub fn closed(&mut self) {
+        self.open = self.open.saturating_sub(1);
+    }
+
+    /// When the next attempt is due; `None` where all have been.
+    pub fn next_at(&self) -> Option<Time> {
+        self.next
+    }
+
+    /// Attempts that are open.
+    pub fn open(&self) -> u64 {
+        self.open
+    }
+
+    /// The most that were open at a time.
+    pub fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// Attempts that were due so far.
+    pub fn count(&self) -> u64 {
+        self.number
+    }
+
+    /// Nothing is due any more and nothing is open.
+    pub fn is_done(&self) -> bool {
+        self.next.is_none() && self.open == 0
+    }
+
+    /// Nothing further becomes due.
+    pub fn stop(&mut self) {
+        self.next = None;
+        self.bounds.total = Some(self.number);
+    }
+}
+
+/// How long a call is held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Hold {
+    /// Always as long.
+    Fixed(f64),
+    /// Exponentially distributed, with this mean.
+    Exponential(f64),
+}
+
+impl Hold {
+    /// The hold time of one call.
+    pub fn draw(self, entropy: &mut Entropy) -> Duration {
+        let seconds = match self {
+            Hold::Fixed(seconds) => seconds,
+            Hold::Exponential(mean) => entropy.exponential(mean),
+        };
+        Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(pace: Pace, count: usize) -> Vec<f64> {
+        Arrivals::new(pace, Time::from_secs(5), Entropy::from_number(7))
+            .take(count)
+            .map(|at| at.since(Time::from_secs(5)).as_secs_f64())
+            .collect()
+    }
+
+    #[test]
+    fn a_constant_rate_does_not_drift() {
+        let pace = Pace::Constant { rate: 30.0 };
+        let all = times(pace, 3_000_001);
+        assert_eq!(all[0], 0.0);
+        assert!((all[3_000_000] - 100_000.0).abs() < 1e-6);
+        assert_eq!(times(Pace::Constant { rate: 0.0 }, 5), Vec::<f64>::new());
+    }
+
+    #[test]
+    fn a_ramp_has_the_number_of_its_integral() {
+        let pace = Pace::Ramp {
+            from: 0.0,
+            to: 20.0,
+            over: 10.0,
+        };
+        let all = times(pace, 301);
+        // 100 within the ramp, 20 a second after it.
+        assert!((all[100] - 10.0).abs() < 1e-9);
+        assert!((all[25] - 5.0).abs() < 1e-9);
+        assert!((all[300] - 20.0).abs() < 1e-9);
+        assert!(all.windows(2).all(|pair| pair[0] <= pair[1]));
+        let down = Pace::Ramp {
+            from: 10.0,
+            to: 0.0,
+            over: 2.0,
+        };
+        let all = times(down, 100);
+        assert_eq!(all.len(), 11, "ten calls and the first at zero: {all:?}");
+    }
+
+    #[test]
+    fn poisson_gaps_have_mean_and_spread() {
+        let all = times(Pace::Poisson { rate: 100.0 }, 20_001);
+        let gaps: Vec<f64> = all.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean - 0.01).abs() < 0.0003, "{mean}");
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.05);
+        assert_eq!(all, times(Pace::Poisson { rate: 100.0 }, 20_001));
+    }
+
+    #[test]
+    fn what_may_not_start_is_counted_and_never_postponed() {
+        let arrivals = Arrivals::new(
+            Pace::Constant { rate: 10.0 },
+            Time::ZERO,
+            Entropy::from_number(1),
+        );
+        let bounds = Bounds {
+            total: Some(5),
+            open: Some(2),
+            until: None,
+        };
+        let mut plan = Plan::new(arrivals, bounds);
+        let due: Vec<Due> = std::iter::from_fn(|| plan.pop_due(Time::from_millis(350))).collect();
+        let may: Vec<bool> = due.iter().map(|due| due.may_start).collect();
+        assert_eq!(may, [true, true, false, false]);
+        assert_eq!(due[3].at, Time::from_millis(300));
+        plan.closed();
+        let last = plan.pop_due(Time::from_secs(9)).unwrap();
+        assert!(last.may_start && last.number == 4 && last.at == Time::from_millis(400));
+        assert_eq!((plan.pop_due(Time::from_secs(99)), plan.peak()), (None, 2));
+        plan.closed();
+        plan.closed();
+        assert!(plan.is_done());
+    }
+
+    #[test]
+    fn until_is_the_end() {
+        let arrivals = Arrivals::new(
+            Pace::Constant { rate: 10.0 },
+            Time::ZERO,
+            Entropy::from_number(1),
+        );
+        let bounds = Bounds {
+            until: Some(Time::from_secs(1)),
+            ..Bounds::default()
+        };
+        let mut plan = Plan::new(arrivals, bounds);
+        let count = std::iter::from_fn(|| plan.pop_due(Time::FAR)).count();
+        assert_eq!(count, 10);
+    }
+
+    #[test]
+    fn hold_times() {
+        let mut entropy = Entropy::from_number(3);
+        assert_eq!(
+            Hold::Fixed(1.5).draw(&mut entropy),
+            Duration::from_millis(1500)
+        );
+        let mean = (0..10_000)
+            .map(|_| Hold::Exponential(2.0).draw(&mut entropy).as_secs_f64())
+            .sum::<f64>()
+            / 10_000.0;
+        assert!((mean - 2.0).abs() < 0.06);
+    }
+}
