@@ -9,7 +9,7 @@ use media::{
 };
 use proptest::prelude::*;
 use std::net::SocketAddr;
-use wire::rtcp::CompoundBuilder;
+use wire::rtcp::{CompoundBuilder, ReportBlock, SenderInfo};
 use wire::rtp::RtpHeader;
 
 const A: SocketId = SocketId(70_000);
@@ -634,6 +634,89 @@ fn many_sources_are_relayed_and_some_followed() {
     assert!(a.sources.iter().any(|source| source.ssrc == 77_777));
 }
 
+#[test]
+fn passing_reports_tell_the_round_trip_of_one_side() {
+    let mut forwarder = forwarder();
+    forwarder.command(MediaCommand::Add(plan()), Time::ZERO);
+    let info = SenderInfo {
+        ntp: 0x1234_5678_9abc_def0,
+        ..SenderInfo::default()
+    };
+    let report = CompoundBuilder::new().sender_report(7, &info, &[]).finish();
+    let answer = |last_sr| {
+        let block = ReportBlock {
+            ssrc: 7,
+            fraction_lost: 12,
+            last_sr,
+            delay_since_last_sr: 65_536 / 2,
+            ..ReportBlock::default()
+        };
+        CompoundBuilder::new().receiver_report(9, &[block]).finish()
+    };
+    send(
+        &mut forwarder,
+        A_RTCP,
+        "192.0.2.1:4001",
+        &report,
+        Time::from_millis(1000),
+    );
+    send(
+        &mut forwarder,
+        B_RTCP,
+        "203.0.113.9:1",
+        &answer(0x5678_9abc),
+        Time::from_millis(1501),
+    );
+    assert_eq!(
+        forwarder.stats(1).unwrap().flows[0].sides[1].report,
+        None,
+        "a stranger's report"
+    );
+    send(
+        &mut forwarder,
+        B_RTCP,
+        "192.0.2.2:5001",
+        &answer(0x5678_9abd),
+        Time::from_millis(1530),
+    );
+    assert_eq!(
+        forwarder.stats(1).unwrap().flows[0].sides[1].round_trip,
+        None,
+        "no answer to it"
+    );
+    send(
+        &mut forwarder,
+        B_RTCP,
+        "192.0.2.2:5001",
+        &answer(0x5678_9abc),
+        Time::from_millis(1540),
+    );
+    let stats = forwarder.stats(1).unwrap();
+    let b = &stats.flows[0].sides[1];
+    assert_eq!(
+        (b.round_trip, b.report.unwrap().fraction_lost),
+        (Some(Duration::from_millis(40)), 12)
+    );
+    assert_eq!(stats.flows[0].sides[0].round_trip, None);
+}
+
+/// A step for `media::fuzz_forward` that means something: a command, a span of time, or a packet that looks right.
+fn fuzz_step() -> impl Strategy<Value = Vec<u8>> {
+    let packet = |bytes: Vec<u8>, socket: u8, source: u8| {
+        let mut step = vec![4, socket, bytes.len() as u8, source];
+        step.extend(bytes);
+        step
+    };
+    prop_oneof![
+        1 => (any::<u8>(), any::<u8>()).prop_map(|(session, flavour)| vec![1 + session / 128, session, flavour]),
+        1 => any::<u8>().prop_map(|session| vec![0, session]),
+        2 => any::<[u8; 2]>().prop_map(|[shift, span]| vec![3 | (shift & 0xf8), span]),
+        8 => (0..16u8, 0..6u8, 0..3u32, 0..40u16).prop_map(move |(socket, source, ssrc, n)| packet(rtp(ssrc, n)[..20].to_vec(), socket, source)),
+        3 => (0..16u8, 0..6u8, any::<u32>()).prop_map(move |(socket, source, ssrc)| packet(rtcp(ssrc), socket, source)),
+        2 => (0..16u8, 0..6u8, prop::collection::vec(any::<u8>(), 0..60)).prop_map(move |(socket, source, bytes)| packet(bytes, socket, source)),
+    ]
+}
+
 /// One step of the model: who sends what, or what control says.
 #[derive(Clone, Debug)]
 enum Step {
@@ -767,6 +850,11 @@ proptest! {
                 Step::Wait(ms) => now += Duration::from_millis(ms),
             }
         }
+    }
+
+    #[test]
+    fn plausible_bytes_at_any_time(steps in prop::collection::vec(fuzz_step(), 0..300)) {
+        media::fuzz_forward(&steps.concat());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::MAX_PACKET;
 use super::latch::{Admission, Evidence, Latch};
 use super::plan::{Carriage, Component, FlowPlan, Latching, SidePlan};
-use super::statistics::{Counters, FlowStats, SideDrops, SideStats, Sources};
+use super::statistics::{Counters, FlowStats, Reports, SideDrops, SideStats, Sources};
 use engine::{DropReason, Packet, SocketId};
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
@@ -52,6 +52,7 @@ pub(crate) struct Side {
     received_rtcp: Counters,
     sent: Counters,
     sent_rtcp: Counters,
+    reports: Reports,
     drops: SideDrops,
 }
 
@@ -75,6 +76,7 @@ impl Side {
             received_rtcp: Counters::default(),
             sent: Counters::default(),
             sent_rtcp: Counters::default(),
+            reports: Reports::default(),
             drops: SideDrops::default(),
         };
         side.latch.reset(usable(plan.signalled_rtp, plan.ipv6));
@@ -155,6 +157,7 @@ impl Side {
             drops: self.drops.list(),
             ..SideStats::default()
         };
+        self.reports.fill(&mut stats);
         self.sources.fill(&mut stats);
         stats
     }
@@ -280,7 +283,9 @@ fn move_packet(
     let result = match &kind {
         Kind::Rtcp => {
             from.received_rtcp.add(packet.bytes.len());
-            relay_rtcp(to, packet.bytes.len())
+            let result = relay_rtcp(to, packet.bytes.len());
+            observe_rtcp(from, to, packet, result.is_ok());
+            result
         }
         Kind::Rtp(view) => {
             from.received.add(packet.bytes.len());
@@ -324,6 +329,23 @@ fn relay_rtcp(to: &mut Side, bytes: usize) -> Result<(SocketId, SocketAddr), Dro
     let way = to.rtcp_way().ok_or(DropReason::MediaNotLatched)?;
     to.sent_rtcp.add(bytes);
     Ok(way)
+}
+
+/// Reads passing reports. Encrypted ones (SRTCP) do not look like a compound and are left alone.
+fn observe_rtcp(from: &mut Side, to: &mut Side, packet: &Packet<'_>, relayed: bool) {
+    if !rtcp::is_compound(packet.bytes) {
+        return;
+    }
+    for part in rtcp::Compound::new(packet.bytes) {
+        if let Some(info) = part.sender_info()
+            && relayed
+        {
+            to.reports.sent(&info, packet.arrived);
+        }
+        for block in part.reports() {
+            from.reports.received(block, packet.arrived);
+        }
+    }
 }
 
 fn classify<'a>(

@@ -64,13 +64,18 @@ pub fn fuzz_forward(data: &[u8]) {
         let session = u64::from(*argument & 3);
         match step % 8 {
             0 => forwarder.command(MediaCommand::Remove(session), now),
-            1 => {
-                let flavour = tail.first().copied().unwrap_or(0);
-                forwarder.command(MediaCommand::Add(plan(session, flavour)), now);
-            }
-            2 => {
-                let flavour = tail.first().copied().unwrap_or(0);
-                forwarder.command(MediaCommand::Update(plan(session, flavour)), now);
+            1 | 2 => {
+                let Some((flavour, tail)) = tail.split_first() else {
+                    break;
+                };
+                rest = tail;
+                let plan = plan(session, *flavour);
+                let command = if step % 8 == 1 {
+                    MediaCommand::Add(plan)
+                } else {
+                    MediaCommand::Update(plan)
+                };
+                forwarder.command(command, now);
             }
             3 => {
                 now = Time(now.0 + (u64::from(*argument) << (step >> 3 & 31)));

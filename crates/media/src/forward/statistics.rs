@@ -4,6 +4,7 @@ use crate::stats::{ReceiveStatistics, RtpArrival, Sequence, Summary};
 use core::time::Duration;
 use engine::{DropReason, Time};
 use std::net::SocketAddr;
+use wire::rtcp::{ReportBlock, SenderInfo};
 use wire::rtp::RtpView;
 
 /// Synchronisation sources of one side that are followed at the same time. Packets of further ones are relayed and counted.
@@ -58,6 +59,40 @@ impl SideDrops {
             .filter(|&(_, count)| count > 0)
             .map(|(&reason, count)| (reason, u64::from(count)))
             .collect()
+    }
+}
+
+/// What passing RTCP tells about the way between us and a side.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reports {
+    /// The last sender report relayed to the side: middle bits of its NTP timestamp, and when.
+    last_sr: Option<(u32, Time)>,
+    block: Option<ReportBlock>,
+    round_trip: Option<Duration>,
+}
+
+impl Reports {
+    /// A sender report was relayed to this side.
+    pub(crate) fn sent(&mut self, info: &SenderInfo, at: Time) {
+        self.last_sr = Some(((info.ntp >> 16) as u32, at));
+    }
+
+    /// A reception report came from this side. Where it answers the sender report relayed last, the time between both at
+    /// this place less the side's own delay is the round trip between us and the side.
+    pub(crate) fn received(&mut self, block: ReportBlock, at: Time) {
+        self.block = Some(block);
+        if let Some((ntp, sent)) = self.last_sr
+            && ntp == block.last_sr
+        {
+            let units = u64::from(block.delay_since_last_sr);
+            let delay = Duration::from_nanos((units * 1_000_000_000) >> 16);
+            self.round_trip = at.since(sent).checked_sub(delay).or(self.round_trip);
+        }
+    }
+
+    pub(crate) fn fill(&self, stats: &mut SideStats) {
+        stats.report = self.block;
+        stats.round_trip = self.round_trip;
     }
 }
 
@@ -192,6 +227,10 @@ pub struct SideStats {
     pub unfollowed: u64,
     /// Sources whose figures made room for later ones.
     pub sources_replaced: u32,
+    /// The last reception report that this side sent: how our packets arrive there.
+    pub report: Option<ReportBlock>,
+    /// Round-trip time between us and this side, from passing reports.
+    pub round_trip: Option<Duration>,
     /// The sources.
     pub sources: Vec<SourceStats>,
 }
