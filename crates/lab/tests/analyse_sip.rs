@@ -324,6 +324,9 @@ fn sip_over_tcp_split_joined_reordered_and_with_gaps() {
         }
         shuffled.push(shuffled[2].clone());
         check(&shuffled, 2, 4, "reordered and repeated");
+        let mut first_late = ordered.clone();
+        first_late.swap(1, 2);
+        check(&first_late, 2, 4, "the first segment late");
     }
     // The segment that ends the first message is not in the capture: the next message is found again.
     let second = all.find("ACK sip:").unwrap();
@@ -332,6 +335,22 @@ fn sip_over_tcp_split_joined_reordered_and_with_gaps() {
     gap.remove(2);
     check(&gap, 2, 3, "gap");
     assert!(second < third);
+    // Other protocols in other connections, some of them with SIP's words inside.
+    let mut mixed = segments(from, to, bytes, &[500], EPOCH);
+    for (port, text) in [
+        (1u16, "GET / HTTP/1.1\r\n\r\n"),
+        (2, "\x16\x03\x01\x02"),
+        (3, "x\nINVITE sip:a SIP/2.0\r\n\r\n"),
+    ] {
+        mixed.extend(segments(
+            SocketAddr::new(from.ip(), port),
+            to,
+            text.repeat(50).as_bytes(),
+            &[52],
+            EPOCH,
+        ));
+    }
+    check(&mixed, 2, 4, "beside other protocols");
     // Mid-stream, without the handshake.
     let mut late = segments(from, to, bytes, &[second], EPOCH);
     late.drain(..2);

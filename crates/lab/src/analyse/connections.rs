@@ -10,10 +10,10 @@ use wire::sip::{HeaderId, Message};
 use wire::tcp::{StreamPiece, StreamReassembler};
 
 /// Early segments held of one direction.
-const HELD_BYTES: usize = 256 << 10;
+const HELD_BYTES: usize = 64 << 10;
 const HELD_SEGMENTS: usize = 256;
 /// The largest message waited for; beyond it a new beginning is looked for.
-const MAX_MESSAGE: usize = 256 << 10;
+const MAX_MESSAGE: usize = 64 << 10;
 
 /// A TCP segment in its place and time.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,8 @@ struct Direction {
     buffer: Vec<u8>,
     last: u64,
     serial: u64,
+    /// Whether the stream has shown that it is SIP.
+    sure: bool,
 }
 
 #[derive(Debug)]
@@ -60,7 +62,8 @@ impl Connections {
         self.refused
     }
 
-    /// Takes a segment. A direction is followed from the first segment that begins like SIP.
+    /// Takes a segment. A direction is followed from its SYN on as long as it may be SIP, else from the first segment that
+    /// begins like SIP.
     pub(super) fn segment(
         &mut self,
         segment: &Segment<'_>,
@@ -81,7 +84,11 @@ impl Connections {
         let mut pieces = Pieces {
             buffer: &mut direction.buffer,
             found: Vec::new(),
+            sure: direction.sure,
         };
+        if segment.begins {
+            direction.stream.start(segment.sequence.wrapping_add(1));
+        }
         let mut sink = |piece: StreamPiece<'_>| pieces.take(piece);
         let sequence = segment.sequence.wrapping_add(u32::from(segment.begins));
         direction.stream.push(sequence, segment.payload, &mut sink);
@@ -91,6 +98,11 @@ impl Connections {
         }
         let found = pieces.found;
         let waiting = direction.stream.is_waiting();
+        direction.sure |= !found.is_empty();
+        if !direction.sure && !may_become_sip(&direction.buffer) {
+            self.directions.remove(&key);
+            return;
+        }
         deliver(
             segment.time,
             segment.source,
@@ -106,7 +118,8 @@ impl Connections {
     }
 
     fn open(&mut self, key: FlowKey, segment: &Segment<'_>) -> bool {
-        if !is_sip_start(trim_line_ends(segment.payload)) {
+        let sure = is_sip_start(trim_line_ends(segment.payload));
+        if !sure && !segment.begins {
             return false;
         }
         if self.directions.is_full() {
@@ -129,6 +142,7 @@ impl Connections {
             buffer: Vec::new(),
             last: segment.time,
             serial: self.serial,
+            sure,
         };
         let opened = self.directions.insert(key, direction).is_ok();
         self.refused += u64::from(!opened);
@@ -154,6 +168,7 @@ impl Connections {
                     buffer: Vec::new(),
                     last: 0,
                     serial: 0,
+                    sure: false,
                 },
             ));
             false
@@ -169,6 +184,7 @@ fn finish(mut direction: Direction, calls: &mut Calls, learned: &mut Learned) {
     let mut pieces = Pieces {
         buffer: &mut direction.buffer,
         found: Vec::new(),
+        sure: direction.sure,
     };
     direction.stream.finish(&mut |piece| pieces.take(piece));
     let mut found = pieces.found;
@@ -213,6 +229,7 @@ fn deliver(
 struct Pieces<'a> {
     buffer: &'a mut Vec<u8>,
     found: Vec<Vec<u8>>,
+    sure: bool,
 }
 
 impl Pieces<'_> {
@@ -239,6 +256,8 @@ impl Pieces<'_> {
                         .push(start.get(..length).unwrap_or(start).to_vec());
                     at += skipped + length;
                 }
+                // The first line of a stream decides whether it is followed at all.
+                Cut::NotSip(_) if !self.sure && self.found.is_empty() => break,
                 Cut::NotSip(skip) => at += skipped + skip,
                 Cut::Incomplete => {
                     at += skipped;
@@ -293,6 +312,15 @@ fn message_length(bytes: &[u8]) -> Cut {
         Some(total) if total <= bytes.len() => Cut::Message(total),
         Some(total) if total <= MAX_MESSAGE => Cut::Incomplete,
         _ => Cut::NotSip(head),
+    }
+}
+
+/// Whether the first bytes of a stream may be the beginning of a SIP message.
+fn may_become_sip(buffer: &[u8]) -> bool {
+    let start = trim_line_ends(buffer);
+    match memchr::memchr(b'\n', start) {
+        Some(_) => is_sip_start(start),
+        None => start.len() < 4096 && start.first().is_none_or(u8::is_ascii_alphabetic),
     }
 }
 
