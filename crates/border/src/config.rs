@@ -1,0 +1,539 @@
+//! The configuration: TOML text to a checked [`Config`], or every mistake in it with file, line, column and remedy.
+//!
+//! Three steps. The text is read into a document with positions; the document is held against the JSON Schema of the raw
+//! types (unknown keys, wrong types, values out of range: all of them at once); what passes is turned into the checked
+//! types below, where names have become indices, texts have become addresses, and contradictions are refused.
+//! Nothing that is written in a file is ignored: a key is used by the border, or it does not exist.
+
+mod address;
+mod check;
+mod mistake;
+mod node;
+mod raw;
+mod routes;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+pub use address::{Cidr, HostName, ListenAddress};
+pub use mistake::Mistake;
+pub use schema::{json_schema, markdown};
+
+use core::time::Duration;
+use engine::{Limits, Transport};
+use regex::Regex;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+/// Index of an interface in [`Config::interfaces`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceId(pub u16);
+
+/// Index of a trunk in [`Config::trunks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TrunkId(pub u16);
+
+/// A configuration that makes sense. Every index in it is valid.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Listening points, in the order of the file; at least one.
+    pub interfaces: Vec<Interface>,
+    /// Systems that calls are sent to.
+    pub trunks: Vec<Trunk>,
+    /// Routes, tried in order.
+    pub routes: Vec<Route>,
+    /// Users of the embedded registrar, and who may call with digest; by name.
+    pub users: BTreeMap<String, User>,
+    /// Digest authentication of others by us.
+    pub realm: Realm,
+    /// The embedded registrar.
+    pub registrar: Registrar,
+    /// Media that interfaces anchor.
+    pub media: Media,
+    /// Distinct ranges of media ports; interfaces refer to them.
+    pub media_ranges: Vec<MediaRange>,
+    /// SIP behaviour that is the same everywhere.
+    pub sip: Sip,
+    /// Session timers (RFC 4028).
+    pub session_timer: SessionTimer,
+    /// Capacities.
+    pub limits: Limits,
+    /// Name servers.
+    pub dns: Dns,
+    /// Stopping in order.
+    pub drain: Drain,
+    /// What is logged.
+    pub log: Log,
+}
+
+impl Config {
+    /// The interface.
+    pub fn interface(&self, id: InterfaceId) -> Option<&Interface> {
+        self.interfaces.get(usize::from(id.0))
+    }
+
+    /// The trunk.
+    pub fn trunk(&self, id: TrunkId) -> Option<&Trunk> {
+        self.trunks.get(usize::from(id.0))
+    }
+
+    /// The interface of this name.
+    pub fn interface_named(&self, name: &str) -> Option<InterfaceId> {
+        let at = self.interfaces.iter().position(|i| i.name == name)?;
+        u16::try_from(at).ok().map(InterfaceId)
+    }
+
+    /// The trunk of this name.
+    pub fn trunk_named(&self, name: &str) -> Option<TrunkId> {
+        let at = self.trunks.iter().position(|t| t.name == name)?;
+        u16::try_from(at).ok().map(TrunkId)
+    }
+
+    /// The trunk to which a request that came on `interface` from `source` belongs: its `sources` say so, or it comes
+    /// from exactly the address and port of a target. On a stream transport the peer's port is any, so that there the
+    /// address alone decides.
+    pub fn trunk_of(
+        &self,
+        interface: InterfaceId,
+        source: SocketAddr,
+        transport: Transport,
+    ) -> Option<TrunkId> {
+        let at = self.trunks.iter().position(|trunk| {
+            trunk.interface == interface
+                && (trunk.sources.iter().any(|net| net.contains(source.ip()))
+                    || trunk.targets.iter().any(|target| {
+                        target.address(transport).is_some_and(|address| {
+                            address.ip() == source.ip()
+                                && (transport.is_reliable() || address.port() == source.port())
+                        })
+                    }))
+        })?;
+        u16::try_from(at).ok().map(TrunkId)
+    }
+}
+
+/// What stands behind an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterfaceKind {
+    /// Anyone: identities that they assert are not believed, and do not pass (RFC 3325 section 5).
+    Access,
+    /// Our own network: believed.
+    Core,
+}
+
+/// Whether requests on an interface must prove who they come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authenticate {
+    /// No proof.
+    None,
+    /// Digest (RFC 7616) of a configured user; requests of trunks are exempt.
+    Digest,
+}
+
+/// What is done with REGISTER on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Register {
+    /// The embedded registrar keeps it.
+    Local,
+    /// It is passed to this trunk, with our Contact in the place of the phone's.
+    Pass(TrunkId),
+    /// 403.
+    Refuse,
+}
+
+/// A named listening point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Who is there.
+    pub kind: InterfaceKind,
+    /// Where it listens; at least one.
+    pub listen: Vec<ListenAddress>,
+    /// What Via and Contact say instead of the listening address (behind NAT); the port, where none is given, is the
+    /// listening one.
+    pub advertise: Option<HostName>,
+    /// Sources whose requests are taken; others are dropped without an answer. Empty: all.
+    pub allow: Vec<Cidr>,
+    /// Proof that is asked for.
+    pub authenticate: Authenticate,
+    /// What is done with REGISTER.
+    pub register: Register,
+    /// Where media is anchored: at most one address per address family; at least one.
+    pub media: Vec<MediaAddress>,
+}
+
+impl Interface {
+    /// Whether a request from `source` is taken.
+    pub fn allows(&self, source: IpAddr) -> bool {
+        self.allow.is_empty() || self.allow.iter().any(|net| net.contains(source))
+    }
+}
+
+/// An address at which an interface anchors media.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MediaAddress {
+    /// Index into [`Config::media_ranges`].
+    pub range: usize,
+    /// Where sockets are bound.
+    pub address: IpAddr,
+    /// What SDP says instead (behind NAT).
+    pub advertise: Option<IpAddr>,
+}
+
+impl MediaAddress {
+    /// The address that SDP says.
+    pub fn signalled(&self) -> IpAddr {
+        self.advertise.unwrap_or(self.address)
+    }
+}
+
+/// A range of media ports on one address. Interfaces with the same range share its ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MediaRange {
+    /// The address.
+    pub address: IpAddr,
+    /// First port.
+    pub first: u16,
+    /// Last port, included.
+    pub last: u16,
+}
+
+/// A system that calls are sent to and come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trunk {
+    /// Its name.
+    pub name: String,
+    /// The interface through which it is reached.
+    pub interface: InterfaceId,
+    /// Where it is; at least one. Tried by priority (lower first), among equals chosen by weight.
+    pub targets: Vec<Target>,
+    /// Further sources of its requests, beside its targets.
+    pub sources: Vec<Cidr>,
+    /// The domain in Request-URI, From and To of what we send there; else the target's host.
+    pub domain: Option<HostName>,
+    /// What answers its challenges.
+    pub credentials: Option<Credentials>,
+    /// Our registration there.
+    pub register: Option<CarrierAccount>,
+    /// How long between two OPTIONS; `None`: it is not pinged and counts as up.
+    pub ping: Option<Duration>,
+    /// How many pings must fail in a row before a target counts as down.
+    pub ping_failures: u32,
+    /// Calls at a time, both directions.
+    pub max_calls: Option<u32>,
+    /// How long a target may take to answer an INVITE with anything before the next one is tried.
+    pub answer_timeout: Duration,
+    /// Whether asserted identities go there.
+    pub identity: Identity,
+    /// The user part of From in calls that we send there; else the caller's own.
+    pub from_user: Option<String>,
+    /// What is done with REFER from there.
+    pub refer: Refer,
+    /// What is done with 3xx from there.
+    pub redirect: Redirect,
+}
+
+/// One place where a trunk is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its address or name. A name without port and transport is located by RFC 3263.
+    pub host: HostName,
+    /// Transport, where it is said.
+    pub transport: Option<Transport>,
+    /// Lower is tried first.
+    pub priority: u16,
+    /// Share among targets of the same priority; 0 only when no other is left.
+    pub weight: u16,
+}
+
+impl Target {
+    /// The socket address where the target is an address and takes `transport`.
+    pub fn address(&self, transport: Transport) -> Option<SocketAddr> {
+        let _ = transport;
+        let ip = self.host.ip()?;
+        Some(SocketAddr::new(ip, self.host.port.unwrap_or(5060)))
+    }
+
+    /// The socket address and transport, where no name has to be looked up.
+    pub fn direct(&self) -> Option<(SocketAddr, Transport)> {
+        let transport = self.transport.unwrap_or(Transport::Udp);
+        Some((self.address(transport)?, transport))
+    }
+}
+
+/// User name and password for challenges of others.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// User name.
+    pub username: String,
+    /// Password.
+    pub password: String,
+    /// Only this realm's challenges are answered; `None`: any.
+    pub realm: Option<String>,
+}
+
+impl core::fmt::Debug for Credentials {
+    /// Without the password: logs never hold secrets.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Credentials({}, realm {:?})", self.username, self.realm)
+    }
+}
+
+/// An account of ours at a carrier, to be kept registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CarrierAccount {
+    /// User part of the address of record.
+    pub user: String,
+    /// Domain of the address of record and of the Request-URI.
+    pub domain: HostName,
+    /// User part of our Contact: calls of the carrier come to it.
+    pub contact_user: String,
+    /// What we ask for.
+    pub expires: Duration,
+}
+
+/// Whether P-Asserted-Identity, Remote-Party-ID and the like go to a trunk (RFC 3325).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// They pass, where they came from a side that is believed.
+    Pass,
+    /// They are taken out.
+    Remove,
+}
+
+/// What is done with REFER.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refer {
+    /// It goes to the other leg.
+    Pass,
+    /// The border transfers the call itself.
+    Act,
+}
+
+/// What is done with 3xx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirect {
+    /// It goes to the caller.
+    Pass,
+    /// The border calls the contacts.
+    Follow,
+}
+
+/// A rule for calls.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Its name for logs: its own, or `route N` as counted from 1.
+    pub name: String,
+    /// Interfaces on which the call may have come. Empty: any.
+    pub interfaces: Vec<InterfaceId>,
+    /// Trunks from which the call may have come. Empty: any, and none.
+    pub from_trunks: Vec<TrunkId>,
+    /// The caller.
+    pub from: Match,
+    /// The called number or address.
+    pub to: Match,
+    /// What to change in the called number, before it is sent on.
+    pub rewrite: Rewrite,
+    /// Where it goes.
+    pub action: Action,
+    /// What is done with media.
+    pub media: MediaMode,
+}
+
+/// A condition on an address; all that is said must hold.
+#[derive(Clone, Debug, Default)]
+pub struct Match {
+    /// The user part begins with one of these. Empty: whatever.
+    pub prefixes: Vec<String>,
+    /// The user part is matched by this (anchored at both ends).
+    pub regex: Option<Regex>,
+    /// The host is one of these, without regard to case. Empty: whatever.
+    pub domains: Vec<String>,
+    /// The user part is one of these. Empty: whatever.
+    pub users: Vec<String>,
+}
+
+/// What is changed in the called number: strip, then replace, then prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Leading letters taken off.
+    pub strip: usize,
+    /// What `to.regex` matched becomes this, `$1` being its first group.
+    pub replace: Option<String>,
+    /// Put in front.
+    pub prefix: String,
+}
+
+/// Where a call goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// To the first of these trunks that takes it.
+    Trunks(Vec<RouteTrunk>),
+    /// To the contacts of a registered user.
+    Registered,
+    /// Nowhere.
+    Reject {
+        /// Status, 400 to 699.
+        status: u16,
+        /// Reason phrase, where another than the usual.
+        reason: Option<String>,
+    },
+}
+
+/// A trunk in a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteTrunk {
+    /// The trunk.
+    pub trunk: TrunkId,
+    /// Lower is tried first.
+    pub priority: u16,
+    /// Share among those of the same priority; 0 only when no other is left.
+    pub weight: u16,
+}
+
+/// What is done with the media of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaMode {
+    /// It goes through us.
+    Anchor,
+    /// SDP stays untouched, media goes from end to end.
+    Bypass,
+}
+
+/// A user: can register and call with digest.
+#[derive(Clone, PartialEq, Eq)]
+pub struct User {
+    /// Name, as in `sip:NAME@...` and in digest.
+    pub name: String,
+    /// How the proof is checked.
+    pub secret: Secret,
+}
+
+impl core::fmt::Debug for User {
+    /// Without the secret: logs never hold one.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "User({})", self.name)
+    }
+}
+
+/// What a user's proof is checked with.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// The password.
+    Password(String),
+    /// MD5 of `name:realm:password` in hexadecimal: only MD5 is offered.
+    Ha1(String),
+}
+
+/// Digest algorithms (RFC 7616, RFC 8760).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DigestAlgorithm {
+    /// `MD5`
+    Md5,
+    /// `SHA-256`
+    Sha256,
+    /// `SHA-512-256`
+    Sha512T256,
+}
+
+impl DigestAlgorithm {
+    /// As written in a challenge.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DigestAlgorithm::Md5 => "MD5",
+            DigestAlgorithm::Sha256 => "SHA-256",
+            DigestAlgorithm::Sha512T256 => "SHA-512-256",
+        }
+    }
+}
+
+/// Digest authentication of others by us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Realm {
+    /// The realm in our challenges.
+    pub name: String,
+    /// Algorithms offered, the preferred one first; at least one.
+    pub algorithms: Vec<DigestAlgorithm>,
+    /// How long a nonce is good for.
+    pub nonce_lifetime: Duration,
+}
+
+/// The embedded registrar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registrar {
+    /// Shorter wishes are answered with 423; seconds.
+    pub min_expires: u32,
+    /// Longer wishes are cut; seconds.
+    pub max_expires: u32,
+    /// Where nothing is wished for; seconds.
+    pub default_expires: u32,
+    /// Contacts per address of record.
+    pub max_contacts: usize,
+    /// What a phone behind NAT is given at most, so that its flow stays open; seconds.
+    pub nat_expires: u32,
+    /// Flow-Timer of RFC 5626; seconds.
+    pub flow_timer: u32,
+}
+
+/// Media that is anchored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Media {
+    /// A call whose media stops this long is ended; `None`: never.
+    pub timeout: Option<Duration>,
+    /// The same while a call is on hold.
+    pub hold_timeout: Option<Duration>,
+    /// Differentiated services code point of media packets.
+    pub dscp: u8,
+}
+
+/// SIP behaviour that is the same everywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sip {
+    /// Server and User-Agent header.
+    pub agent: String,
+    /// Differentiated services code point of signalling.
+    pub dscp: u8,
+    /// How long a call may ring before it is given up.
+    pub ring_timeout: Duration,
+}
+
+/// Session timers (RFC 4028).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionTimer {
+    /// What we ask for where a side does not; `None`: we ask for none, and keep what others ask for.
+    pub expires: Option<Duration>,
+    /// Min-SE: shorter wishes are answered with 422.
+    pub min: Duration,
+}
+
+/// Name servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dns {
+    /// Servers in order. Empty: those of the machine.
+    pub servers: Vec<SocketAddr>,
+}
+
+/// Stopping in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// Calls that are still up after this are ended.
+    pub timeout: Duration,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// `error`, `warn`, `info`, `debug` or `trace`.
+    pub level: String,
+    /// One JSON object per line instead of text.
+    pub json: bool,
+}
+
+/// Reads and checks a configuration. `file` is the name that mistakes carry.
+///
+/// # Errors
+/// Every mistake that was found, in the order of the file.
+pub fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
+    check::parse(text, file)
+}

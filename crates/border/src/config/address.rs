@@ -1,0 +1,195 @@
+//! Addresses as a configuration writes them.
+
+use core::fmt;
+use engine::Transport;
+use std::net::{IpAddr, SocketAddr};
+use wire::sip::{Host, HostPort};
+
+/// A host name or address with an optional port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName {
+    /// Name or address, without brackets.
+    text: String,
+    ip: Option<IpAddr>,
+    /// The port, where one is written.
+    pub port: Option<u16>,
+}
+
+impl HostName {
+    /// `host[:port]`; IPv6 addresses in brackets, which may be missing where no port is written.
+    pub fn parse(text: &str) -> Option<HostName> {
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Some(HostName {
+                text: text.to_owned(),
+                ip: Some(ip),
+                port: None,
+            });
+        }
+        let parsed = HostPort::parse(text.as_bytes())?;
+        let ip = parsed.host.ip();
+        let text = match (ip, parsed.host) {
+            (Some(ip), _) => ip.to_string(),
+            // Digits and dots only: a broken address, not a name (RFC 1123 section 2.1).
+            (None, Host::Name(name)) if name.iter().any(|b| b.is_ascii_alphabetic()) => {
+                String::from_utf8_lossy(name).into_owned()
+            }
+            _ => return None,
+        };
+        Some(HostName {
+            text,
+            ip,
+            port: parsed.port,
+        })
+    }
+
+    /// The name, or the address without brackets.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The address, where it is one.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.ip
+    }
+
+    /// The host as it is written in a URI: IPv6 in brackets, no port.
+    pub fn uri_host(&self) -> String {
+        match self.ip {
+            Some(IpAddr::V6(ip)) => format!("[{ip}]"),
+            _ => self.text.clone(),
+        }
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.uri_host())?;
+        match self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where an interface listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// UDP or TCP.
+    pub transport: Transport,
+    /// Address and port.
+    pub address: SocketAddr,
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.transport, self.address)
+    }
+}
+
+/// A network: addresses whose first bits agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Cidr {
+    /// `address/bits`, or a single address.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Cidr, String> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address
+            .parse()
+            .map_err(|_| format!("{address:?} is no IP address"))?;
+        let full = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            None => full,
+            Some(bits) => bits
+                .parse()
+                .ok()
+                .filter(|&bits| bits <= full)
+                .ok_or_else(|| format!("{bits:?} is no prefix length from 0 to {full}"))?,
+        };
+        let cidr = Cidr { address, bits };
+        if cidr.masked(address) != address {
+            return Err(format!(
+                "{address}/{bits} has bits set behind its prefix; the network is {}/{bits}",
+                cidr.masked(address)
+            ));
+        }
+        Ok(cidr)
+    }
+
+    fn masked(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(ip) => {
+                let mask = u32::MAX
+                    .checked_shl(32 - u32::from(self.bits))
+                    .unwrap_or(0);
+                IpAddr::V4((u32::from(ip) & mask).into())
+            }
+            IpAddr::V6(ip) => {
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.bits))
+                    .unwrap_or(0);
+                IpAddr::V6((u128::from(ip) & mask).into())
+            }
+        }
+    }
+
+    /// Whether `address` lies in it. An IPv4 address in IPv6 dress counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_ipv4() == self.address.is_ipv4() && self.masked(address) == self.address
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+/// Splits `udp:` or `tcp:` off; other transports are refused by name.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn split_transport(text: &str) -> Result<(Option<Transport>, &str), String> {
+    for (name, transport) in [("udp:", Transport::Udp), ("tcp:", Transport::Tcp)] {
+        if let Some(rest) = text.strip_prefix(name) {
+            return Ok((Some(transport), rest));
+        }
+    }
+    for name in ["tls:", "ws:", "wss:", "sctp:"] {
+        if text.starts_with(name) {
+            return Err(format!(
+                "transport {} is not available; use udp or tcp",
+                name.trim_end_matches(':')
+            ));
+        }
+    }
+    Ok((None, text))
+}
+
+/// `first-last`, both included.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn port_range(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text
+        .split_once('-')
+        .ok_or_else(|| format!("{text:?} is no range of ports such as \"20000-39999\""))?;
+    let port = |text: &str| {
+        text.trim()
+            .parse::<u16>()
+            .ok()
+            .filter(|&port| port != 0)
+            .ok_or_else(|| format!("{text:?} is no port from 1 to 65535"))
+    };
+    Ok((port(first)?, port(last)?))
+}

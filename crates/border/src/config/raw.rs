@@ -1,0 +1,668 @@
+//! The configuration as it is written: one type per table, each key with its text, unit, bounds and default. The JSON
+//! Schema and the reference page are made from these.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Configuration of a Hornwork border.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Hornwork configuration")]
+pub(super) struct Raw {
+    /// Listening points.
+    pub interface: Vec<RawInterface>,
+    /// Systems that calls are sent to and come from: PBXs, softswitches, carriers.
+    #[serde(default)]
+    pub trunk: Vec<RawTrunk>,
+    /// Where calls go, tried in order; the first whose conditions hold decides. A call that none of them takes goes to the
+    /// contacts of the called user where it is registered here; else, where there is no route at all, to any trunk but
+    /// the one it came from; else it is refused with 404.
+    #[serde(default)]
+    pub route: Vec<RawRoute>,
+    /// Users of the embedded registrar, who also prove by digest who they are.
+    #[serde(default)]
+    pub user: Vec<RawUser>,
+    /// Digest authentication of others by us.
+    #[serde(default)]
+    pub realm: RawRealm,
+    /// The embedded registrar.
+    #[serde(default)]
+    pub registrar: RawRegistrar,
+    /// Media that is anchored.
+    #[serde(default)]
+    pub media: RawMedia,
+    /// SIP behaviour that is the same everywhere.
+    #[serde(default)]
+    pub sip: RawSip,
+    /// Session timers (RFC 4028).
+    #[serde(default)]
+    pub session_timer: RawSessionTimer,
+    /// Capacities; what is above is refused and counted.
+    #[serde(default)]
+    pub limits: RawLimits,
+    /// Name servers.
+    #[serde(default)]
+    pub dns: RawDns,
+    /// Stopping in order.
+    #[serde(default)]
+    pub drain: RawDrain,
+    /// What is logged.
+    #[serde(default)]
+    pub log: RawLog,
+}
+
+/// One value, or several.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum OneOrMany<T> {
+    /// One.
+    One(T),
+    /// Several.
+    Many(Vec<T>),
+}
+
+impl<T> Default for OneOrMany<T> {
+    fn default() -> Self {
+        OneOrMany::Many(Vec::new())
+    }
+}
+
+impl<T> OneOrMany<T> {
+    pub(super) fn as_slice(&self) -> &[T] {
+        match self {
+            OneOrMany::One(value) => std::slice::from_ref(value),
+            OneOrMany::Many(values) => values,
+        }
+    }
+
+    /// Where the value at `index` stands in the document, below `path`.
+    pub(super) fn path(&self, path: &str, index: usize) -> String {
+        match self {
+            OneOrMany::One(_) => path.to_owned(),
+            OneOrMany::Many(_) => format!("{path}[{index}]"),
+        }
+    }
+}
+
+/// What stands behind an interface.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawKind {
+    /// Anyone: identities that they assert are not believed.
+    #[default]
+    Access,
+    /// Our own network: believed.
+    Core,
+}
+
+/// Proof that requests must bring.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawAuthenticate {
+    /// No proof.
+    #[default]
+    None,
+    /// Digest of a configured user; requests of trunks are exempt.
+    Digest,
+}
+
+/// A named listening point.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawInterface {
+    /// Its name, unique among interfaces.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// `access` towards phones and foreign networks: asserted identities are taken out of what comes from there. `core`
+    /// towards our own systems: believed.
+    #[serde(default)]
+    pub kind: RawKind,
+    /// Where it listens: `udp:ADDRESS:PORT` or `tcp:ADDRESS:PORT` (port 5060 where none is given).
+    pub listen: OneOrMany<String>,
+    /// Host, or host:port, that Via and Contact say instead of the listening address: for a border behind NAT. Demanded
+    /// where it listens on 0.0.0.0 or [::].
+    pub advertise: Option<String>,
+    /// Networks (`ADDRESS/BITS`) whose requests are taken; others are dropped without an answer. Empty: all.
+    #[serde(default)]
+    pub allow: OneOrMany<String>,
+    /// `digest`: calls and registrations must prove that they come from a configured `[[user]]`. `none`: no proof.
+    #[serde(default)]
+    pub authenticate: RawAuthenticate,
+    /// What is done with REGISTER: `local` (kept here), `pass:TRUNK` (passed to that trunk, our Contact in the place of
+    /// the phone's) or `refuse` (403). Default: `local` where there are users, else `refuse`.
+    pub register: Option<String>,
+    /// Where media is anchored; one table, or one per address family. Default: the first listening address, ports
+    /// 20000-39999.
+    #[serde(default)]
+    pub media: OneOrMany<RawMediaAddress>,
+}
+
+/// An address at which media is anchored.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMediaAddress {
+    /// IP address to which media sockets are bound. Default: the first listening address of the interface.
+    pub address: Option<String>,
+    /// IP address that SDP says instead: for a border behind NAT.
+    pub advertise: Option<String>,
+    /// Range of ports, both ends included. A call takes one pair (even and odd) per media line and side.
+    #[serde(default = "default_ports")]
+    pub ports: String,
+}
+
+pub(super) fn default_ports() -> String {
+    "20000-39999".to_owned()
+}
+
+/// A place where a trunk is, in full.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTargetTable {
+    /// `[udp:|tcp:]HOST[:PORT]`. A name without port is located by NAPTR and SRV records (RFC 3263).
+    pub address: String,
+    /// Lower is tried first.
+    #[serde(default)]
+    pub priority: u16,
+    /// Share of calls among targets of the same priority; 0: only where no other is left.
+    #[serde(default = "one")]
+    pub weight: u16,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// A place where a trunk is.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum RawTarget {
+    /// `[udp:|tcp:]HOST[:PORT]`.
+    Short(String),
+    /// With priority and weight.
+    Full(RawTargetTable),
+}
+
+/// Whether asserted identities go to a trunk.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawIdentity {
+    /// They pass, where they come from a side that is believed.
+    #[default]
+    Pass,
+    /// They are taken out.
+    Remove,
+}
+
+/// What is done with REFER.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawRefer {
+    /// It goes to the other side.
+    #[default]
+    Pass,
+    /// The border transfers the call itself.
+    Act,
+}
+
+/// What is done with a redirection.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawRedirect {
+    /// It goes to the caller.
+    #[default]
+    Pass,
+    /// The border calls the contacts of the redirection.
+    Follow,
+}
+
+/// A system that calls are sent to and come from.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTrunk {
+    /// Its name, unique among trunks.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// Name of the interface through which it is reached. Default: the only interface there is.
+    pub interface: Option<String>,
+    /// Where it is: `[udp:|tcp:]HOST[:PORT]`, or a table with `address`, `priority` and `weight`, or a list of these.
+    pub target: OneOrMany<RawTarget>,
+    /// Networks from which its requests come, beside its targets.
+    #[serde(default)]
+    pub sources: OneOrMany<String>,
+    /// Domain in Request-URI, From and To of what we send there. Default: the host of the target.
+    pub domain: Option<String>,
+    /// User name that answers its digest challenges.
+    pub username: Option<String>,
+    /// Password that answers its digest challenges.
+    pub password: Option<String>,
+    /// Only challenges of this realm are answered. Default: any.
+    pub realm: Option<String>,
+    /// Keeps an account of ours registered there.
+    pub register: Option<RawCarrier>,
+    /// Seconds between two OPTIONS to each target; 0: none, the trunk always counts as up.
+    #[serde(default)]
+    #[schemars(range(max = 86400))]
+    pub ping: u32,
+    /// How many pings must fail in a row before a target counts as down.
+    #[serde(default = "default_ping_failures")]
+    #[schemars(range(min = 1, max = 100))]
+    pub ping_failures: u32,
+    /// Calls at a time, both directions; further ones go to the next trunk of the route. Default: no limit of its own.
+    #[schemars(range(min = 1))]
+    pub max_calls: Option<u32>,
+    /// Seconds that a target may take to answer an INVITE with anything before the next one is tried.
+    #[serde(default = "default_answer_timeout")]
+    #[schemars(range(min = 1, max = 32))]
+    pub answer_timeout: u32,
+    /// Whether P-Asserted-Identity, Remote-Party-ID and the like go there: `pass` or `remove`.
+    #[serde(default)]
+    pub identity: RawIdentity,
+    /// User part of From in calls that we send there. Default: the caller's own.
+    pub from_user: Option<String>,
+    /// REFER that comes from there: `pass` to the other side, or `act` on it here.
+    #[serde(default)]
+    pub refer: RawRefer,
+    /// 3xx that comes from there: `pass` to the caller, or `follow` it here.
+    #[serde(default)]
+    pub redirect: RawRedirect,
+}
+
+fn default_ping_failures() -> u32 {
+    2
+}
+
+fn default_answer_timeout() -> u32 {
+    4
+}
+
+/// An account of ours at a carrier.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCarrier {
+    /// User part of the address of record. Default: `username` of the trunk.
+    pub user: Option<String>,
+    /// Domain of the address of record. Default: `domain` of the trunk, else the host of its first target.
+    pub domain: Option<String>,
+    /// User part of our Contact, to which the carrier's calls come. Default: `user`.
+    pub contact_user: Option<String>,
+    /// Seconds asked for.
+    #[serde(default = "default_carrier_expires")]
+    #[schemars(range(min = 30, max = 86400))]
+    pub expires: u32,
+}
+
+fn default_carrier_expires() -> u32 {
+    600
+}
+
+/// A condition on an address; all that is said must hold.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMatch {
+    /// The user part begins with this, or with one of these.
+    #[serde(default)]
+    pub prefix: OneOrMany<String>,
+    /// The whole user part is matched by this regular expression.
+    pub regex: Option<String>,
+    /// The host is this, or one of these.
+    #[serde(default)]
+    pub domain: OneOrMany<String>,
+    /// The user part is this, or one of these.
+    #[serde(default)]
+    pub user: OneOrMany<String>,
+}
+
+/// A trunk of a route, with priority and weight.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRouteTrunkTable {
+    /// Name of the trunk.
+    pub name: String,
+    /// Lower is tried first.
+    #[serde(default)]
+    pub priority: u16,
+    /// Share of calls among trunks of the same priority; 0: only where no other is left.
+    #[serde(default = "one")]
+    pub weight: u16,
+}
+
+/// A trunk of a route.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum RawRouteTrunk {
+    /// Its name; in a list, earlier ones are tried first.
+    Short(String),
+    /// With priority and weight.
+    Full(RawRouteTrunkTable),
+}
+
+/// A refusal with words of its own.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRejectTable {
+    /// SIP status.
+    #[schemars(range(min = 400, max = 699))]
+    pub status: u16,
+    /// Reason phrase. Default: the usual one of the status.
+    pub reason: Option<String>,
+}
+
+/// A refusal.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum RawReject {
+    /// SIP status.
+    Short(#[schemars(range(min = 400, max = 699))] u16),
+    /// With a reason phrase.
+    Full(RawRejectTable),
+}
+
+/// What is done with media.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawMediaMode {
+    /// It goes through us.
+    #[default]
+    Anchor,
+    /// SDP stays untouched, media goes from end to end.
+    Bypass,
+}
+
+/// A rule for calls: conditions, changes of the number, and one of `trunk`, `registered` and `reject`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRoute {
+    /// Its name for logs. Default: `route N`.
+    pub name: Option<String>,
+    /// Condition: interfaces on which the call came.
+    #[serde(default)]
+    pub interface: OneOrMany<String>,
+    /// Condition: trunks from which the call came.
+    #[serde(default)]
+    pub from_trunk: OneOrMany<String>,
+    /// Condition on the caller.
+    #[serde(default)]
+    pub from: RawMatch,
+    /// Condition on the called address.
+    #[serde(default)]
+    pub to: RawMatch,
+    /// Leading characters taken off the called number (first of the changes).
+    #[serde(default)]
+    #[schemars(range(max = 64))]
+    pub strip: u32,
+    /// What `to.regex` matched becomes this; `$1` is its first group (in the place of `strip`).
+    pub replace: Option<String>,
+    /// Put in front of the called number (last of the changes).
+    #[serde(default)]
+    pub prefix: String,
+    /// Action: to this trunk, or to the first of these that takes the call.
+    pub trunk: Option<OneOrMany<RawRouteTrunk>>,
+    /// Action: to the contacts of the called user, registered here.
+    #[serde(default)]
+    pub registered: bool,
+    /// Action: refuse with this status.
+    pub reject: Option<RawReject>,
+    /// `anchor`: media goes through us. `bypass`: SDP stays untouched.
+    #[serde(default)]
+    pub media: RawMediaMode,
+}
+
+/// A user of the embedded registrar.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawUser {
+    /// Name, as in `sip:NAME@...` and in digest; unique.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// Password.
+    pub password: Option<String>,
+    /// MD5 of `name:realm:password`, 32 hexadecimal digits, instead of the password: only MD5 is then offered to anyone.
+    pub ha1: Option<String>,
+}
+
+/// Digest algorithms.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+pub(super) enum RawAlgorithm {
+    /// MD5 (RFC 2617).
+    #[serde(rename = "MD5")]
+    Md5,
+    /// SHA-256 (RFC 7616, RFC 8760).
+    #[serde(rename = "SHA-256")]
+    Sha256,
+    /// SHA-512/256 (RFC 7616, RFC 8760).
+    #[serde(rename = "SHA-512-256")]
+    Sha512T256,
+}
+
+/// Digest authentication of others by us.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawRealm {
+    /// The realm in our challenges. Default: `hornwork`.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// Algorithms offered, the preferred one first (RFC 8760).
+    #[schemars(length(min = 1))]
+    pub algorithms: Vec<RawAlgorithm>,
+    /// Seconds for which a nonce is good.
+    #[schemars(range(min = 10, max = 86400))]
+    pub nonce_lifetime: u32,
+}
+
+impl Default for RawRealm {
+    fn default() -> Self {
+        RawRealm {
+            name: "hornwork".to_owned(),
+            algorithms: vec![RawAlgorithm::Sha256, RawAlgorithm::Md5],
+            nonce_lifetime: 300,
+        }
+    }
+}
+
+/// The embedded registrar.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawRegistrar {
+    /// Shorter wishes are answered with 423; seconds.
+    #[schemars(range(min = 1, max = 86400))]
+    pub min_expires: u32,
+    /// Longer wishes are cut to this; seconds.
+    #[schemars(range(min = 1, max = 604800))]
+    pub max_expires: u32,
+    /// What is given where nothing is wished for; seconds.
+    #[schemars(range(min = 1, max = 604800))]
+    pub default_expires: u32,
+    /// Contacts of one user at a time.
+    #[schemars(range(min = 1, max = 100))]
+    pub max_contacts: u32,
+    /// What a phone behind NAT is given at most on UDP, so that its pinhole stays open; seconds. 0: no such limit.
+    #[schemars(range(max = 86400))]
+    pub nat_expires: u32,
+    /// Flow-Timer given to phones that use outbound (RFC 5626): they send keep-alives this often; seconds.
+    #[schemars(range(min = 10, max = 900))]
+    pub flow_timer: u32,
+}
+
+impl Default for RawRegistrar {
+    fn default() -> Self {
+        RawRegistrar {
+            min_expires: 30,
+            max_expires: 7200,
+            default_expires: 3600,
+            max_contacts: 10,
+            nat_expires: 60,
+            flow_timer: 120,
+        }
+    }
+}
+
+/// Media that is anchored.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawMedia {
+    /// A call whose media stops this long is ended; seconds. 0: never.
+    #[schemars(range(max = 86400))]
+    pub timeout: u32,
+    /// The same while the call is on hold; seconds. 0: never.
+    #[schemars(range(max = 86400))]
+    pub hold_timeout: u32,
+    /// Differentiated services code point of media packets (46 is expedited forwarding).
+    #[schemars(range(max = 63))]
+    pub dscp: u8,
+}
+
+impl Default for RawMedia {
+    fn default() -> Self {
+        RawMedia {
+            timeout: 60,
+            hold_timeout: 1800,
+            dscp: 46,
+        }
+    }
+}
+
+/// SIP behaviour that is the same everywhere.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawSip {
+    /// What Server and User-Agent say.
+    pub agent: String,
+    /// Differentiated services code point of signalling (24 is class selector 3).
+    #[schemars(range(max = 63))]
+    pub dscp: u8,
+    /// Seconds that a call may ring before it is given up.
+    #[schemars(range(min = 5, max = 3600))]
+    pub ring_timeout: u32,
+}
+
+impl Default for RawSip {
+    fn default() -> Self {
+        RawSip {
+            agent: "Hornwork".to_owned(),
+            dscp: 24,
+            ring_timeout: 180,
+        }
+    }
+}
+
+/// Session timers (RFC 4028).
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawSessionTimer {
+    /// Session-Expires that we ask for where a side asks for none; seconds. 0: we ask for none; what others ask for is
+    /// kept in any case.
+    #[schemars(range(max = 86400))]
+    pub expires: u32,
+    /// Min-SE: shorter wishes are answered with 422; seconds.
+    #[schemars(range(min = 90, max = 86400))]
+    pub min: u32,
+}
+
+impl Default for RawSessionTimer {
+    fn default() -> Self {
+        RawSessionTimer {
+            expires: 0,
+            min: 90,
+        }
+    }
+}
+
+/// Capacities.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawLimits {
+    /// Calls at a time.
+    #[schemars(range(min = 1))]
+    pub calls: u32,
+    /// SIP transactions at a time, those that linger included.
+    #[schemars(range(min = 1))]
+    pub transactions: u32,
+    /// Registered contacts.
+    #[schemars(range(min = 1))]
+    pub registrations: u32,
+    /// Stream connections.
+    #[schemars(range(min = 1))]
+    pub connections: u32,
+    /// Stream connections from one source address.
+    #[schemars(range(min = 1))]
+    pub connections_per_source: u32,
+    /// Bytes of one SIP message.
+    #[schemars(range(min = 2048, max = 65535))]
+    pub message_bytes: u32,
+}
+
+impl Default for RawLimits {
+    fn default() -> Self {
+        let limits = engine::Limits::default();
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        RawLimits {
+            calls: number(limits.calls),
+            transactions: number(limits.transactions),
+            registrations: number(limits.registrations),
+            connections: number(limits.connections),
+            connections_per_source: number(limits.connections_per_source),
+            message_bytes: number(limits.message_bytes),
+        }
+    }
+}
+
+/// Name servers.
+#[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawDns {
+    /// `ADDRESS[:PORT]` of name servers, in order. Empty: those of /etc/resolv.conf.
+    pub servers: Vec<String>,
+}
+
+/// Stopping in order.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawDrain {
+    /// After SIGTERM no new calls are taken; those that are still up after this many seconds are ended.
+    #[schemars(range(max = 86400))]
+    pub timeout: u32,
+}
+
+impl Default for RawDrain {
+    fn default() -> Self {
+        RawDrain { timeout: 300 }
+    }
+}
+
+/// Levels of logging.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawLevel {
+    /// What does not work.
+    Error,
+    /// What may not work.
+    Warn,
+    /// Calls, registrations, trunks.
+    #[default]
+    Info,
+    /// Each refused request too.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// What is logged.
+#[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawLog {
+    /// How much.
+    pub level: RawLevel,
+    /// `text` or `json`.
+    pub format: RawFormat,
+}

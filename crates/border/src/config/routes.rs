@@ -1,0 +1,258 @@
+//! Routes: names to indices, regular expressions compiled, contradictions and routes that no call reaches refused.
+
+use super::check::{Sink, interface_id, trunk_id};
+use super::raw::*;
+use super::*;
+
+pub(super) fn check(raw: &Raw, sink: &mut Sink<'_>) -> Vec<Route> {
+    let mut catch_all: Option<usize> = None;
+    let mut routes = Vec::new();
+    for (index, route) in raw.route.iter().enumerate() {
+        let path = format!("route[{index}]");
+        let checked = route_of(raw, route, index, &path, sink);
+        if let Some(earlier) = catch_all {
+            let line = sink.line(&format!("route[{earlier}]"));
+            sink.report(
+                &path,
+                format!("no call reaches this route: the one in line {line} takes every call"),
+                "put it before that one, or give that one a condition",
+            );
+        }
+        if catch_all.is_none() && is_catch_all(&checked) {
+            catch_all = Some(index);
+        }
+        routes.push(checked);
+    }
+    routes
+}
+
+fn is_catch_all(route: &Route) -> bool {
+    let any = |m: &Match| {
+        m.prefixes.is_empty() && m.regex.is_none() && m.domains.is_empty() && m.users.is_empty()
+    };
+    route.interfaces.is_empty()
+        && route.from_trunks.is_empty()
+        && any(&route.from)
+        && any(&route.to)
+        // A user who is not registered is looked for in the next route.
+        && route.action != Action::Registered
+}
+
+fn route_of(
+    raw: &Raw,
+    route: &RawRoute,
+    index: usize,
+    path: &str,
+    sink: &mut Sink<'_>,
+) -> Route {
+    let interfaces = names(&route.interface, &format!("{path}.interface"))
+        .map(|(name, at)| interface_id(raw, name, &at, sink))
+        .collect();
+    let from_trunks = names(&route.from_trunk, &format!("{path}.from_trunk"))
+        .map(|(name, at)| trunk_id(raw, name, &at, sink))
+        .collect();
+    let from = match_of(&route.from, &format!("{path}.from"), sink);
+    let to = match_of(&route.to, &format!("{path}.to"), sink);
+    Route {
+        name: route
+            .name
+            .clone()
+            .unwrap_or_else(|| format!("route {}", index + 1)),
+        interfaces,
+        from_trunks,
+        rewrite: rewrite(route, &to, path, sink),
+        from,
+        to,
+        action: action(raw, route, path, sink),
+        media: match route.media {
+            RawMediaMode::Anchor => MediaMode::Anchor,
+            RawMediaMode::Bypass => MediaMode::Bypass,
+        },
+    }
+}
+
+fn names<'r>(
+    names: &'r OneOrMany<String>,
+    path: &'r str,
+) -> impl Iterator<Item = (&'r str, String)> {
+    names
+        .as_slice()
+        .iter()
+        .enumerate()
+        .map(move |(index, name)| (name.as_str(), names.path(path, index)))
+}
+
+fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
+    let regex = raw.regex.as_ref().and_then(|text| {
+        // Anchored by us: a rule for numbers that matches somewhere inside is nearly always a hole.
+        match regex::RegexBuilder::new(&format!("^(?:{text})$"))
+            .size_limit(1 << 20)
+            .build()
+        {
+            Ok(regex) => Some(regex),
+            Err(error) => {
+                let why = regex::Regex::new(text).err().unwrap_or(error).to_string();
+                let why = why.lines().last().unwrap_or_default().to_owned();
+                sink.report(
+                    &format!("{path}.regex"),
+                    format!("\"{text}\" is no regular expression: {why}"),
+                    "correct it; in TOML, '...' keeps backslashes as they are",
+                );
+                None
+            }
+        }
+    });
+    for (list, key) in [(&raw.prefix, "prefix"), (&raw.user, "user"), (&raw.domain, "domain")] {
+        for (text, at) in names(list, &format!("{path}.{key}")) {
+            if text.is_empty() && key != "domain" {
+                sink.report(&at, format!("`{key}` is empty"), "write something, or take the key out");
+            }
+            if key == "domain" && HostName::parse(text).is_none_or(|host| host.port.is_some()) {
+                sink.report(
+                    &at,
+                    format!("\"{text}\" is no host"),
+                    "write a name or an address, without a port",
+                );
+            }
+        }
+    }
+    Match {
+        prefixes: raw.prefix.as_slice().to_vec(),
+        regex,
+        domains: raw
+            .domain
+            .as_slice()
+            .iter()
+            .map(|domain| domain.trim_matches(['[', ']']).to_ascii_lowercase())
+            .collect(),
+        users: raw.user.as_slice().to_vec(),
+    }
+}
+
+fn rewrite(route: &RawRoute, to: &Match, path: &str, sink: &mut Sink<'_>) -> Rewrite {
+    if let Some(replace) = &route.replace {
+        let at = format!("{path}.replace");
+        match &to.regex {
+            None if route.to.regex.is_none() => sink.report(
+                &at,
+                "`replace` without `to.regex` replaces nothing",
+                "add to = { regex = \"...\" }",
+            ),
+            None => {}
+            Some(regex) => {
+                if let Some(group) = missing_group(replace, regex) {
+                    sink.report(
+                        &at,
+                        format!("`to.regex` has no group {group}"),
+                        format!("its groups are 0 to {}", regex.captures_len() - 1),
+                    );
+                }
+            }
+        }
+        if route.strip != 0 {
+            sink.report(
+                &format!("{path}.strip"),
+                "`strip` and `replace` exclude each other",
+                "do both in `replace`",
+            );
+        }
+    }
+    for (key, text) in [
+        ("prefix", Some(&route.prefix)),
+        ("replace", route.replace.as_ref()),
+    ] {
+        if text.is_some_and(|text| text.bytes().any(|b| b <= b' ' || b >= 0x7f || b"<>@\"".contains(&b))) {
+            sink.report(
+                &format!("{path}.{key}"),
+                format!("`{key}` has characters that no called number may have"),
+                "use digits, letters and - _ . + * #",
+            );
+        }
+    }
+    Rewrite {
+        strip: route.strip as usize,
+        replace: route.replace.clone(),
+        prefix: route.prefix.clone(),
+    }
+}
+
+/// The first `$N`, `${N}` or `${name}` that the expression has not. A bare `$1abc` names the group `1abc`, which is a
+/// well-known trap, and is found here.
+fn missing_group(replace: &str, regex: &Regex) -> Option<String> {
+    let mut rest = replace;
+    while let Some(at) = rest.find('$') {
+        rest = rest.get(at + 1..).unwrap_or_default();
+        if let Some(behind) = rest.strip_prefix('$') {
+            rest = behind;
+            continue;
+        }
+        let name: String = match rest.strip_prefix('{') {
+            Some(inner) => inner.chars().take_while(|c| *c != '}').collect(),
+            None => rest
+                .chars()
+                .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
+                .collect(),
+        };
+        let known = match name.parse::<usize>() {
+            Ok(number) => number < regex.captures_len(),
+            Err(_) => regex.capture_names().flatten().any(|known| known == name),
+        };
+        if !known {
+            return Some(name);
+        }
+    }
+    None
+}
+
+fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> Action {
+    let count = usize::from(route.trunk.is_some())
+        + usize::from(route.registered)
+        + usize::from(route.reject.is_some());
+    if count != 1 {
+        let message = if count == 0 {
+            "the route does not say where the call goes"
+        } else {
+            "the route says more than one thing to do"
+        };
+        sink.report(path, message, "give exactly one of `trunk`, `registered = true` and `reject`");
+    }
+    if let Some(reject) = &route.reject {
+        let (status, reason) = match reject {
+            RawReject::Short(status) => (*status, None),
+            RawReject::Full(table) => (table.status, table.reason.clone()),
+        };
+        if reason.as_ref().is_some_and(|reason| reason.chars().any(char::is_control)) {
+            sink.report(&format!("{path}.reject.reason"), "`reason` has control characters in it", "write one line");
+        }
+        return Action::Reject { status, reason };
+    }
+    let Some(trunks) = &route.trunk else {
+        return Action::Registered;
+    };
+    let base = format!("{path}.trunk");
+    if trunks.as_slice().is_empty() {
+        sink.report(&base, "`trunk` is an empty list", "name at least one trunk");
+    }
+    let mut chosen: Vec<RouteTrunk> = Vec::new();
+    for (index, trunk) in trunks.as_slice().iter().enumerate() {
+        let mut at = trunks.path(&base, index);
+        let (name, priority, weight) = match trunk {
+            // The order of the list is the order of trying.
+            RawRouteTrunk::Short(name) => (name, u16::try_from(index).unwrap_or(u16::MAX), 1),
+            RawRouteTrunk::Full(table) => {
+                at.push_str(".name");
+                (&table.name, table.priority, table.weight)
+            }
+        };
+        let trunk = trunk_id(raw, name, &at, sink);
+        if chosen.iter().any(|other| other.trunk == trunk) && raw.trunk.iter().any(|t| t.name == *name) {
+            sink.report(&at, format!("trunk \"{name}\" is there twice"), "take one of the two out");
+        }
+        chosen.push(RouteTrunk {
+            trunk,
+            priority,
+            weight,
+        });
+    }
+    Action::Trunks(chosen)
+}

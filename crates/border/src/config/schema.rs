@@ -1,0 +1,441 @@
+//! The JSON Schema of the configuration, a document held against it, and the reference page made from it.
+
+use super::mistake::did_you_mean;
+use super::node::{Kind, Node};
+use super::raw::Raw;
+use core::fmt::Write as _;
+use core::ops::Range;
+use serde_json::Value;
+
+/// The JSON Schema (draft 2020-12) of the configuration, pretty-printed.
+pub fn json_schema() -> String {
+    serde_json::to_string_pretty(&schema()).unwrap_or_default()
+}
+
+pub(super) fn schema() -> Value {
+    schemars::schema_for!(Raw).to_value()
+}
+
+/// Something in the document that the schema does not allow.
+#[derive(Debug)]
+pub(super) struct Violation {
+    pub(super) span: Range<usize>,
+    pub(super) message: String,
+    pub(super) remedy: String,
+}
+
+/// Everything in `document` that `schema` does not allow.
+pub(super) fn violations(schema: &Value, document: &Node) -> Vec<Violation> {
+    let mut judge = Judge {
+        root: schema,
+        found: Vec::new(),
+    };
+    judge.node(schema, document, "");
+    judge.found
+}
+
+struct Judge<'s> {
+    root: &'s Value,
+    found: Vec<Violation>,
+}
+
+impl<'s> Judge<'s> {
+    fn report(&mut self, span: &Range<usize>, message: String, remedy: String) {
+        self.found.push(Violation {
+            span: span.clone(),
+            message,
+            remedy,
+        });
+    }
+
+    /// `what` names the place for people: the key, or empty at the top.
+    fn node(&mut self, schema: &'s Value, node: &Node, what: &str) {
+        let schema = resolve(self.root, schema);
+        if let Some(words) = words_of(schema) {
+            return self.word(&words, node, what);
+        }
+        if let Some(choices) = alternatives(schema) {
+            let fitting = choices
+                .iter()
+                .find(|choice| accepts(self.root, choice, node));
+            return match fitting {
+                Some(choice) => self.node(choice, node, what),
+                None => self.wrong_type(schema, node, what),
+            };
+        }
+        if !accepts(self.root, schema, node) {
+            return self.wrong_type(schema, node, what);
+        }
+        match &node.kind {
+            Kind::Table(_) => self.table(schema, node, what),
+            Kind::Array(nodes) => {
+                self.length(schema, nodes.len(), "minItems", node, what);
+                if let Some(items) = schema.get("items") {
+                    for node in nodes {
+                        self.node(items, node, what);
+                    }
+                }
+            }
+            Kind::Integer(number) => self.number(schema, *number, node, what),
+            Kind::Text(text) => self.length(schema, text.len(), "minLength", node, what),
+            _ => {}
+        }
+    }
+
+    fn table(&mut self, schema: &'s Value, node: &Node, what: &str) {
+        let Kind::Table(entries) = &node.kind else {
+            return;
+        };
+        let place = if what.is_empty() {
+            "the file".to_owned()
+        } else {
+            format!("`{what}`")
+        };
+        let properties = schema.get("properties").and_then(Value::as_object);
+        for entry in entries {
+            match properties.and_then(|properties| properties.get(&entry.key)) {
+                Some(property) => self.node(property, &entry.node, &entry.key),
+                None => {
+                    let known = || properties.into_iter().flat_map(|p| p.keys());
+                    let remedy = match did_you_mean(&entry.key, known().map(String::as_str)) {
+                        Some(word) => format!("did you mean `{word}`?"),
+                        None => format!(
+                            "remove it; known here: {}",
+                            known().map(String::as_str).collect::<Vec<_>>().join(", ")
+                        ),
+                    };
+                    self.report(
+                        &entry.key_span,
+                        format!("unknown key `{}` in {place}", entry.key),
+                        remedy,
+                    );
+                }
+            }
+        }
+        for key in required(schema) {
+            if node.get(key).is_none() {
+                let text = properties
+                    .and_then(|properties| properties.get(key))
+                    .map(description)
+                    .unwrap_or_default();
+                self.report(
+                    &node.span,
+                    format!("`{key}` is missing in {place}"),
+                    format!("add `{key}`: {text}"),
+                );
+            }
+        }
+    }
+
+    fn word(&mut self, words: &[&str], node: &Node, what: &str) {
+        let Kind::Text(text) = &node.kind else {
+            let remedy = format!("write one of {}", quoted(words));
+            let message = format!("`{what}` must be a text, not {}", node.kind_name());
+            return self.report(&node.span, message, remedy);
+        };
+        if words.contains(&text.as_str()) {
+            return;
+        }
+        let remedy = match did_you_mean(text, words.iter().copied()) {
+            Some(word) => format!("did you mean \"{word}\"? Possible: {}", quoted(words)),
+            None => format!("write one of {}", quoted(words)),
+        };
+        self.report(
+            &node.span,
+            format!("\"{text}\" is no value of `{what}`"),
+            remedy,
+        );
+    }
+
+    fn number(&mut self, schema: &Value, number: i64, node: &Node, what: &str) {
+        let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
+        let (low, high) = (bound("minimum"), bound("maximum"));
+        let low_enough = low.is_none_or(|low| number as f64 >= low);
+        let high_enough = high.is_none_or(|high| number as f64 <= high);
+        if low_enough && high_enough {
+            return;
+        }
+        let span = match (low, high) {
+            (Some(low), Some(high)) => format!("from {low} to {high}"),
+            (Some(low), None) => format!("{low} or more"),
+            (None, Some(high)) => format!("{high} or less"),
+            (None, None) => return,
+        };
+        self.report(
+            &node.span,
+            format!("`{what}` is {number}, but must be {span}"),
+            format!("write a whole number {span}"),
+        );
+    }
+
+    fn length(&mut self, schema: &Value, length: usize, bound: &str, node: &Node, what: &str) {
+        let least = schema.get(bound).and_then(Value::as_u64).unwrap_or(0);
+        if (length as u64) < least {
+            self.report(
+                &node.span,
+                format!("`{what}` is empty"),
+                format!("write at least {least}, or take the key out"),
+            );
+        }
+    }
+
+    fn wrong_type(&mut self, schema: &Value, node: &Node, what: &str) {
+        let wanted = type_names(self.root, schema).join(" or ");
+        let remedy = match (&node.kind, wanted.as_str()) {
+            (Kind::Text(text), "a whole number") if text.parse::<i64>().is_ok() => {
+                format!("write {what} = {text}, without quotes")
+            }
+            (Kind::Integer(number), "a text") => format!("write {what} = \"{number}\""),
+            (Kind::Table(_), "a list of tables") => {
+                format!("write [[{what}]] instead of [{what}]")
+            }
+            (Kind::Array(_), "a table") => format!("write [{what}] instead of [[{what}]]"),
+            _ => format!("write {wanted}: {}", description(schema)),
+        };
+        self.report(
+            &node.span,
+            format!("`{what}` must be {wanted}, not {}", node.kind_name()),
+            remedy,
+        );
+    }
+}
+
+fn resolve<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
+    let mut schema = schema;
+    // References never nest deeper in what schemars writes.
+    for _ in 0..4 {
+        let Some(name) = schema
+            .get("$ref")
+            .and_then(Value::as_str)
+            .and_then(|reference| reference.strip_prefix("#/$defs/"))
+        else {
+            break;
+        };
+        match root.get("$defs").and_then(|defs| defs.get(name)) {
+            Some(target) => schema = target,
+            None => break,
+        }
+    }
+    schema
+}
+
+fn alternatives(schema: &Value) -> Option<&Vec<Value>> {
+    schema
+        .get("anyOf")
+        .or_else(|| schema.get("oneOf"))
+        .and_then(Value::as_array)
+}
+
+/// The words of an enumeration; `None` where the schema is none.
+fn words_of(schema: &Value) -> Option<Vec<&str>> {
+    if let Some(words) = schema.get("enum").and_then(Value::as_array) {
+        return words.iter().map(Value::as_str).collect();
+    }
+    let words: Option<Vec<Vec<&str>>> = schema
+        .get("oneOf")
+        .and_then(Value::as_array)?
+        .iter()
+        .map(|choice| match choice.get("const").and_then(Value::as_str) {
+            Some(word) => Some(vec![word]),
+            None => words_of(choice),
+        })
+        .collect();
+    words.map(Vec::into_iter).map(Iterator::flatten).map(Iterator::collect)
+}
+
+fn types_of(schema: &Value) -> Vec<&str> {
+    match schema.get("type") {
+        Some(Value::String(name)) => vec![name],
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+        _ if words_of(schema).is_some() => vec!["string"],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a value of this type may stand there at all.
+fn accepts(root: &Value, schema: &Value, node: &Node) -> bool {
+    let schema = resolve(root, schema);
+    match (words_of(schema), alternatives(schema)) {
+        (None, Some(choices)) => choices.iter().any(|choice| accepts(root, choice, node)),
+        _ => types_of(schema).contains(&node.schema_type()),
+    }
+}
+
+fn type_names(root: &Value, schema: &Value) -> Vec<String> {
+    let schema = resolve(root, schema);
+    if let (None, Some(choices)) = (words_of(schema), alternatives(schema)) {
+        let mut names: Vec<String> = Vec::new();
+        for name in choices.iter().flat_map(|choice| type_names(root, choice)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        return names;
+    }
+    types_of(schema)
+        .into_iter()
+        .filter(|&name| name != "null")
+        .map(|name| match name {
+            "object" => "a table".to_owned(),
+            "array" => {
+                let tables = schema
+                    .get("items")
+                    .is_some_and(|items| types_of(resolve(root, items)) == ["object"]);
+                if tables { "a list of tables" } else { "a list" }.to_owned()
+            }
+            "integer" => "a whole number".to_owned(),
+            "number" => "a number".to_owned(),
+            "boolean" => "true or false".to_owned(),
+            _ => "a text".to_owned(),
+        })
+        .collect()
+}
+
+fn required(schema: &Value) -> impl Iterator<Item = &str> {
+    schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}
+
+fn description(schema: &Value) -> String {
+    schema
+        .get("description")
+        .and_then(Value::as_str)
+        .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+        .unwrap_or_default()
+}
+
+fn quoted(words: &[&str]) -> String {
+    words
+        .iter()
+        .map(|word| format!("\"{word}\""))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// The reference page of the configuration.
+pub fn markdown() -> String {
+    let root = schema();
+    let mut page = String::from(
+        "# Configuration\n\nGenerated by `cargo xtask docs` from the types that read it (`crates/border/src/config/raw.rs`); `hornwork schema` prints\nthe same as JSON Schema. One TOML file; unknown keys are refused; `hornwork check` names every mistake with line and\nremedy. Where a key says \"or several\", a single value and a list of them are both taken.\n",
+    );
+    section(&root, &root, "Top level", &mut page);
+    let Some(properties) = root.get("properties").and_then(Value::as_object) else {
+        return page;
+    };
+    for (key, property) in properties {
+        let list = resolve(&root, property).get("items").is_some();
+        let title = if list {
+            format!("`[[{key}]]`")
+        } else {
+            format!("`[{key}]`")
+        };
+        subsections(&root, property, &title, &mut page);
+    }
+    page
+}
+
+/// The tables that a property holds, and those inside them.
+fn subsections(root: &Value, property: &Value, title: &str, page: &mut String) {
+    for table in tables_in(root, property) {
+        section(root, table, title, page);
+        let properties = table.get("properties").and_then(Value::as_object);
+        for (key, inner) in properties.into_iter().flatten() {
+            let name = title.trim_matches(['`', '[', ']']);
+            subsections(root, inner, &format!("`{name}.{key}`"), page);
+        }
+    }
+}
+
+fn tables_in<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
+    let schema = resolve(root, schema);
+    if schema.get("properties").is_some() {
+        return vec![schema];
+    }
+    let mut tables: Vec<&Value> = Vec::new();
+    let inner = alternatives(schema)
+        .into_iter()
+        .flatten()
+        .chain(schema.get("items"));
+    for table in inner.flat_map(|inner| tables_in(root, inner)) {
+        if !tables.iter().any(|known| core::ptr::eq(*known, table)) {
+            tables.push(table);
+        }
+    }
+    tables
+}
+
+fn section(root: &Value, table: &Value, title: &str, page: &mut String) {
+    let _ = write!(page, "\n## {title}\n{}\n\n", description(table));
+    page.push_str("| key | value | default | meaning |\n| --- | --- | --- | --- |\n");
+    let needed: Vec<&str> = required(table).collect();
+    let properties = table.get("properties").and_then(Value::as_object);
+    for (key, property) in properties.into_iter().flatten() {
+        let default = match property.get("default") {
+            _ if needed.contains(&key.as_str()) => "needed".to_owned(),
+            Some(Value::Object(_) | Value::Null) | None => String::new(),
+            Some(Value::String(text)) if text.is_empty() => String::new(),
+            Some(value) => format!("`{value}`"),
+        };
+        let mut text = description(property);
+        if text.is_empty() {
+            text = description(resolve(root, property));
+        }
+        let _ = writeln!(
+            page,
+            "| `{key}` | {} | {default} | {} |",
+            value_text(root, property),
+            text.replace('|', "\\|")
+        );
+    }
+}
+
+/// What may be written, in a few words.
+fn value_text(root: &Value, property: &Value) -> String {
+    let schema = resolve(root, property);
+    let mut choices: Vec<&Value> = vec![schema];
+    if words_of(schema).is_none()
+        && let Some(inner) = alternatives(schema)
+    {
+        choices = inner.iter().map(|choice| resolve(root, choice)).collect();
+    }
+    let null = |choice: &&Value| choice.get("type").and_then(Value::as_str) == Some("null");
+    choices.retain(|choice| !null(choice));
+    if let [choice] = choices.as_slice() {
+        if let Some(words) = words_of(choice) {
+            return words
+                .iter()
+                .map(|word| format!("`\"{word}\"`"))
+                .collect::<Vec<_>>()
+                .join(", ");
+        }
+        if choice.get("minimum").is_some() {
+            let bound = |name: &str| choice.get(name).and_then(Value::as_f64);
+            return match (bound("minimum"), bound("maximum")) {
+                (Some(low), Some(high)) => format!("{low} to {high}"),
+                (Some(low), None) => format!("number from {low}"),
+                _ => "number".to_owned(),
+            };
+        }
+    }
+    let several = choices
+        .iter()
+        .any(|choice| choice.get("items").is_some())
+        && choices.len() > 1;
+    let mut names: Vec<String> = choices
+        .iter()
+        .filter(|choice| !several || choice.get("items").is_none())
+        .flat_map(|choice| type_names(root, choice))
+        .map(|name| name.trim_start_matches("a ").to_owned())
+        .collect();
+    names.dedup();
+    let text = names.join(" or ");
+    if several {
+        format!("{text}, or several")
+    } else {
+        text
+    }
+}
