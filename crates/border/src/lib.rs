@@ -4,3 +4,4 @@
 pub(crate) mod anchor;
 pub mod border;
 pub mod call;
+pub mod config;
