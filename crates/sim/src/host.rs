@@ -1,0 +1,246 @@
+//! A host: its engine, its addresses and what it has opened.
+
+use crate::stream::{Side, StreamId};
+use engine::io::Checked;
+use engine::{
+    ConnectionId, Control, Deadline, Engine, Forward, Input, Output, Packet, SocketId, SocketKind,
+    Time, Verdict,
+};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+/// A host of a [`crate::World`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub(crate) u32);
+
+/// An engine, with or without a forwarder, as the world sees it.
+pub(crate) trait Node {
+    fn handle(&mut self, input: Input<'_>, now: Time);
+    fn next_output(&mut self) -> Option<Output<'_>>;
+    fn next_deadline(&self) -> Option<Deadline>;
+    /// `None`: there is no forwarder, the packet is the engine's.
+    fn forward(&mut self, _packet: &mut Packet<'_>, _now: Time) -> Option<Verdict> {
+        None
+    }
+    fn forward_deadline(&self) -> Option<Deadline> {
+        None
+    }
+    fn forward_timeout(&mut self, _now: Time) {}
+    fn next_packet(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
+        None
+    }
+    /// Moves commands one way and one report the other; whether there was a report.
+    fn shuttle(&mut self, _now: Time) -> bool {
+        false
+    }
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+pub(crate) struct Single<E>(pub(crate) Checked<E>);
+
+impl<E: Engine + 'static> Node for Single<E> {
+    fn handle(&mut self, input: Input<'_>, now: Time) {
+        self.0.handle(input, now);
+    }
+    fn next_output(&mut self) -> Option<Output<'_>> {
+        self.0.next_output()
+    }
+    fn next_deadline(&self) -> Option<Deadline> {
+        self.0.next_deadline()
+    }
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+pub(crate) struct Pair<C, F> {
+    pub(crate) control: Checked<C>,
+    pub(crate) forwarder: F,
+}
+
+impl<C, F> Node for Pair<C, F>
+where
+    C: Control<Command = F::Command, Report = F::Report> + 'static,
+    F: Forward + 'static,
+{
+    fn handle(&mut self, input: Input<'_>, now: Time) {
+        self.control.handle(input, now);
+    }
+    fn next_output(&mut self) -> Option<Output<'_>> {
+        self.control.next_output()
+    }
+    fn next_deadline(&self) -> Option<Deadline> {
+        self.control.next_deadline()
+    }
+    fn forward(&mut self, packet: &mut Packet<'_>, now: Time) -> Option<Verdict> {
+        Some(self.forwarder.forward(packet, now))
+    }
+    fn forward_deadline(&self) -> Option<Deadline> {
+        self.forwarder.next_deadline()
+    }
+    fn forward_timeout(&mut self, now: Time) {
+        self.forwarder.timeout(now);
+    }
+    fn next_packet(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
+        self.forwarder.next_packet()
+    }
+    fn shuttle(&mut self, now: Time) -> bool {
+        while let Some(command) = self.control.get().next_command() {
+            self.forwarder.command(command, now);
+        }
+        match self.forwarder.next_report() {
+            Some(report) => {
+                self.control.get().report(report, now);
+                true
+            }
+            None => false,
+        }
+    }
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Socket {
+    pub(crate) kind: SocketKind,
+    pub(crate) local: SocketAddr,
+}
+
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) node: Option<Box<dyn Node>>,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) sockets: BTreeMap<SocketId, Socket>,
+    pub(crate) udp: BTreeMap<SocketAddr, SocketId>,
+    pub(crate) tcp: BTreeMap<SocketAddr, SocketId>,
+    pub(crate) connections: BTreeMap<ConnectionId, (StreamId, Side)>,
+    /// Counts lives: what was under way to an earlier one does not reach the next.
+    pub(crate) life: u32,
+    /// The wake-up that counts; others in the agenda are out of date.
+    pub(crate) wake: Option<(Time, u64)>,
+    /// Wake-ups since time last moved.
+    pub(crate) wakes_at_once: u32,
+    pub(crate) next_accepted: u64,
+    pub(crate) next_port: u16,
+}
+
+impl Host {
+    pub(crate) fn new(name: &str, addresses: &[IpAddr], node: Box<dyn Node>) -> Host {
+        Host {
+            name: name.to_owned(),
+            node: Some(node),
+            addresses: addresses.to_vec(),
+            sockets: BTreeMap::new(),
+            udp: BTreeMap::new(),
+            tcp: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            life: 0,
+            wake: None,
+            wakes_at_once: 0,
+            next_accepted: ConnectionId::ACCEPTED,
+            next_port: 32_768,
+        }
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.node = None;
+        self.sockets.clear();
+        self.udp.clear();
+        self.tcp.clear();
+        self.connections.clear();
+        self.life += 1;
+        self.wake = None;
+    }
+
+    /// Opens a socket; the error is in the operating system's words.
+    pub(crate) fn open(
+        &mut self,
+        id: SocketId,
+        kind: SocketKind,
+        local: SocketAddr,
+    ) -> Result<SocketAddr, &'static str> {
+        if self.sockets.contains_key(&id) {
+            return Err("socket number is in use");
+        }
+        if !local.ip().is_unspecified() && !self.addresses.contains(&local.ip()) {
+            return Err("Cannot assign requested address");
+        }
+        let stream = kind == SocketKind::TcpListener;
+        let local = if local.port() == 0 {
+            self.free_port(local.ip(), stream)
+                .ok_or("Address already in use")?
+        } else if self.is_taken(local, stream) {
+            return Err("Address already in use");
+        } else {
+            local
+        };
+        self.sockets.insert(id, Socket { kind, local });
+        let table = if stream { &mut self.tcp } else { &mut self.udp };
+        table.insert(local, id);
+        Ok(local)
+    }
+
+    fn is_taken(&self, local: SocketAddr, stream: bool) -> bool {
+        let table = if stream { &self.tcp } else { &self.udp };
+        table.keys().any(|taken| {
+            taken.port() == local.port()
+                && taken.is_ipv4() == local.is_ipv4()
+                && (taken.ip() == local.ip()
+                    || taken.ip().is_unspecified()
+                    || local.ip().is_unspecified())
+        })
+    }
+
+    pub(crate) fn free_port(&mut self, ip: IpAddr, stream: bool) -> Option<SocketAddr> {
+        for _ in 0..28_232 {
+            let port = self.next_port;
+            self.next_port = if port >= 60_999 { 32_768 } else { port + 1 };
+            let local = SocketAddr::new(ip, port);
+            if !self.is_taken(local, stream) {
+                return Some(local);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn shut(&mut self, id: SocketId) {
+        if let Some(socket) = self.sockets.remove(&id) {
+            let table = match socket.kind {
+                SocketKind::TcpListener => &mut self.tcp,
+                _ => &mut self.udp,
+            };
+            table.remove(&socket.local);
+        }
+    }
+
+    /// The socket that takes what is sent to `destination`.
+    pub(crate) fn socket_at(&self, destination: SocketAddr, stream: bool) -> Option<SocketId> {
+        let table = if stream { &self.tcp } else { &self.udp };
+        let any: IpAddr = if destination.is_ipv4() {
+            IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)
+        } else {
+            IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)
+        };
+        table
+            .get(&destination)
+            .or_else(|| table.get(&SocketAddr::new(any, destination.port())))
+            .copied()
+    }
+
+    /// The address from which a socket bound to `local` sends to `destination`.
+    pub(crate) fn source(&self, local: SocketAddr, destination: SocketAddr) -> Option<SocketAddr> {
+        if local.is_ipv4() != destination.is_ipv4() {
+            return None;
+        }
+        if !local.ip().is_unspecified() {
+            return Some(local);
+        }
+        let ip = self
+            .addresses
+            .iter()
+            .find(|ip| ip.is_ipv4() == destination.is_ipv4())?;
+        Some(SocketAddr::new(*ip, local.port()))
+    }
+}
