@@ -1,4 +1,32 @@
-//! The hornwork program.
+//! The hornwork program: the command line, and nothing that a test could not reach through it.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod laboratory;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Session border controller, UC edge, and the laboratory that measures them.
+#[derive(Debug, Parser)]
+#[command(version, about, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The main job from end to end on this machine: border, exchange, phones, speech, report.
+    Demo(laboratory::Demo),
+    /// Experiments, reports, and the analysis of captures.
+    #[command(subcommand)]
+    Lab(laboratory::Lab),
+}
+
+/// How a command ends: 0 done and within its thresholds, 1 a threshold was missed, 2 bad input, 3 it could not run.
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Demo(demo) => laboratory::demo(demo),
+        Command::Lab(lab) => laboratory::run(lab),
+    }
+}

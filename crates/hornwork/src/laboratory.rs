@@ -1,0 +1,166 @@
+//! `hornwork demo` and `hornwork lab`.
+
+use clap::{Args, Subcommand};
+use lab::{LabError, Verdict};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Options of `hornwork demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Longest run in seconds, 10 to 90.
+    #[arg(long, default_value_t = lab::demo::DemoOptions::default().seconds)]
+    seconds: u32,
+    /// Keep border and exchange running afterwards, so that a phone can register.
+    #[arg(long)]
+    stay: bool,
+    /// Write the figures as JSON to this file; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Directory for raw results and report.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// What `hornwork lab` can do.
+#[derive(Debug, Subcommand)]
+pub enum Lab {
+    /// Name the built-in experiments.
+    List,
+    /// Print a built-in experiment's file.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Run an experiment.
+    Run(Run),
+    /// Find calls and media streams in a capture and judge them.
+    Analyse {
+        /// A pcap or pcapng file.
+        capture: PathBuf,
+        /// Write the figures as JSON to this file; - is standard output.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// Make the HTML report and the CSV of a run.
+    Report {
+        /// The run's directory.
+        dir: PathBuf,
+    },
+    /// Compare a run with an earlier one.
+    Compare {
+        /// The baseline's directory.
+        baseline: PathBuf,
+        /// The other run's directory.
+        dir: PathBuf,
+    },
+}
+
+/// Options of `hornwork lab run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The name of a built-in experiment, or a file.
+    experiment: String,
+    /// Change a value of the file: --set load.rate=50
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Write the figures as JSON to this file; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Directory for the results.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Run in virtual time instead of on sockets.
+    #[arg(long)]
+    simulate: bool,
+    /// The seed of everything random.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How often to repeat it.
+    #[arg(long)]
+    repeat: Option<u32>,
+}
+
+/// `hornwork demo`.
+pub fn demo(options: Demo) -> ExitCode {
+    end(lab::demo::run(&lab::demo::DemoOptions {
+        seconds: options.seconds,
+        stay: options.stay,
+        json: options.json,
+        out: options.out,
+    }))
+}
+
+/// `hornwork lab`.
+pub fn run(command: Lab) -> ExitCode {
+    end(match command {
+        Lab::List => list(),
+        Lab::Show { name } => lab::run::show(&name).map(|text| {
+            print!("{text}");
+            Verdict::Passed
+        }),
+        Lab::Run(options) => experiment(options),
+        Lab::Analyse { capture, json } => analyse(&capture, json.as_deref()),
+        Lab::Report { dir } => lab::report::write(&dir).map(|path| {
+            println!("{}", path.display());
+            Verdict::Passed
+        }),
+        Lab::Compare { baseline, dir } => lab::report::compare(&baseline, &dir).map(|text| {
+            print!("{text}");
+            Verdict::Passed
+        }),
+    })
+}
+
+fn list() -> Result<Verdict, LabError> {
+    for known in lab::run::list() {
+        println!("{:<20} {}", known.name, known.title);
+    }
+    Ok(Verdict::Passed)
+}
+
+fn experiment(options: Run) -> Result<Verdict, LabError> {
+    let run = lab::run::RunOptions {
+        set: options.sets,
+        json: options.json,
+        out: options.out,
+        simulate: options.simulate,
+        seed: options.seed,
+        repeat: options.repeat,
+    };
+    lab::run::run(&options.experiment, &run)
+}
+
+fn analyse(capture: &Path, json: Option<&Path>) -> Result<Verdict, LabError> {
+    let analysis =
+        lab::analyse::analyse_file(capture).map_err(|error| LabError::bad(error.to_string()))?;
+    let to_stdout = json.is_some_and(|path| path.as_os_str() == "-");
+    if !to_stdout {
+        print!("{}", lab::analyse::render_text(&analysis));
+    }
+    if let Some(path) = json {
+        let text = format!("{:#}\n", analysis.to_json());
+        if to_stdout {
+            print!("{text}");
+        } else {
+            std::fs::write(path, text).map_err(|error| {
+                LabError::cannot(
+                    format!("{}: {error}", path.display()),
+                    "choose a file that can be written",
+                )
+            })?;
+        }
+    }
+    Ok(Verdict::Passed)
+}
+
+/// The exit code, with what went wrong on standard error.
+fn end(outcome: Result<Verdict, LabError>) -> ExitCode {
+    match outcome {
+        Ok(verdict) => ExitCode::from(verdict.exit_code()),
+        Err(error) => {
+            eprintln!("hornwork: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
