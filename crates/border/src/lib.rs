@@ -5,3 +5,6 @@ pub(crate) mod anchor;
 pub mod border;
 pub mod call;
 pub mod config;
+pub mod policy;
+pub mod registrar;
+pub mod trunks;

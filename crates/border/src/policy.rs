@@ -1,0 +1,456 @@
+//! Where a call goes: a pure function from facts to an immutable plan. It reads the configuration and the state of the
+//! world through [`View`], draws no randomness of its own (a random number is one of the facts) and changes nothing.
+
+mod order;
+#[cfg(test)]
+mod tests;
+
+pub use order::in_order;
+
+use crate::config::{
+    Action, Config, HostName, Identity, InterfaceId, InterfaceKind, Match, MediaMode, Rewrite,
+    Route, RouteTrunk, Target, Trunk, TrunkId,
+};
+use core::time::Duration;
+use engine::Transport;
+use sip::Flow;
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use wire::sip::{Scheme, Uri, percent_decode};
+
+/// What is known of a call when it is offered.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The interface on which it came.
+    pub interface: InterfaceId,
+    /// The trunk from which it came ([`Config::trunk_of`]).
+    pub trunk: Option<TrunkId>,
+    /// The caller's URI (of From).
+    pub from: &'a [u8],
+    /// The Request-URI.
+    pub to: &'a [u8],
+    /// Any number: decides by weights.
+    pub random: u64,
+    /// Calls that are up.
+    pub calls: usize,
+    /// Whether we are stopping.
+    pub draining: bool,
+}
+
+/// The state of the world as policy sees it.
+pub trait View {
+    /// Whether a target of a trunk answers.
+    fn target_up(&self, trunk: TrunkId, target: usize) -> bool;
+    /// Calls that a trunk carries.
+    fn trunk_calls(&self, trunk: TrunkId) -> u32;
+    /// Where a user is registered, or, with `token`, the one contact that was passed on under it; the preferred first.
+    fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact>;
+}
+
+/// A registered contact, as a call reaches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contact {
+    /// The interface behind which it is.
+    pub interface: InterfaceId,
+    /// Request-URI.
+    pub uri: Box<[u8]>,
+    /// Route values (RFC 3327), in order.
+    pub path: Vec<Box<[u8]>>,
+    /// The flow on which it is reached.
+    pub flow: Flow,
+    /// Preference in thousandths.
+    pub q: u16,
+}
+
+/// What becomes of a call. A refusal is a plan too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// It is sent on.
+    Call(CallPlan),
+    /// It is refused.
+    Refuse(Refusal),
+}
+
+/// How a call is sent on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallPlan {
+    /// Name of the route that decided; `default` where none did.
+    pub route: String,
+    /// What is done with its media.
+    pub media: MediaMode,
+    /// Places to try, in order; at least one.
+    pub steps: Vec<Step>,
+    /// How long it may ring.
+    pub ring_timeout: Duration,
+}
+
+/// A place to try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Steps of the same number stand next to each other and are called at the same time.
+    pub group: u16,
+    /// Through this interface.
+    pub interface: InterfaceId,
+    /// Of this trunk; its settings say more (domain, credentials, timeouts).
+    pub trunk: Option<TrunkId>,
+    /// Which of the trunk's targets.
+    pub target: u16,
+    /// For events: the trunk's name, or the user's.
+    pub label: String,
+    /// Request-URI.
+    pub uri: Vec<u8>,
+    /// Route values, in order.
+    pub routes: Vec<Box<[u8]>>,
+    /// Where it is.
+    pub place: Place,
+    /// Whether asserted identities (P-Asserted-Identity and the like) go there.
+    pub identity: bool,
+}
+
+/// Where a step leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// To an address.
+    Address(SocketAddr, Transport),
+    /// To the end of a flow that the peer opened.
+    Flow(Flow),
+    /// To a name, to be located (RFC 3263), over this transport where it is said.
+    Name(HostName, Option<Transport>),
+}
+
+/// Why a call is not sent on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Status.
+    pub status: u16,
+    /// Reason phrase, where another than the usual.
+    pub reason: Option<String>,
+    /// Why, for the log.
+    pub why: &'static str,
+    /// Retry-After, seconds.
+    pub retry_after: Option<u32>,
+}
+
+impl Refusal {
+    fn new(status: u16, why: &'static str) -> Plan {
+        Plan::Refuse(Refusal {
+            status,
+            reason: None,
+            why,
+            retry_after: None,
+        })
+    }
+
+    fn later(why: &'static str, seconds: u32) -> Plan {
+        Plan::Refuse(Refusal {
+            status: 503,
+            reason: None,
+            why,
+            retry_after: Some(seconds),
+        })
+    }
+}
+
+/// An address as conditions look at it.
+struct Party<'a> {
+    /// User part without escapes and without its parameters; a tel number without visual separators.
+    user: Cow<'a, str>,
+    /// Host in lower case, IPv6 without brackets; empty for tel.
+    host: String,
+}
+
+impl<'a> Party<'a> {
+    fn read(uri: &Uri<'a>) -> Party<'a> {
+        let user = uri.user.unwrap_or_default();
+        // Parameters inside the user part (RFC 4694 and the like) are no part of the number.
+        let user = user.split(|byte| *byte == b';').next().unwrap_or(user);
+        let user = match percent_decode(user) {
+            Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
+            Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+        };
+        let user = match uri.scheme {
+            Scheme::Tel if user.contains(['-', '.', '(', ')']) => {
+                Cow::Owned(user.replace(['-', '.', '(', ')'], ""))
+            }
+            _ => user,
+        };
+        let host = match uri.host.ip() {
+            Some(ip) => ip.to_string(),
+            None => uri.host.to_string().to_ascii_lowercase(),
+        };
+        Party { user, host }
+    }
+}
+
+/// Decides what becomes of a call.
+pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
+    if facts.draining {
+        return Refusal::later("draining", 5);
+    }
+    if facts.calls >= config.limits.calls {
+        return Refusal::later("call limit reached", 5);
+    }
+    let Some(to) = Uri::parse(facts.to) else {
+        return Refusal::new(400, "Request-URI cannot be read");
+    };
+    if !matches!(to.scheme, Scheme::Sip | Scheme::Sips | Scheme::Tel) {
+        return Refusal::new(416, "Request-URI of another scheme");
+    }
+    let called = Party::read(&to);
+    // A caller without a URI that can be read (anonymous, or another scheme) meets no condition on callers.
+    let caller = Uri::parse(facts.from).map(|uri| Party::read(&uri));
+    let router = Router {
+        config,
+        facts,
+        view,
+        token: to.params.get(crate::registrar::TOKEN).filter(|t| !t.is_empty()),
+    };
+    for route in &config.routes {
+        if !router.matches(route, caller.as_ref(), &called) {
+            continue;
+        }
+        if let Some(plan) = router.carry_out(route, &called) {
+            return plan;
+        }
+    }
+    router.without_route(&called)
+}
+
+struct Router<'a> {
+    config: &'a Config,
+    facts: &'a Facts<'a>,
+    view: &'a dyn View,
+    token: Option<&'a [u8]>,
+}
+
+impl Router<'_> {
+    fn matches(&self, route: &Route, caller: Option<&Party<'_>>, called: &Party<'_>) -> bool {
+        let facts = self.facts;
+        let listed = |empty: bool, found: bool| empty || found;
+        listed(route.interfaces.is_empty(), route.interfaces.contains(&facts.interface))
+            && listed(
+                route.from_trunks.is_empty(),
+                facts.trunk.is_some_and(|trunk| route.from_trunks.contains(&trunk)),
+            )
+            && matches_party(&route.to, Some(called))
+            && matches_party(&route.from, caller)
+    }
+
+    /// `None`: the next route decides.
+    fn carry_out(&self, route: &Route, called: &Party<'_>) -> Option<Plan> {
+        let number = rewritten(&route.rewrite, route.to.regex.as_ref(), &called.user);
+        match &route.action {
+            Action::Reject { status, reason } => Some(Plan::Refuse(Refusal {
+                status: *status,
+                reason: reason.clone(),
+                why: "refused by a route",
+                retry_after: None,
+            })),
+            Action::Registered => self.to_contacts(&route.name, route.media, &number),
+            Action::Trunks(trunks) => {
+                Some(self.to_trunks(&route.name, route.media, trunks, &number))
+            }
+        }
+    }
+
+    fn without_route(&self, called: &Party<'_>) -> Plan {
+        if let Some(plan) = self.to_contacts("default", MediaMode::Anchor, &called.user) {
+            return plan;
+        }
+        if self.config.routes.is_empty() {
+            let trunks: Vec<RouteTrunk> = (0u16..)
+                .take(self.config.trunks.len())
+                .map(TrunkId)
+                .filter(|&trunk| Some(trunk) != self.facts.trunk)
+                .enumerate()
+                .map(|(priority, trunk)| RouteTrunk {
+                    trunk,
+                    priority: u16::try_from(priority).unwrap_or(u16::MAX),
+                    weight: 1,
+                })
+                .collect();
+            // A user of ours who is not registered is not looked for elsewhere.
+            if !trunks.is_empty() && !self.config.users.contains_key(called.user.as_ref()) {
+                return self.to_trunks("default", MediaMode::Anchor, &trunks, &called.user);
+            }
+        }
+        match self.config.users.contains_key(called.user.as_ref()) {
+            true => Refusal::new(480, "user is not registered"),
+            false => Refusal::new(404, "no route"),
+        }
+    }
+
+    /// Whether the side from which the call came is believed.
+    fn trusted(&self) -> bool {
+        self.facts.trunk.is_some()
+            || self
+                .config
+                .interface(self.facts.interface)
+                .is_some_and(|interface| interface.kind == InterfaceKind::Core)
+    }
+
+    fn to_contacts(&self, route: &str, media: MediaMode, user: &str) -> Option<Plan> {
+        let contacts = self.view.contacts(user, self.token);
+        let mut steps: Vec<Step> = Vec::with_capacity(contacts.len());
+        let mut last: Option<u16> = None;
+        for contact in contacts {
+            let group = match (steps.last(), last) {
+                (Some(step), Some(q)) => step.group + u16::from(q != contact.q),
+                _ => 0,
+            };
+            last = Some(contact.q);
+            steps.push(Step {
+                group,
+                interface: contact.interface,
+                trunk: None,
+                target: 0,
+                label: user.to_owned(),
+                uri: contact.uri.into_vec(),
+                routes: contact.path,
+                place: Place::Flow(contact.flow),
+                identity: self.trusted(),
+            });
+        }
+        (!steps.is_empty()).then(|| {
+            Plan::Call(CallPlan {
+                route: route.to_owned(),
+                media,
+                steps,
+                ring_timeout: self.config.sip.ring_timeout,
+            })
+        })
+    }
+
+    fn to_trunks(
+        &self,
+        route: &str,
+        media: MediaMode,
+        trunks: &[RouteTrunk],
+        number: &str,
+    ) -> Plan {
+        let mut random = self.facts.random;
+        let keys = trunks.iter().map(|trunk| (trunk.priority, trunk.weight));
+        let mut steps = Vec::new();
+        let mut full = false;
+        for at in in_order(keys, &mut random) {
+            let Some(id) = trunks.get(at).map(|entry| entry.trunk) else {
+                continue;
+            };
+            let Some(trunk) = self.config.trunk(id) else {
+                continue;
+            };
+            if trunk.max_calls.is_some_and(|most| self.view.trunk_calls(id) >= most) {
+                full = true;
+                continue;
+            }
+            let keys = trunk.targets.iter().map(|target| (target.priority, target.weight));
+            for index in in_order(keys, &mut random) {
+                if let Some(target) = trunk.targets.get(index)
+                    && self.view.target_up(id, index)
+                {
+                    let group = u16::try_from(steps.len()).unwrap_or(u16::MAX);
+                    steps.push(self.step(id, trunk, index, target, number, group));
+                }
+            }
+        }
+        if steps.is_empty() {
+            return match full {
+                true => Refusal::later("trunks are full", 5),
+                false => Refusal::later("trunks are down", 30),
+            };
+        }
+        Plan::Call(CallPlan {
+            route: route.to_owned(),
+            media,
+            steps,
+            ring_timeout: self.config.sip.ring_timeout,
+        })
+    }
+
+    fn step(
+        &self,
+        id: TrunkId,
+        trunk: &Trunk,
+        index: usize,
+        target: &Target,
+        number: &str,
+        group: u16,
+    ) -> Step {
+        Step {
+            group,
+            interface: trunk.interface,
+            trunk: Some(id),
+            target: u16::try_from(index).unwrap_or(u16::MAX),
+            label: trunk.name.clone(),
+            uri: trunk_uri(trunk, target, number),
+            routes: Vec::new(),
+            place: match target.direct() {
+                Some((address, transport)) => Place::Address(address, transport),
+                None => Place::Name(target.host.clone(), target.transport),
+            },
+            identity: self.trusted() && trunk.identity == Identity::Pass,
+        }
+    }
+}
+
+/// The URI of `number` at a trunk; where no number is called, of the trunk itself.
+fn trunk_uri(trunk: &Trunk, target: &Target, number: &str) -> Vec<u8> {
+    let mut uri = b"sip:".to_vec();
+    if !number.is_empty() {
+        escape_user(number, &mut uri);
+        uri.push(b'@');
+    }
+    let host = trunk.domain.as_ref().unwrap_or(&target.host);
+    uri.extend_from_slice(host.to_string().as_bytes());
+    if let Some(transport) = target.transport.filter(|&transport| transport != Transport::Udp) {
+        uri.extend_from_slice(b";transport=");
+        uri.extend_from_slice(transport.uri_name().as_bytes());
+    }
+    uri
+}
+
+/// Appends a user part; what may not stand in one is escaped (RFC 3261 section 25.1).
+pub(crate) fn escape_user(user: &str, out: &mut Vec<u8>) {
+    for &byte in user.as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.!~*'()&=+$,;?/".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        }
+    }
+}
+
+fn matches_party(condition: &Match, party: Option<&Party<'_>>) -> bool {
+    let free = condition.prefixes.is_empty()
+        && condition.regex.is_none()
+        && condition.domains.is_empty()
+        && condition.users.is_empty();
+    let Some(party) = party else {
+        return free;
+    };
+    let user = party.user.as_ref();
+    let any = |list: &[String], test: &dyn Fn(&str) -> bool| {
+        list.is_empty() || list.iter().any(|entry| test(entry))
+    };
+    any(&condition.prefixes, &|prefix| user.starts_with(prefix))
+        && any(&condition.users, &|name| user == name)
+        && any(&condition.domains, &|domain| party.host == domain)
+        && condition.regex.as_ref().is_none_or(|regex| regex.is_match(user))
+}
+
+fn rewritten<'n>(rewrite: &Rewrite, regex: Option<&regex::Regex>, number: &'n str) -> Cow<'n, str> {
+    let mut result = match (&rewrite.replace, regex) {
+        (Some(replace), Some(regex)) => regex.replace(number, replace.as_str()),
+        _ => {
+            let from = number
+                .char_indices()
+                .nth(rewrite.strip)
+                .map_or(number.len(), |(at, _)| at);
+            Cow::Borrowed(number.get(from..).unwrap_or_default())
+        }
+    };
+    if !rewrite.prefix.is_empty() {
+        result = Cow::Owned(format!("{}{result}", rewrite.prefix));
+    }
+    result
+}

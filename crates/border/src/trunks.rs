@@ -1,0 +1,324 @@
+//! Whether trunks answer: the state behind OPTIONS pings. It sends nothing itself; it says what is to be sent, and takes
+//! what came of it.
+
+use crate::config::{Config, TrunkId};
+use core::time::Duration;
+use engine::timers::Agenda;
+use engine::{Deadline, Entropy, Note, Time};
+
+/// Send OPTIONS to this target now; answer by [`Trunks::result`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// The trunk.
+    pub trunk: TrunkId,
+    /// Which of its targets.
+    pub target: u16,
+    /// To be given back, so that answers from before a reload are recognised.
+    pub epoch: u32,
+}
+
+/// What came of a ping, or of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PingResult {
+    /// A final response. 408 and 503 count as failures (a target that answers 503 takes no calls, RFC 3261 section
+    /// 21.5.4); any other, even a refusal, shows that the target lives.
+    Response(u16),
+    /// No final response in time, or it could not be sent.
+    TimedOut,
+}
+
+impl PingResult {
+    fn is_good(self) -> bool {
+        !matches!(self, PingResult::TimedOut | PingResult::Response(408 | 503))
+    }
+
+    fn why(self) -> String {
+        match self {
+            PingResult::Response(status) => format!("answered {status}"),
+            PingResult::TimedOut => "no answer".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct TargetState {
+    up: bool,
+    /// Failures in a row.
+    failures: u32,
+    /// A ping is under way.
+    waiting: bool,
+}
+
+#[derive(Debug, Clone)]
+struct TrunkState {
+    name: String,
+    targets: Vec<TargetState>,
+    interval: Option<Duration>,
+    most_failures: u32,
+    calls: u32,
+}
+
+impl TrunkState {
+    fn up(&self) -> bool {
+        self.targets.iter().any(|target| target.up)
+    }
+}
+
+/// The state of all trunks.
+#[derive(Debug)]
+pub struct Trunks {
+    trunks: Vec<TrunkState>,
+    agenda: Agenda<Ping>,
+    entropy: Entropy,
+    epoch: u32,
+}
+
+impl Trunks {
+    /// All trunks of `config`, up until shown otherwise; first pings within one interval, spread.
+    pub fn new(config: &Config, entropy: Entropy, now: Time) -> Trunks {
+        let mut trunks = Trunks {
+            trunks: Vec::new(),
+            agenda: Agenda::new(),
+            entropy,
+            epoch: 0,
+        };
+        trunks.reload(config, now);
+        trunks
+    }
+
+    /// Takes over a new configuration: trunks of the same name and number of targets keep their state, calls included.
+    pub fn reload(&mut self, config: &Config, now: Time) {
+        let before = std::mem::take(&mut self.trunks);
+        self.agenda = Agenda::new();
+        self.epoch = self.epoch.wrapping_add(1);
+        for (index, trunk) in config.trunks.iter().enumerate() {
+            let old = before.iter().find(|old| old.name == trunk.name);
+            let fresh = TargetState {
+                up: true,
+                failures: 0,
+                waiting: false,
+            };
+            let targets = match old {
+                Some(old) if old.targets.len() == trunk.targets.len() && trunk.ping.is_some() => {
+                    let mut targets = old.targets.clone();
+                    for target in &mut targets {
+                        target.waiting = false;
+                    }
+                    targets
+                }
+                _ => vec![fresh; trunk.targets.len()],
+            };
+            if let Some(interval) = trunk.ping {
+                for target in 0..targets.len() {
+                    let ping = Ping {
+                        trunk: TrunkId(u16::try_from(index).unwrap_or(u16::MAX)),
+                        target: u16::try_from(target).unwrap_or(u16::MAX),
+                        epoch: self.epoch,
+                    };
+                    // At most five seconds: who starts a border wants to know soon.
+                    let first = interval.min(Duration::from_secs(5)).mul_f64(self.entropy.unit());
+                    self.agenda.push(now + first, ping);
+                }
+            }
+            self.trunks.push(TrunkState {
+                name: trunk.name.clone(),
+                targets,
+                interval: trunk.ping,
+                most_failures: trunk.ping_failures,
+                calls: old.map_or(0, |old| old.calls),
+            });
+        }
+    }
+
+    /// The next ping that is due.
+    pub fn next_ping(&mut self, now: Time) -> Option<Ping> {
+        while let Some((_, ping)) = self.agenda.pop_due(now) {
+            let Some(trunk) = self.trunks.get_mut(usize::from(ping.trunk.0)) else {
+                continue;
+            };
+            let Some(interval) = trunk.interval else {
+                continue;
+            };
+            // A tenth up or down, so that many borders do not ping in step.
+            let span = interval.mul_f64(0.9 + 0.2 * self.entropy.unit());
+            self.agenda.push(now + span, ping);
+            let Some(target) = trunk.targets.get_mut(usize::from(ping.target)) else {
+                continue;
+            };
+            // An interval shorter than the transaction's life: one question at a time.
+            if !target.waiting {
+                target.waiting = true;
+                return Some(ping);
+            }
+        }
+        None
+    }
+
+    /// When [`Trunks::next_ping`] next has something.
+    pub fn next_deadline(&self) -> Option<Deadline> {
+        self.agenda.next_at().map(|at| Deadline::new(at, "trunk ping"))
+    }
+
+    /// Takes the outcome of a ping; the event, where the trunk as a whole changed.
+    pub fn result(&mut self, ping: Ping, result: PingResult) -> Option<Note> {
+        if ping.epoch != self.epoch {
+            return None;
+        }
+        let trunk = self.trunks.get_mut(usize::from(ping.trunk.0))?;
+        let was_up = trunk.up();
+        let most = trunk.most_failures;
+        let target = trunk.targets.get_mut(usize::from(ping.target))?;
+        target.waiting = false;
+        if result.is_good() {
+            target.failures = 0;
+            target.up = true;
+        } else {
+            target.failures = target.failures.saturating_add(1);
+            target.up &= target.failures < most;
+        }
+        trunk.changed(was_up, result)
+    }
+
+    /// A call to this target got no answer at all, or 503: counts like a failed ping where the trunk is pinged (nothing
+    /// would bring it up again else).
+    pub fn call_failed(&mut self, trunk: TrunkId, target: u16, result: PingResult) -> Option<Note> {
+        let trunk = self.trunks.get_mut(usize::from(trunk.0))?;
+        trunk.interval?;
+        if result.is_good() {
+            return None;
+        }
+        let was_up = trunk.up();
+        let most = trunk.most_failures;
+        let target = trunk.targets.get_mut(usize::from(target))?;
+        target.failures = target.failures.saturating_add(1);
+        target.up &= target.failures < most;
+        trunk.changed(was_up, result)
+    }
+
+    /// Whether a target answers.
+    pub fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
+        self.trunks
+            .get(usize::from(trunk.0))
+            .and_then(|trunk| trunk.targets.get(target))
+            .is_some_and(|target| target.up)
+    }
+
+    /// Calls that a trunk carries.
+    pub fn calls(&self, trunk: TrunkId) -> u32 {
+        self.trunks.get(usize::from(trunk.0)).map_or(0, |trunk| trunk.calls)
+    }
+
+    /// A call began on this trunk.
+    pub fn call_began(&mut self, trunk: TrunkId) {
+        if let Some(trunk) = self.trunks.get_mut(usize::from(trunk.0)) {
+            trunk.calls = trunk.calls.saturating_add(1);
+        }
+    }
+
+    /// A call ended on this trunk.
+    pub fn call_ended(&mut self, trunk: TrunkId) {
+        if let Some(trunk) = self.trunks.get_mut(usize::from(trunk.0)) {
+            trunk.calls = trunk.calls.saturating_sub(1);
+        }
+    }
+}
+
+impl TrunkState {
+    fn changed(&self, was_up: bool, result: PingResult) -> Option<Note> {
+        match (was_up, self.up()) {
+            (false, true) => Some(Note::TrunkUp {
+                trunk: self.name.clone(),
+            }),
+            (true, false) => Some(Note::TrunkDown {
+                trunk: self.name.clone(),
+                why: result.why(),
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trunks() -> Trunks {
+        let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
+             [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping=10\nping_failures=2\n\
+             [[trunk]]\nname='quiet'\ntarget='192.0.2.4'\n";
+        let config = crate::config::parse(text, "t").unwrap();
+        Trunks::new(&config, Entropy::from_number(7), Time::ZERO)
+    }
+
+    fn run(trunks: &mut Trunks, seconds: u64, result: PingResult) -> (Vec<Ping>, Vec<Note>) {
+        let (mut pings, mut notes) = (Vec::new(), Vec::new());
+        let end = Time::from_secs(seconds);
+        while let Some(deadline) = trunks.next_deadline().filter(|d| d.at <= end) {
+            while let Some(ping) = trunks.next_ping(deadline.at) {
+                pings.push(ping);
+                notes.extend(trunks.result(ping, result));
+            }
+        }
+        (pings, notes)
+    }
+
+    #[test]
+    fn pings_come_at_the_interval_and_only_where_wanted() {
+        let mut trunks = trunks();
+        let (pings, notes) = run(&mut trunks, 100, PingResult::Response(200));
+        assert!((18..=24).contains(&pings.len()), "{}", pings.len());
+        assert!(pings.iter().all(|ping| ping.trunk == TrunkId(0)));
+        assert!(notes.is_empty());
+    }
+
+    #[test]
+    fn a_trunk_is_down_when_every_target_failed_often_enough_and_up_at_the_first_answer() {
+        let mut trunks = trunks();
+        let (_, notes) = run(&mut trunks, 6, PingResult::TimedOut);
+        assert!(notes.is_empty(), "one failure is none");
+        assert!(trunks.target_up(TrunkId(0), 0));
+        let (_, notes) = run(&mut trunks, 18, PingResult::Response(503));
+        assert_eq!(
+            notes,
+            [Note::TrunkDown {
+                trunk: "pbx".into(),
+                why: "answered 503".into()
+            }]
+        );
+        assert!(!trunks.target_up(TrunkId(0), 0) && !trunks.target_up(TrunkId(0), 1));
+        assert!(trunks.target_up(TrunkId(1), 0), "not pinged: counts as up");
+        let (_, notes) = run(&mut trunks, 40, PingResult::Response(404));
+        assert_eq!(notes, [Note::TrunkUp { trunk: "pbx".into() }]);
+    }
+
+    #[test]
+    fn one_ping_at_a_time_and_answers_from_before_a_reload_do_not_count() {
+        let mut trunks = trunks();
+        let mut asked = Vec::new();
+        for second in 0..60 {
+            asked.extend(std::iter::from_fn(|| trunks.next_ping(Time::from_secs(second))));
+        }
+        assert_eq!(asked.len(), 2, "no second ping while the first waits");
+        let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
+             [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping=10\nping_failures=1\n";
+        trunks.call_began(TrunkId(0));
+        trunks.reload(&crate::config::parse(text, "t").unwrap(), Time::from_secs(60));
+        assert_eq!(trunks.result(asked[0], PingResult::TimedOut), None);
+        assert!(trunks.target_up(TrunkId(0), 0));
+        assert_eq!(trunks.calls(TrunkId(0)), 1);
+    }
+
+    #[test]
+    fn failed_calls_count_where_pings_can_bring_it_up_again() {
+        let mut trunks = trunks();
+        for _ in 0..3 {
+            assert_eq!(trunks.call_failed(TrunkId(1), 0, PingResult::TimedOut), None);
+        }
+        assert!(trunks.target_up(TrunkId(1), 0));
+        for target in [0, 0, 1] {
+            assert_eq!(trunks.call_failed(TrunkId(0), target, PingResult::TimedOut), None);
+        }
+        assert!(trunks.call_failed(TrunkId(0), 1, PingResult::TimedOut).is_some());
+        assert_eq!(trunks.call_failed(TrunkId(0), 1, PingResult::Response(486)), None);
+    }
+}
