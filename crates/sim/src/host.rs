@@ -120,7 +120,9 @@ pub(crate) struct Host {
     pub(crate) life: u32,
     /// The wake-up that counts; others in the agenda are out of date.
     pub(crate) wake: Option<(Time, u64)>,
-    /// Wake-ups since time last moved.
+    /// When it was last woken.
+    pub(crate) woken: Time,
+    /// Wake-ups at that time.
     pub(crate) wakes_at_once: u32,
     pub(crate) next_accepted: u64,
     pub(crate) next_port: u16,
@@ -138,6 +140,7 @@ impl Host {
             connections: BTreeMap::new(),
             life: 0,
             wake: None,
+            woken: Time::ZERO,
             wakes_at_once: 0,
             next_accepted: ConnectionId::ACCEPTED,
             next_port: 32_768,

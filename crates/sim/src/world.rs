@@ -400,12 +400,7 @@ impl World {
     /// Lets time run up to `limit`, as long as `go_on` says so; it is asked after everything that happens.
     pub fn run_while(&mut self, limit: Time, mut go_on: impl FnMut(&mut World) -> bool) {
         while let Some((at, happening)) = self.agenda.pop_due(limit) {
-            if at > self.now {
-                self.now = at;
-                for host in &mut self.hosts {
-                    host.wakes_at_once = 0;
-                }
-            }
+            self.now = self.now.max(at);
             if self.happen(happening) && !go_on(self) {
                 return;
             }
@@ -480,6 +475,10 @@ impl World {
             return false;
         }
         host.wake = None;
+        if host.woken != now {
+            host.woken = now;
+            host.wakes_at_once = 0;
+        }
         host.wakes_at_once += 1;
         let stuck = host.wakes_at_once > WAKES_AT_ONCE;
         let name = host.name.clone();
