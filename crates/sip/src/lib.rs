@@ -8,6 +8,7 @@
 mod api;
 mod config;
 mod endpoint;
+pub mod locate;
 
 pub use api::{
     Body, Census, Content, Ending, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Local,

@@ -1,0 +1,781 @@
+//! Location against a name server made of `simple-dns`, which judges our reading and writing of DNS from outside.
+
+use super::dns::{self, Answer, Code, Kind, Name, Question, Record, Srv};
+use super::*;
+use engine::{Entropy, Time};
+use proptest::prelude::*;
+use simple_dns::rdata::{A, AAAA, CNAME, NAPTR, RData, SOA, SRV};
+use simple_dns::{CLASS, CharacterString, Packet, PacketFlag, RCODE, ResourceRecord, TYPE};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SERVERS: [&str; 2] = ["192.0.2.53:53", "[2001:db8::53]:53"];
+
+/// A zone file and what was asked of it.
+#[derive(Default)]
+struct Zone {
+    records: Vec<(String, u32, RData<'static>)>,
+    asked: Vec<String>,
+}
+
+impl Zone {
+    fn add(&mut self, name: &str, data: RData<'static>) -> &mut Self {
+        self.records.push((name.to_owned(), 300, data));
+        self
+    }
+
+    fn a(&mut self, name: &str, address: [u8; 4]) -> &mut Self {
+        self.add(
+            name,
+            RData::A(A {
+                address: u32::from_be_bytes(address),
+            }),
+        )
+    }
+
+    fn aaaa(&mut self, name: &str, last: u16) -> &mut Self {
+        let address = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last);
+        self.add(
+            name,
+            RData::AAAA(AAAA {
+                address: address.into(),
+            }),
+        )
+    }
+
+    fn srv(
+        &mut self,
+        name: &str,
+        priority: u16,
+        weight: u16,
+        port: u16,
+        target: &'static str,
+    ) -> &mut Self {
+        let target = simple_dns::Name::new_unchecked(target);
+        self.add(
+            name,
+            RData::SRV(SRV {
+                priority,
+                weight,
+                port,
+                target,
+            }),
+        )
+    }
+
+    fn naptr(
+        &mut self,
+        order: u16,
+        preference: u16,
+        service: &'static str,
+        replacement: &'static str,
+    ) -> &mut Self {
+        let text = |text: &'static str| CharacterString::new(text.as_bytes()).unwrap();
+        self.add(
+            "example.com",
+            RData::NAPTR(NAPTR {
+                order,
+                preference,
+                flags: text("s"),
+                services: text(service),
+                regexp: text(""),
+                replacement: simple_dns::Name::new_unchecked(replacement),
+            }),
+        )
+    }
+
+    fn cname(&mut self, name: &str, target: &'static str) -> &mut Self {
+        self.add(
+            name,
+            RData::CNAME(CNAME(simple_dns::Name::new_unchecked(target))),
+        )
+    }
+
+    /// The answer to a query, aliases followed inside the zone, compressed.
+    fn answer(&mut self, query: &[u8]) -> Vec<u8> {
+        let query = Packet::parse(query).expect("our query is a DNS packet");
+        assert!(query.has_flags(PacketFlag::RECURSION_DESIRED));
+        assert_eq!((query.questions.len(), query.opt().is_some()), (1, true));
+        let question = query.questions[0].clone();
+        let mut name = question.qname.to_string().to_lowercase();
+        self.asked.push(format!("{name} {:?}", question.qtype));
+        let mut reply = Packet::new_reply(query.id());
+        reply.questions.push(question.clone());
+        let mut exists = false;
+        for _ in 0..6 {
+            let here: Vec<_> = self
+                .records
+                .iter()
+                .filter(|(owner, ..)| *owner == name)
+                .cloned()
+                .collect();
+            exists |= !here.is_empty();
+            let mut next = None;
+            for (owner, ttl, data) in here {
+                let alias = matches!(data, RData::CNAME(_));
+                let record = ResourceRecord::new(
+                    simple_dns::Name::new(Box::leak(owner.into_boxed_str())).unwrap(),
+                    CLASS::IN,
+                    ttl,
+                    data.clone(),
+                );
+                if alias || record.match_qtype(question.qtype) {
+                    reply.answers.push(record);
+                }
+                if let RData::CNAME(CNAME(target)) = &data {
+                    next = Some(target.to_string().to_lowercase());
+                }
+            }
+            match next {
+                Some(target) => name = target,
+                None => break,
+            }
+        }
+        if !exists {
+            *reply.rcode_mut() = RCODE::NameError;
+        }
+        if reply.answers.is_empty() {
+            reply.name_servers.push(soa(40));
+        }
+        reply.build_bytes_vec_compressed().expect("an answer")
+    }
+}
+
+fn soa(minimum: u32) -> ResourceRecord<'static> {
+    let name = simple_dns::Name::new_unchecked;
+    let data = SOA {
+        mname: name("ns"),
+        rname: name("root"),
+        serial: 1,
+        refresh: 1,
+        retry: 1,
+        expire: 1,
+        minimum,
+    };
+    ResourceRecord::new(name("example.com"), CLASS::IN, 3600, RData::SOA(data))
+}
+
+fn resolver(change: impl FnOnce(&mut ResolverConfig)) -> Resolver {
+    let mut config = ResolverConfig {
+        servers: SERVERS
+            .iter()
+            .map(|server| server.parse().unwrap())
+            .collect(),
+        transports: vec![Transport::Udp, Transport::Tcp, Transport::Tls],
+        ..ResolverConfig::default()
+    };
+    change(&mut config);
+    Resolver::new(config, Entropy::from_number(3))
+}
+
+fn wanted(uri: &str) -> Wanted {
+    Wanted::from_uri(&Uri::parse(uri.as_bytes()).unwrap()).unwrap()
+}
+
+/// A lookup to its end, with every query answered by the zone.
+fn run(
+    resolver: &mut Resolver,
+    zone: &mut Zone,
+    uri: &str,
+    now: Time,
+) -> Result<Vec<String>, LocateError> {
+    let result = match resolver.locate(wanted(uri), now) {
+        Started::Done(result) => result,
+        Started::Pending(id) => loop {
+            if let Some(outcome) = resolver.next_outcome() {
+                assert_eq!(outcome.lookup, id);
+                break outcome.targets;
+            }
+            let query = resolver.next_query().expect("a pending lookup asks");
+            let answer = zone.answer(&query.bytes);
+            assert_eq!(resolver.answer(query.server, &answer, now), Ok(()));
+        },
+    };
+    while let Some(query) = resolver.next_query() {
+        let answer = zone.answer(&query.bytes);
+        let _ = resolver.answer(query.server, &answer, now);
+    }
+    Ok(result?
+        .map(|target| format!("{} {}", target.transport, target.address))
+        .collect())
+}
+
+fn once(zone: &mut Zone, uri: &str) -> Result<Vec<String>, LocateError> {
+    run(&mut resolver(|_| {}), zone, uri, Time::ZERO)
+}
+
+fn list(targets: &[&str]) -> Result<Vec<String>, LocateError> {
+    Ok(targets.iter().map(|target| (*target).to_owned()).collect())
+}
+
+#[test]
+fn addresses_and_ports_ask_nothing_more() {
+    let zone = &mut Zone::default();
+    assert_eq!(once(zone, "sip:a@192.0.2.1"), list(&["udp 192.0.2.1:5060"]));
+    assert_eq!(
+        once(zone, "sips:a@[2001:db8::1]"),
+        list(&["tls [2001:db8::1]:5061"])
+    );
+    assert_eq!(
+        once(zone, "sip:a@192.0.2.1:5070;transport=tcp"),
+        list(&["tcp 192.0.2.1:5070"])
+    );
+    assert_eq!(
+        once(zone, "sip:a@example.com;maddr=192.0.2.7"),
+        list(&["udp 192.0.2.7:5060"])
+    );
+    assert_eq!(
+        once(zone, "sips:192.0.2.1;transport=udp"),
+        Err(LocateError::Unsupported)
+    );
+    assert_eq!(
+        once(zone, "sip:192.0.2.1;transport=ws"),
+        Err(LocateError::Unsupported)
+    );
+    assert!(zone.asked.is_empty());
+    zone.a("host.example.com", [192, 0, 2, 1])
+        .aaaa("host.example.com", 1);
+    assert_eq!(
+        once(zone, "sip:host.example.com:5080"),
+        list(&["udp 192.0.2.1:5080", "udp [2001:db8::1]:5080"])
+    );
+    assert_eq!(
+        zone.asked,
+        ["host.example.com TYPE(A)", "host.example.com TYPE(AAAA)"]
+    );
+    let mut six = resolver(|config| config.prefer_ipv6 = true);
+    let found = run(&mut six, zone, "sip:host.example.com:5080", Time::ZERO);
+    assert_eq!(
+        found,
+        list(&["udp [2001:db8::1]:5080", "udp 192.0.2.1:5080"])
+    );
+    let uri = Uri::parse(b"tel:+49").unwrap();
+    assert_eq!(Wanted::from_uri(&uri), Err(LocateError::Unsupported));
+}
+
+/// The example of RFC 3263 section 4.1.
+#[test]
+fn naptr_then_srv_then_addresses() {
+    let zone = &mut Zone::default();
+    zone.naptr(50, 50, "SIPS+D2T", "_sips._tcp.example.com")
+        .naptr(90, 50, "SIP+D2T", "_sip._tcp.example.com")
+        .naptr(100, 50, "SIP+D2U", "_sip._udp.example.com")
+        .srv("_sip._tcp.example.com", 0, 1, 5060, "server1.example.com")
+        .srv("_sip._tcp.example.com", 1, 2, 5070, "server2.example.com")
+        .srv("_sips._tcp.example.com", 0, 1, 5061, "server1.example.com")
+        .a("server1.example.com", [192, 0, 2, 1])
+        .a("server2.example.com", [192, 0, 2, 2]);
+    assert_eq!(
+        once(zone, "sip:user@Example.COM"),
+        list(&["tls 192.0.2.1:5061"])
+    );
+    let mut plain = resolver(|config| config.transports = vec![Transport::Udp, Transport::Tcp]);
+    let found = run(&mut plain, zone, "sip:user@example.com", Time::ZERO);
+    assert_eq!(
+        found,
+        list(&["tcp 192.0.2.1:5060", "tcp 192.0.2.2:5070"]),
+        "only the first usable order"
+    );
+    // With a transport, NAPTR is not asked; with port, neither.
+    zone.asked.clear();
+    assert_eq!(
+        once(zone, "sip:example.com;transport=tcp"),
+        list(&["tcp 192.0.2.1:5060", "tcp 192.0.2.2:5070"])
+    );
+    assert_eq!(zone.asked[0], "_sip._tcp.example.com TYPE(SRV)");
+    // A second order and an equal order with another preference.
+    let zone = &mut Zone::default();
+    zone.naptr(10, 20, "SIP+D2U", "udp.example.com")
+        .naptr(10, 10, "sip+d2t", "tcp.example.com")
+        .srv("udp.example.com", 0, 0, 5060, "h.example.com")
+        .srv("tcp.example.com", 0, 0, 5060, "h.example.com")
+        .a("h.example.com", [192, 0, 2, 9]);
+    assert_eq!(
+        once(zone, "sip:example.com"),
+        list(&["tcp 192.0.2.9:5060", "udp 192.0.2.9:5060"])
+    );
+}
+
+#[test]
+fn without_naptr_srv_of_every_transport_then_addresses() {
+    let zone = &mut Zone::default();
+    zone.srv("_sip._udp.example.com", 0, 0, 5066, "h.example.com")
+        .a("h.example.com", [192, 0, 2, 3]);
+    assert_eq!(once(zone, "sip:example.com"), list(&["udp 192.0.2.3:5066"]));
+    let zone = &mut Zone::default();
+    zone.a("example.com", [192, 0, 2, 4]);
+    assert_eq!(once(zone, "sip:example.com"), list(&["udp 192.0.2.4:5060"]));
+    assert_eq!(
+        once(zone, "sips:example.com"),
+        list(&["tls 192.0.2.4:5061"])
+    );
+    assert_eq!(
+        once(zone, "sip:example.com;transport=tcp"),
+        list(&["tcp 192.0.2.4:5060"])
+    );
+    assert_eq!(
+        once(zone, "sip:nowhere.example.com"),
+        Err(LocateError::NotFound)
+    );
+    let zone = &mut Zone::default();
+    zone.srv("_sip._udp.example.com", 0, 0, 5060, "")
+        .a("example.com", [192, 0, 2, 4]);
+    assert_eq!(
+        once(zone, "sip:example.com;transport=udp"),
+        Err(LocateError::Refused)
+    );
+}
+
+#[test]
+fn targets_fail_over_in_order() {
+    let zone = &mut Zone::default();
+    zone.srv("_sip._udp.example.com", 2, 0, 5062, "b.example.com")
+        .srv("_sip._udp.example.com", 1, 0, 5061, "a.example.com")
+        .a("a.example.com", [192, 0, 2, 1])
+        .a("a.example.com", [192, 0, 2, 11])
+        .a("b.example.com", [192, 0, 2, 2]);
+    let mut resolver = resolver(|_| {});
+    let uri = "sip:example.com;transport=udp";
+    let expected = [
+        "udp 192.0.2.1:5061",
+        "udp 192.0.2.11:5061",
+        "udp 192.0.2.2:5062",
+    ];
+    assert_eq!(run(&mut resolver, zone, uri, Time::ZERO), list(&expected));
+    let Started::Done(Ok(mut targets)) = resolver.locate(wanted(uri), Time::ZERO) else {
+        panic!("everything is known");
+    };
+    assert_eq!(targets.next().unwrap().address.port(), 5061);
+    assert_eq!(targets.remaining().len(), 2);
+    assert_eq!((targets.by_ref().count(), targets.next()), (2, None));
+}
+
+#[test]
+fn weights_are_kept_in_the_long_run() {
+    let srv = |priority, weight, port| Srv {
+        priority,
+        weight,
+        port,
+        target: Name::parse(b"h").unwrap(),
+    };
+    let records = vec![
+        srv(1, 10, 1),
+        srv(0, 60, 2),
+        srv(0, 30, 3),
+        srv(0, 10, 4),
+        srv(0, 0, 5),
+    ];
+    let mut entropy = Entropy::from_number(11);
+    let mut first: BTreeMap<u16, u32> = BTreeMap::new();
+    const ROUNDS: u32 = 20_000;
+    for _ in 0..ROUNDS {
+        let order = super::evaluate::ordered(records.clone(), &mut entropy);
+        assert_eq!(
+            (order.len(), order[4].port),
+            (5, 1),
+            "priority 1 comes last"
+        );
+        *first.entry(order[0].port).or_default() += 1;
+    }
+    // Five standard deviations of a binomial distribution at 20,000 draws: 0.0173 at most.
+    for (port, share) in [(2, 0.60), (3, 0.30), (4, 0.10), (5, 0.01)] {
+        let found = f64::from(first[&port]) / f64::from(ROUNDS);
+        assert!((found - share).abs() < 0.0175, "port {port}: {found}");
+    }
+    let again: Vec<_> = (0..2)
+        .map(|_| super::evaluate::ordered(records.clone(), &mut Entropy::from_number(5)))
+        .collect();
+    assert_eq!(again[0], again[1], "the same seed gives the same order");
+}
+
+#[test]
+fn aliases_are_followed_but_not_for_ever() {
+    let zone = &mut Zone::default();
+    zone.cname("w.example.com", "x.example.com")
+        .cname("x.example.com", "y.example.com")
+        .a("y.example.com", [192, 0, 2, 5]);
+    assert_eq!(
+        once(zone, "sip:w.example.com:5060"),
+        list(&["udp 192.0.2.5:5060"])
+    );
+    let zone = &mut Zone::default();
+    zone.cname("a.example.com", "b.example.com")
+        .cname("b.example.com", "a.example.com");
+    assert_eq!(
+        once(zone, "sip:a.example.com:5060"),
+        Err(LocateError::Aliases)
+    );
+    let zone = &mut Zone::default();
+    zone.cname("self.example.com", "self.example.com");
+    assert_eq!(
+        once(zone, "sip:self.example.com:5060"),
+        Err(LocateError::Aliases)
+    );
+    // A chain longer than the name server follows in one answer goes on with the next question.
+    let zone = &mut Zone::default();
+    let names: Vec<&'static str> = (0..12)
+        .map(|i| &*Box::leak(format!("n{i}.example.com").into_boxed_str()))
+        .collect();
+    for pair in names.windows(2) {
+        zone.cname(pair[0], pair[1]);
+    }
+    zone.a(names[11], [192, 0, 2, 6]);
+    assert_eq!(
+        once(zone, "sip:n0.example.com:5060"),
+        list(&["udp 192.0.2.6:5060"])
+    );
+}
+
+#[test]
+fn answers_are_kept_for_their_time() {
+    let zone = &mut Zone::default();
+    zone.a("h.example.com", [192, 0, 2, 1]);
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let uri = "sip:h.example.com:5060";
+    for (second, asked) in [(0, 1), (1, 1), (299, 1), (301, 2)] {
+        assert_eq!(
+            run(&mut resolver, zone, uri, Time::from_secs(second)),
+            list(&["udp 192.0.2.1:5060"])
+        );
+        assert_eq!(zone.asked.len(), asked, "at {second} s");
+    }
+    // Absence: for the SOA's minimum of 40 seconds.
+    zone.asked.clear();
+    for (second, asked) in [(400, 1), (439, 1), (441, 2)] {
+        let found = run(
+            &mut resolver,
+            zone,
+            "sip:none.example.com:5060",
+            Time::from_secs(second),
+        );
+        assert_eq!(found, Err(LocateError::NotFound));
+        assert_eq!(zone.asked.len(), asked, "at {second} s");
+    }
+    assert_eq!(resolver.census().0, 0);
+}
+
+#[test]
+fn the_cache_is_bounded() {
+    let zone = &mut Zone::default();
+    let mut resolver = resolver(|config| {
+        config.cache = 10;
+        config.ipv6 = false;
+    });
+    for i in 0..50 {
+        zone.a(&format!("h{i}.example.com"), [192, 0, 2, i]);
+        let uri = format!("sip:h{i}.example.com:5060");
+        assert!(run(&mut resolver, zone, &uri, Time::from_millis(u64::from(i))).is_ok());
+        assert!(resolver.census().2 <= 10);
+    }
+}
+
+#[test]
+fn silent_servers_are_asked_in_turn_and_given_up() {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let Started::Pending(id) = resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO) else {
+        panic!("nothing is known");
+    };
+    let mut sent = Vec::new();
+    let mut ended = None;
+    while ended.is_none() {
+        while let Some(query) = resolver.next_query() {
+            sent.push(query);
+        }
+        let now = resolver.next_deadline().expect("a lookup is under way").at;
+        resolver.timeout(now);
+        ended = resolver.next_outcome().map(|outcome| (outcome, now));
+    }
+    let (outcome, now) = ended.unwrap();
+    assert_eq!(
+        (outcome.lookup, outcome.targets),
+        (id, Err(LocateError::NoAnswer))
+    );
+    assert_eq!(
+        now,
+        Time::from_secs(6),
+        "two servers, 1 + 1 + 2 + 2 seconds"
+    );
+    let servers: Vec<_> = sent.iter().map(|query| query.server.to_string()).collect();
+    assert_eq!(servers, [SERVERS[0], SERVERS[1], SERVERS[0], SERVERS[1]]);
+    let lower = |query: &Query| {
+        query.bytes[12..]
+            .iter()
+            .all(|byte| !byte.is_ascii_uppercase())
+    };
+    assert!(sent[..2].iter().any(|query| !lower(query)) && sent[2..].iter().all(lower));
+    assert_eq!(
+        resolver.census(),
+        (0, 0, 1),
+        "the failure is remembered for a while"
+    );
+    let again = resolver.locate(wanted("sip:h.example.com:5060"), now);
+    assert_eq!(again, Started::Done(Err(LocateError::NoAnswer)));
+    assert!(matches!(
+        resolver.locate(
+            wanted("sip:h.example.com:5060"),
+            now + Duration::from_secs(6)
+        ),
+        Started::Pending(_)
+    ));
+}
+
+#[test]
+fn failing_servers_are_left_at_once() {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let zone = &mut Zone::default();
+    zone.a("h.example.com", [192, 0, 2, 1]);
+    assert!(matches!(
+        resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO),
+        Started::Pending(_)
+    ));
+    let first = resolver.next_query().unwrap();
+    let mut failed = zone.answer(&first.bytes);
+    failed.truncate(12 + "xh.example.comx".len() + 1 + 4);
+    failed[3] = 2;
+    failed[6..12].fill(0);
+    assert_eq!(resolver.answer(first.server, &failed, Time::ZERO), Ok(()));
+    let second = resolver.next_query().expect("the next server is asked");
+    assert_eq!(second.server.to_string(), SERVERS[1]);
+    // FORMERR: the next query goes without EDNS.
+    let mut format = second.bytes[..12].to_vec();
+    format[2] |= 0x80;
+    format[3] = 1;
+    format[4..12].fill(0);
+    assert_eq!(resolver.answer(second.server, &format, Time::ZERO), Ok(()));
+    let third = resolver.next_query().unwrap();
+    assert!(
+        Packet::parse(&third.bytes).unwrap().opt().is_none()
+            && Packet::parse(&second.bytes).unwrap().opt().is_some()
+    );
+}
+
+#[test]
+fn answers_that_were_not_asked_for_are_ignored() {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let zone = &mut Zone::default();
+    zone.a("h.example.com", [192, 0, 2, 1]);
+    assert!(matches!(
+        resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO),
+        Started::Pending(_)
+    ));
+    let query = resolver.next_query().unwrap();
+    let good = zone.answer(&query.bytes);
+    let other: SocketAddr = "198.51.100.66:53".parse().unwrap();
+    assert_eq!(
+        resolver.answer(other, &good, Time::ZERO),
+        Err(Ignored::Unasked)
+    );
+    let mut wrong_id = good.clone();
+    wrong_id[0] ^= 1;
+    assert_eq!(
+        resolver.answer(query.server, &wrong_id, Time::ZERO),
+        Err(Ignored::Unasked)
+    );
+    let mut wrong_case = good.clone();
+    wrong_case[13] ^= 0x20;
+    assert_eq!(
+        resolver.answer(query.server, &wrong_case, Time::ZERO),
+        Err(Ignored::Question)
+    );
+    let mut a_query = good.clone();
+    a_query[2] &= 0x7f;
+    assert_eq!(
+        resolver.answer(query.server, &a_query, Time::ZERO),
+        Err(Ignored::Malformed)
+    );
+    assert_eq!(
+        resolver.answer(query.server, &good[..good.len() - 1], Time::ZERO),
+        Err(Ignored::Malformed)
+    );
+    assert!(resolver.next_outcome().is_none());
+    assert_eq!(resolver.answer(query.server, &good, Time::ZERO), Ok(()));
+    assert!(resolver.next_outcome().unwrap().targets.is_ok());
+    assert_eq!(
+        resolver.answer(query.server, &good, Time::ZERO),
+        Err(Ignored::Unasked),
+        "a second answer"
+    );
+}
+
+#[test]
+fn fixed_hosts_win_and_need_no_server() {
+    let mut resolver = resolver(|config| {
+        config.servers.clear();
+        config.hosts = vec![
+            ("PBX.lan".to_owned(), "10.0.0.5".parse().unwrap()),
+            ("pbx.lan".to_owned(), "2001:db8::5".parse().unwrap()),
+        ];
+    });
+    let zone = &mut Zone::default();
+    let found = run(&mut resolver, zone, "sip:pbx.LAN.", Time::ZERO);
+    assert_eq!(
+        found,
+        list(&["udp 10.0.0.5:5060", "udp [2001:db8::5]:5060"])
+    );
+    let found = run(&mut resolver, zone, "sip:other.lan", Time::ZERO);
+    assert_eq!(found, Err(LocateError::NotFound));
+    assert!(resolver.next_deadline().is_none());
+}
+
+#[test]
+fn lookups_are_bounded_share_their_questions_and_can_be_given_up() {
+    let mut resolver = resolver(|config| {
+        config.lookups = 3;
+        config.ipv6 = false;
+    });
+    let uri = "sip:h.example.com:5060";
+    let ids: Vec<_> = (0..3)
+        .map(|_| match resolver.locate(wanted(uri), Time::ZERO) {
+            Started::Pending(id) => id,
+            done => panic!("{done:?}"),
+        })
+        .collect();
+    assert_eq!(
+        resolver.locate(wanted(uri), Time::ZERO),
+        Started::Done(Err(LocateError::Busy))
+    );
+    assert_eq!(resolver.census(), (3, 1, 0), "one question for all");
+    resolver.cancel(ids[1]);
+    let zone = &mut Zone::default();
+    zone.a("h.example.com", [192, 0, 2, 1]);
+    let query = resolver.next_query().unwrap();
+    let answer = zone.answer(&query.bytes);
+    assert_eq!(resolver.answer(query.server, &answer, Time::ZERO), Ok(()));
+    let ended: Vec<_> = std::iter::from_fn(|| resolver.next_outcome())
+        .map(|outcome| outcome.lookup)
+        .collect();
+    assert_eq!(ended, [ids[0], ids[2]]);
+}
+
+fn question(kind: Kind) -> Question {
+    Question {
+        name: Name::parse(b"example.com").unwrap(),
+        kind,
+    }
+}
+
+/// Bytes written by hand: an answer with a compressed name, and the ways in which names go wrong.
+#[test]
+fn names_on_the_wire() {
+    let mut answer = vec![0, 7, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0];
+    answer.extend_from_slice(b"\x07example\x03com\x00\x00\x01\x00\x01");
+    answer.extend_from_slice(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\xc0\x00\x02\x01");
+    let read = |bytes: &[u8]| dns::read_answer(bytes, &question(Kind::A), 0);
+    let good = Answer {
+        code: Code::Good,
+        truncated: false,
+        records: vec![Record::A([192, 0, 2, 1].into())],
+        alias: None,
+        ttl: Some(60),
+    };
+    assert_eq!(read(&answer), Ok(good.clone()));
+    let at = answer.len() - 16;
+    for (pointer, label) in [
+        ([0xc0, at as u8], "itself"),
+        ([0xc0, 0xff], "beyond"),
+        ([0x80, 0x0c], "reserved bits"),
+    ] {
+        let mut bad = answer.clone();
+        bad[at..at + 2].copy_from_slice(&pointer);
+        assert_eq!(
+            read(&bad),
+            Err(dns::Mismatch::Malformed),
+            "a pointer to {label}"
+        );
+    }
+    let mut truncated = answer.clone();
+    truncated[2] |= 2;
+    truncated[7] = 2;
+    assert_eq!(
+        read(&truncated),
+        Ok(Answer {
+            truncated: true,
+            ..good
+        })
+    );
+    for bad in [
+        "",
+        ".",
+        "a..b",
+        "-.-.",
+        "a b",
+        "\u{fc}",
+        &"a".repeat(64),
+        &"a.".repeat(128),
+    ] {
+        assert_eq!(
+            Name::parse(bad.as_bytes()).is_some(),
+            bad == "-.-.",
+            "{bad}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_answer_bytes(tail in prop::collection::vec(any::<u8>(), 0..200), counts in any::<[u8; 3]>(), kind in 0..4usize) {
+        let kind = [Kind::A, Kind::Aaaa, Kind::Srv, Kind::Naptr][kind];
+        let mut query = Vec::new();
+        dns::write_query(9, &question(kind), false, 0, &mut query);
+        let mut answer = query.clone();
+        answer[2] |= 0x80;
+        answer[7] = counts[0];
+        answer[9] = counts[1];
+        answer[3] = counts[2];
+        answer.extend_from_slice(&tail);
+        let _ = dns::read_answer(&answer, &question(kind), 0);
+        let _ = dns::read_answer(&tail, &question(kind), 0);
+    }
+
+    #[test]
+    fn damaged_answers(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8), seed in any::<u64>()) {
+        let mut resolver = Resolver::new(
+            ResolverConfig { servers: vec![SERVERS[0].parse().unwrap()], ..ResolverConfig::default() },
+            Entropy::from_number(seed),
+        );
+        let mut zone = Zone::default();
+        zone.naptr(1, 1, "SIP+D2U", "_sip._udp.example.com")
+            .srv("_sip._udp.example.com", 0, 5, 5060, "h.example.com")
+            .cname("h.example.com", "i.example.com")
+            .a("i.example.com", [192, 0, 2, 1]);
+        resolver.locate(wanted("sip:example.com"), Time::ZERO);
+        for _ in 0..20 {
+            let Some(query) = resolver.next_query() else { break };
+            let mut answer = match Packet::parse(&query.bytes).unwrap().opt().is_some() {
+                true => zone.answer(&query.bytes),
+                false => break,
+            };
+            for (at, byte) in &changes {
+                let at = at.index(answer.len());
+                answer[at] = *byte;
+            }
+            let _ = resolver.answer(query.server, &answer, Time::ZERO);
+        }
+        for second in 1..20 {
+            resolver.timeout(Time::from_secs(second));
+        }
+        prop_assert_eq!(resolver.census().0, 0, "every lookup ends");
+    }
+}
+
+#[test]
+fn queries_are_what_a_library_reads() {
+    for (kind, number) in [
+        (Kind::A, TYPE::A),
+        (Kind::Aaaa, TYPE::AAAA),
+        (Kind::Srv, TYPE::SRV),
+        (Kind::Naptr, TYPE::NAPTR),
+    ] {
+        let mut query = Vec::new();
+        dns::write_query(513, &question(kind), true, 0b101, &mut query);
+        let packet = Packet::parse(&query).unwrap();
+        assert_eq!(
+            (packet.id(), packet.opt().unwrap().udp_packet_size),
+            (513, 1232)
+        );
+        assert_eq!(packet.questions[0].qname.to_string(), "ExAmple.com");
+        assert_eq!(packet.questions[0].qtype, simple_dns::QTYPE::TYPE(number));
+    }
+}
