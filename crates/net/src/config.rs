@@ -14,7 +14,7 @@ pub struct DriverConfig {
     /// SCHED_FIFO priority (1 to 99) of the driver's threads; an error at the first turn where that is not allowed.
     pub realtime: Option<u32>,
     /// Busy-poll instead of sleeping where a deadline is nearer than this: a generator's lateness stays tiny, at the price
-    /// of CPU time. Zero: always sleep.
+    /// of CPU time. Zero: always sleep. The thread that calls [`crate::Driver::turn`] does so; the media thread always sleeps.
     pub spin: Duration,
     /// Ask the kernel when it took in each datagram (SO_TIMESTAMPNS) and give that as `arrived`; else `arrived` is the time
     /// of the batch.

@@ -46,7 +46,7 @@ fn field(text: &str, name: &str) -> Option<String> {
 /// UDP counters of the network namespace of the calling thread, IPv4 and IPv6 together, since that namespace exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounters {
-    /// Datagrams delivered to sockets.
+    /// Datagrams that programs have read.
     pub in_datagrams: u64,
     /// Datagrams that could not be delivered, those of a full buffer included.
     pub in_errors: u64,
@@ -151,6 +151,7 @@ mod tests {
         let before = kernel_counters().unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+        socket.recv(&mut [0; 4]).unwrap();
         let after = kernel_counters().unwrap().since(&before);
         assert!(after.out_datagrams >= 1 && after.in_datagrams >= 1);
     }

@@ -507,7 +507,7 @@ impl Forward for Relay {
             return Verdict::Drop(DropReason::MediaNoFlow);
         };
         self.packets += 1;
-        if self.packets % 10 == 0 {
+        if self.packets.is_multiple_of(10) {
             self.reports.push_back(self.packets);
         }
         Verdict::Forward {

@@ -1,0 +1,20 @@
+//! Signals raise flags. In a process of its own, because handlers are the process's.
+
+use rustix::process::{Signal, getpid, kill_process};
+use std::time::{Duration, Instant};
+
+#[test]
+fn signals_raise_flags() {
+    let signals = net::Signals::install().unwrap();
+    assert!(!signals.take_reload());
+    assert_eq!(signals.stops(), 0);
+    for signal in [Signal::HUP, Signal::TERM, Signal::INT] {
+        kill_process(getpid(), signal).unwrap();
+    }
+    let start = Instant::now();
+    while signals.stops() < 2 {
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+    assert!(signals.take_reload());
+    assert!(!signals.take_reload());
+}
