@@ -108,20 +108,18 @@ impl Engine for Pinger {
         match input {
             Input::Opened { .. } => self.ping(now),
             Input::Timeout if self.again.is_some_and(|again| again <= now) => self.ping(now),
-            Input::Datagram(datagram) => {
-                if datagram.bytes == self.number.to_be_bytes() {
-                    self.number += 1;
-                    if self.number < self.until {
-                        self.ping(now);
-                    } else {
-                        self.again = None;
-                        let note = Note::AttemptEnded {
-                            attempt: 0,
-                            kind: "ping".into(),
-                            outcome: "done".into(),
-                        };
-                        self.out.push(Out::Event(Event::new(now, note)));
-                    }
+            Input::Datagram(datagram) if datagram.bytes == self.number.to_be_bytes() => {
+                self.number += 1;
+                if self.number < self.until {
+                    self.ping(now);
+                } else {
+                    self.again = None;
+                    let note = Note::AttemptEnded {
+                        attempt: 0,
+                        kind: "ping".into(),
+                        outcome: "done".into(),
+                    };
+                    self.out.push(Out::Event(Event::new(now, note)));
                 }
             }
             _ => {}
@@ -457,7 +455,10 @@ struct RelayControl {
 impl Engine for RelayControl {
     fn handle(&mut self, input: Input<'_>, _now: Time) {
         match input {
-            Input::Opened { socket, .. } if socket == SocketId(11) => {
+            Input::Opened {
+                socket: SocketId(11),
+                ..
+            } => {
                 self.commands
                     .push_back((SocketId(10), SocketId(11), at("10.0.0.2:5060")));
                 self.commands
