@@ -1,0 +1,508 @@
+//! Media of a host: sockets, sessions, what is sent, what is received.
+
+use super::outbox::Outbox;
+use super::plan::{HostPlan, Say};
+use super::sdp::Agreed;
+use crate::record::StreamRecord;
+use codec::g711::Law;
+use codec::{Tone, ToneGenerator, speech};
+use engine::timers::Agenda;
+use engine::{Datagram, Deadline, Entropy, SocketId, SocketKind, Time};
+use media::echo::Echo;
+use media::sink::{RtpSink, SinkConfig};
+use media::source::{Content, RtpSource, SourceConfig};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use wire::rtp::RtpView;
+
+/// Numbers of media sockets begin here.
+const BASE: u32 = 16;
+/// The tone that is sent, at -10 dBm0.
+const TONE: Tone = Tone::sine(1004.0, -10.0);
+/// Seconds of audio kept of a call that is listened to.
+const LISTEN_SECONDS: u32 = 8;
+
+/// Whose voice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    /// The calling side's.
+    Caller,
+    /// The called side's.
+    Callee,
+}
+
+impl Voice {
+    /// Its samples.
+    pub fn samples(self) -> &'static [i16] {
+        match self {
+            Voice::Caller => speech::speech(),
+            Voice::Callee => speech::answer(),
+        }
+    }
+}
+
+/// Transit of packets, by the media clock of their sender: what is needed to state delays once the sender is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transit {
+    /// Timestamp of the first packet.
+    pub first_timestamp: u32,
+    /// Its arrival.
+    pub first_arrival: Time,
+    /// Packets.
+    pub count: u64,
+    /// Sum of (arrival - first arrival) - (timestamp - first timestamp), nanoseconds.
+    pub sum: f64,
+    /// Largest of these.
+    pub max: f64,
+}
+
+impl Transit {
+    fn receive(&mut self, timestamp: u32, arrived: Time) {
+        if self.count == 0 {
+            self.first_timestamp = timestamp;
+            self.first_arrival = arrived;
+        }
+        self.count += 1;
+        let media = f64::from(timestamp.wrapping_sub(self.first_timestamp) as i32) * 125_000.0;
+        let wall = arrived.0 as f64 - self.first_arrival.0 as f64;
+        self.sum += wall - media;
+        self.max = self.max.max(wall - media);
+    }
+}
+
+/// What a session sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SentStream {
+    /// A source of its own: the packet with `timestamp` was due at `at`.
+    Source {
+        /// Synchronisation source.
+        ssrc: u32,
+        /// Timestamp of the first packet.
+        timestamp: u32,
+        /// When it was due.
+        at: Time,
+    },
+    /// What came from `of`, sent back with its timestamps moved by `shift`.
+    Echo {
+        /// Synchronisation source of the echo.
+        ssrc: u32,
+        /// Synchronisation source that it echoes.
+        of: u32,
+        /// Added to its timestamps.
+        shift: u32,
+    },
+}
+
+/// Speech as it was heard, to be compared once nothing is timed any more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heard {
+    /// Samples at 8 kHz.
+    pub audio: Vec<i16>,
+    /// What should have been heard.
+    pub voice: Voice,
+}
+
+/// A session that is over.
+#[derive(Clone, Debug)]
+pub struct StreamResult {
+    /// The record so far.
+    pub record: StreamRecord,
+    /// Transit of what was received.
+    pub transit: Transit,
+    /// What was sent.
+    pub sent: Option<SentStream>,
+    /// What was heard, where the call was listened to.
+    pub heard: Option<Heard>,
+    /// Burst ratio of the losses.
+    pub burst_ratio: f64,
+}
+
+#[derive(Debug)]
+struct Socket {
+    local: Option<SocketAddr>,
+    session: Option<u32>,
+}
+
+/// What a session is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionPlan {
+    /// Number of the call.
+    pub(crate) number: u64,
+    /// `caller` or `callee`.
+    pub(crate) side: &'static str,
+    /// What is sent.
+    pub(crate) say: Say,
+    /// Whose voice speaks here.
+    pub(crate) voice: Voice,
+    /// What should be heard, where it is compared.
+    pub(crate) listen: Option<Voice>,
+}
+
+#[derive(Debug)]
+struct Session {
+    socket: u32,
+    generation: u32,
+    plan: SessionPlan,
+    remote: Option<SocketAddr>,
+    source: Option<RtpSource>,
+    started: Option<(u32, Time)>,
+    echo: Option<(Echo, Option<(u32, u32)>)>,
+    echoed: u64,
+    may_send: bool,
+    sink: RtpSink,
+    transit: Transit,
+    law: Law,
+}
+
+/// All media of a host.
+#[derive(Debug)]
+pub(crate) struct MediaPlane {
+    name: String,
+    bind: SocketAddr,
+    next_port: u16,
+    entropy: Entropy,
+    sockets: Slab<Socket>,
+    idle: VecDeque<u32>,
+    opening: usize,
+    sessions: Slab<Session>,
+    generation: u32,
+    clock: Agenda<(u32, u32)>,
+    voices: Vec<(Voice, Law, Arc<[u8]>)>,
+    packets_in: u64,
+    packets_out: u64,
+}
+
+impl MediaPlane {
+    pub(crate) fn new(plan: &HostPlan, entropy: Entropy, out: &mut Outbox) -> MediaPlane {
+        let mut plane = MediaPlane {
+            name: plan.name.clone(),
+            bind: SocketAddr::new(plan.address.ip(), 0),
+            next_port: plan.media_port,
+            entropy,
+            sockets: Slab::new(),
+            idle: VecDeque::new(),
+            opening: 0,
+            sessions: Slab::new(),
+            generation: 0,
+            clock: Agenda::new(),
+            voices: Vec::new(),
+            packets_in: 0,
+            packets_out: 0,
+        };
+        for _ in 0..plan.media_sockets {
+            plane.grow(out);
+        }
+        plane
+    }
+
+    /// Asks for another socket.
+    pub(crate) fn grow(&mut self, out: &mut Outbox) {
+        let mut local = self.bind;
+        local.set_port(self.next_port);
+        if self.next_port != 0 {
+            // RTP on even ports (RFC 3550 section 11).
+            self.next_port = self.next_port.saturating_add(2);
+        }
+        let index = self.sockets.insert(Socket {
+            local: None,
+            session: None,
+        });
+        self.opening += 1;
+        out.open(SocketId(BASE + index as u32), SocketKind::UdpMedia, local);
+    }
+
+    pub(crate) fn owns(&self, socket: SocketId) -> bool {
+        socket.0 >= BASE
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.opening == 0
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(crate) fn packets(&self) -> (u64, u64) {
+        (self.packets_in, self.packets_out)
+    }
+
+    pub(crate) fn opened(&mut self, socket: SocketId, local: SocketAddr) {
+        let index = socket.0 - BASE;
+        if let Some(entry) = self.sockets.get_mut(index as usize) {
+            entry.local = Some(local);
+            self.opening = self.opening.saturating_sub(1);
+            self.idle.push_back(index);
+        }
+    }
+
+    pub(crate) fn failed(&mut self, socket: SocketId) {
+        if self
+            .sockets
+            .try_remove((socket.0 - BASE) as usize)
+            .is_some()
+        {
+            self.opening = self.opening.saturating_sub(1);
+        }
+    }
+
+    /// A session on the socket that was idle longest: what still comes for its last call has come by then.
+    pub(crate) fn open(&mut self, plan: SessionPlan) -> Option<(u32, SocketAddr)> {
+        let socket = self.idle.pop_front()?;
+        let local = self.sockets.get(socket as usize)?.local?;
+        self.generation = self.generation.wrapping_add(1);
+        let capture_s = if plan.listen.is_some() {
+            LISTEN_SECONDS
+        } else {
+            1
+        };
+        let session = self.sessions.insert(Session {
+            socket,
+            generation: self.generation,
+            plan,
+            remote: None,
+            source: None,
+            started: None,
+            echo: None,
+            echoed: 0,
+            may_send: false,
+            sink: RtpSink::new(SinkConfig {
+                capture_s,
+                ..SinkConfig::default()
+            }),
+            transit: Transit::default(),
+            law: Law::A,
+        }) as u32;
+        self.sockets.get_mut(socket as usize)?.session = Some(session);
+        Some((session, local))
+    }
+
+    /// Begins, or changes, what the session sends.
+    pub(crate) fn agree(&mut self, session: u32, agreed: &Agreed, now: Time) {
+        let Some(entry) = self.sessions.get_mut(session as usize) else {
+            return;
+        };
+        entry.remote = Some(agreed.remote);
+        entry.may_send = agreed.send;
+        entry.law = agreed.law;
+        match (entry.plan.say, &mut entry.source) {
+            (Say::None, _) => {}
+            (Say::Echo, _) => {
+                if entry.echo.is_none() {
+                    entry.echo = Some((Echo::new(&mut self.entropy), None));
+                }
+            }
+            (_, Some(source)) if agreed.send => {
+                source.resume(now);
+                let generation = entry.generation;
+                self.plan_next(session, generation);
+            }
+            (_, Some(source)) => source.stop(),
+            (_, None) if agreed.send => self.start(session, agreed, now),
+            (_, None) => {}
+        }
+    }
+
+    fn start(&mut self, session: u32, agreed: &Agreed, now: Time) {
+        let Some(plan) = self.sessions.get(session as usize).map(|entry| entry.plan) else {
+            return;
+        };
+        let content = match plan.say {
+            Say::Tone => Content::Tone(ToneGenerator::new(TONE, speech::RATE)),
+            _ => Content::Codes(self.voice(plan.voice, agreed.law)),
+        };
+        let config = SourceConfig {
+            payload_type: agreed.payload_type,
+            ..SourceConfig::g711(agreed.law, content, now)
+        };
+        // G.711 with 20 ms is always a configuration that can be sent.
+        let Ok(source) = RtpSource::new(config, &mut self.entropy) else {
+            return;
+        };
+        if let Some(entry) = self.sessions.get_mut(session as usize) {
+            entry.started = Some((source.timestamp_at(now), now));
+            entry.source = Some(source);
+            let generation = entry.generation;
+            self.plan_next(session, generation);
+        }
+    }
+
+    fn voice(&mut self, voice: Voice, law: Law) -> Arc<[u8]> {
+        if let Some((_, _, codes)) = self
+            .voices
+            .iter()
+            .find(|known| known.0 == voice && known.1 == law)
+        {
+            return codes.clone();
+        }
+        let codes: Arc<[u8]> = voice
+            .samples()
+            .iter()
+            .map(|&sample| law.encode_sample(sample))
+            .collect();
+        self.voices.push((voice, law, codes.clone()));
+        codes
+    }
+
+    fn plan_next(&mut self, session: u32, generation: u32) {
+        let deadline = self
+            .sessions
+            .get(session as usize)
+            .and_then(|entry| entry.source.as_ref()?.next_deadline());
+        if let Some(deadline) = deadline {
+            self.clock.push(deadline.at, (session, generation));
+        }
+    }
+
+    /// Sends nothing more; what comes is still received.
+    pub(crate) fn mute(&mut self, session: u32) {
+        if let Some(entry) = self.sessions.get_mut(session as usize) {
+            entry.may_send = false;
+            if let Some(source) = &mut entry.source {
+                source.stop();
+            }
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Deadline> {
+        self.clock
+            .next_at()
+            .map(|at| Deadline::new(at, "rtp packet"))
+    }
+
+    pub(crate) fn run_due(&mut self, now: Time, out: &mut Outbox) {
+        while let Some((_, (session, generation))) = self.clock.pop_due(now) {
+            let Some(entry) = self.sessions.get_mut(session as usize) else {
+                continue;
+            };
+            // A session that was ended and another in its place, or one that was resumed: its own entry is elsewhere.
+            if entry.generation != generation {
+                continue;
+            }
+            let (Some(source), Some(remote)) = (&mut entry.source, entry.remote) else {
+                continue;
+            };
+            while let Some((_, packet)) = source.next_packet(now) {
+                out.datagram(SocketId(BASE + entry.socket), remote, packet);
+                self.packets_out += 1;
+            }
+            self.plan_next(session, generation);
+        }
+    }
+
+    pub(crate) fn receive(&mut self, datagram: Datagram<'_>, out: &mut Outbox) {
+        let index = datagram.socket.0 - BASE;
+        let session = self
+            .sockets
+            .get(index as usize)
+            .and_then(|socket| socket.session);
+        let Some(entry) = session.and_then(|session| self.sessions.get_mut(session as usize))
+        else {
+            return;
+        };
+        if let Some(view) = RtpView::parse(datagram.bytes) {
+            self.packets_in += 1;
+            if entry.sink.ssrc() != Some(view.ssrc()) {
+                entry.transit = Transit::default();
+            }
+            entry.transit.receive(view.timestamp(), datagram.arrived);
+        }
+        entry.sink.receive(datagram.bytes, datagram.arrived);
+        let (Some((echo, seen)), Some(remote), true) =
+            (&mut entry.echo, entry.remote, entry.may_send)
+        else {
+            return;
+        };
+        let before = RtpView::parse(datagram.bytes).map(|view| (view.ssrc(), view.timestamp()));
+        if echo.turn(datagram.bytes) {
+            let after = RtpView::parse(datagram.bytes).map(|view| view.timestamp());
+            if let (Some((ssrc, before)), Some(after)) = (before, after) {
+                *seen = Some((ssrc, after.wrapping_sub(before)));
+            }
+            entry.echoed += 1;
+            self.packets_out += 1;
+            out.datagram(datagram.socket, remote, datagram.bytes);
+        }
+    }
+
+    /// Whether anything was received.
+    pub(crate) fn received(&self, session: u32) -> u64 {
+        self.sessions
+            .get(session as usize)
+            .map_or(0, |entry| entry.transit.count)
+    }
+
+    /// Ends a session and gives its result; `None` where nothing was sent and nothing was received.
+    pub(crate) fn close(&mut self, session: u32) -> Option<StreamResult> {
+        let entry = self.sessions.try_remove(session as usize)?;
+        if let Some(socket) = self.sockets.get_mut(entry.socket as usize) {
+            socket.session = None;
+            self.idle.push_back(entry.socket);
+        }
+        result(&self.name, &entry)
+    }
+}
+
+fn result(name: &str, entry: &Session) -> Option<StreamResult> {
+    let summary = entry.sink.statistics().summary();
+    let sent = entry
+        .source
+        .as_ref()
+        .map_or(entry.echoed, |source| source.counts().packets);
+    if sent == 0 && summary.received == 0 {
+        return None;
+    }
+    let jitter = summary.jitter_ms;
+    let record = StreamRecord {
+        workload: name.to_owned(),
+        number: entry.plan.number,
+        side: entry.plan.side.to_owned(),
+        ssrc: entry.sink.ssrc().unwrap_or(0),
+        codec: match entry.law {
+            Law::A => "PCMA",
+            Law::Mu => "PCMU",
+        }
+        .to_owned(),
+        sent,
+        received: summary.received,
+        expected: summary.expected,
+        lost: summary.lost_unique,
+        duplicates: summary.duplicates,
+        out_of_order: summary.out_of_order,
+        first: entry.sink.statistics().first_at().map(|at| at.0),
+        last: entry.sink.statistics().last_at().map(|at| at.0),
+        jitter_mean_ms: jitter.map(|jitter| jitter.mean),
+        jitter_p99_ms: jitter.map(|jitter| jitter.p99),
+        jitter_max_ms: jitter.map(|jitter| jitter.max),
+        delta_max_ms: summary.delta_ms.map(|delta| delta.max),
+        ..StreamRecord::default()
+    };
+    Some(StreamResult {
+        record,
+        transit: entry.transit,
+        sent: sent_stream(entry),
+        heard: entry.plan.listen.map(|voice| Heard {
+            audio: entry.sink.audio(),
+            voice,
+        }),
+        burst_ratio: summary.burst_ratio,
+    })
+}
+
+fn sent_stream(entry: &Session) -> Option<SentStream> {
+    match (&entry.source, entry.started, &entry.echo) {
+        (Some(source), Some((timestamp, at)), _) => Some(SentStream::Source {
+            ssrc: source.ssrc(),
+            timestamp,
+            at,
+        }),
+        (_, _, Some((echo, Some((of, shift))))) => Some(SentStream::Echo {
+            ssrc: echo.ssrc(),
+            of: *of,
+            shift: *shift,
+        }),
+        _ => None,
+    }
+}

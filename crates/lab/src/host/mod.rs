@@ -1,0 +1,472 @@
+//! Laboratory hosts: one SIP endpoint with its media, that calls, answers, registers and streams as planned.
+//!
+//! A host is an [`engine::Engine`]: `net` runs it on sockets, `sim` in virtual time. Whether it is a caller, a called side,
+//! a set of phones or a small PBX is only its [`HostPlan`].
+
+mod calls;
+mod media;
+mod outbox;
+mod plan;
+mod register;
+mod sdp;
+mod stream;
+
+pub use media::{Heard, SentStream, StreamResult, Transit, Voice};
+pub use plan::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan, Say, StreamPlan};
+
+use crate::pace::Plan;
+use crate::record::Attempt;
+use calls::{Call, CallKey};
+use engine::timers::Agenda;
+use engine::{
+    Deadline, Drops, Engine, Entropy, Event, Input, Note, Output, SocketId, SocketKind, Time,
+    Transport,
+};
+use media::MediaPlane;
+use outbox::Outbox;
+use register::Registration;
+use sip::{Endpoint, EndpointConfig, Flow, Indication, Local, LocalId, User};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+const UDP_SOCKET: SocketId = SocketId(0);
+const TCP_SOCKET: SocketId = SocketId(1);
+
+/// What a host has done so far, for progress and for the end of a trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Attempts that were due.
+    pub due: u64,
+    /// Calls established so far, as caller or called side.
+    pub established: u64,
+    /// Calls up now, as caller or called side.
+    pub up: u64,
+    /// Attempts with a good outcome.
+    pub good: u64,
+    /// Attempts with any other outcome.
+    pub failed: u64,
+    /// Users registered now.
+    pub registered: u64,
+    /// Media packets received.
+    pub packets_in: u64,
+    /// Media packets sent.
+    pub packets_out: u64,
+}
+
+/// What a host still holds: zero when all is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Calls.
+    pub calls: usize,
+    /// Legs of the endpoint.
+    pub legs: usize,
+    /// Transactions of the endpoint; they outlive calls by 32 s.
+    pub transactions: usize,
+    /// Media sessions.
+    pub sessions: usize,
+}
+
+/// Raw results of a host.
+#[derive(Debug, Default)]
+pub struct Results {
+    /// One per attempt, in the order in which they ended.
+    pub attempts: Vec<Attempt>,
+    /// One per received stream.
+    pub streams: Vec<StreamResult>,
+}
+
+/// What becomes due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Timer {
+    Ring(CallKey),
+    Answer(CallKey),
+    HangUp(CallKey),
+    Cancel(CallKey),
+    RingLimit(CallKey),
+    Hold(CallKey),
+    Resume(CallKey),
+    Reinvite(CallKey),
+    Refresh(u32),
+    StreamEnd(u32),
+}
+
+/// A planned workload of calls with its arrivals.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) plan: CallPlan,
+    pub(crate) schedule: Option<Plan>,
+}
+
+/// A laboratory host.
+#[derive(Debug)]
+pub struct Host {
+    endpoint: Endpoint,
+    inner: Inner,
+}
+
+/// Everything but the endpoint, which lends itself to its user.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) plan: HostPlan,
+    pub(crate) entropy: Entropy,
+    pub(crate) udp: LocalId,
+    pub(crate) tcp: Option<LocalId>,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) target: Option<SocketAddr>,
+    pub(crate) agenda: Agenda<Timer>,
+    pub(crate) calls: Slab<Call>,
+    pub(crate) generation: u32,
+    pub(crate) waiting: VecDeque<CallKey>,
+    pub(crate) media: MediaPlane,
+    pub(crate) works: Vec<Work>,
+    pub(crate) registrations: Vec<Registration>,
+    pub(crate) registering: Option<Plan>,
+    pub(crate) streaming: Option<Plan>,
+    pub(crate) streams_open: Vec<(u32, Attempt)>,
+    pub(crate) out: Outbox,
+    pub(crate) results: Results,
+    pub(crate) progress: Progress,
+    pub(crate) answered: u64,
+    pub(crate) fatal: Option<String>,
+}
+
+impl Host {
+    /// A host; it opens its sockets with the first [`Engine::handle`], and does nothing else until [`Host::begin`].
+    pub fn new(plan: HostPlan, mut entropy: Entropy) -> Host {
+        let config = EndpointConfig {
+            user_agent: format!("Hornwork-lab/{}", env!("CARGO_PKG_VERSION")),
+            ..EndpointConfig::default()
+        };
+        let mut endpoint = Endpoint::new(config, entropy.fork());
+        let mut local = |socket, transport| {
+            endpoint.add_local(Local {
+                name: plan.name.clone(),
+                socket,
+                transport,
+                address: plan.address,
+                advertised: String::new(),
+            })
+        };
+        let udp = local(UDP_SOCKET, Transport::Udp);
+        let tcp = plan.tcp.then(|| local(TCP_SOCKET, Transport::Tcp));
+        let mut out = Outbox::default();
+        out.open(UDP_SOCKET, SocketKind::UdpSignalling, plan.address);
+        let media = MediaPlane::new(&plan, entropy.fork(), &mut out);
+        let works = plan
+            .calls
+            .iter()
+            .map(|call| Work {
+                plan: call.clone(),
+                schedule: None,
+            })
+            .collect();
+        Host {
+            endpoint,
+            inner: Inner {
+                udp,
+                tcp,
+                address: None,
+                target: None,
+                agenda: Agenda::new(),
+                calls: Slab::new(),
+                generation: 0,
+                waiting: VecDeque::new(),
+                media,
+                works,
+                registrations: Vec::new(),
+                registering: None,
+                streaming: None,
+                streams_open: Vec::new(),
+                out,
+                results: Results::default(),
+                progress: Progress::default(),
+                answered: 0,
+                fatal: None,
+                plan,
+                entropy,
+            },
+        }
+    }
+
+    /// Begins the planned work at `start`, towards `target` (the subject).
+    pub fn begin(&mut self, target: SocketAddr, start: Time) {
+        self.inner.begin(target, start);
+    }
+
+    /// Whether the SIP socket, and every media socket asked for beforehand, is open.
+    pub fn is_ready(&self) -> bool {
+        self.inner.address.is_some() && self.inner.media.is_ready()
+    }
+
+    /// The address of its SIP socket, once it is open.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.inner.address
+    }
+
+    /// Why the host cannot work, where it cannot.
+    pub fn fatal(&self) -> Option<&str> {
+        self.inner.fatal.as_deref()
+    }
+
+    /// Whether all that was planned is over. A called side is never done by itself; it is idle.
+    pub fn is_done(&self) -> bool {
+        let inner = &self.inner;
+        let done = |plan: &Option<Plan>| plan.as_ref().is_none_or(Plan::is_done);
+        inner.calls.is_empty()
+            && inner.works.iter().all(|work| done(&work.schedule))
+            && done(&inner.registering)
+            && done(&inner.streaming)
+    }
+
+    /// Nothing new is started from now on.
+    pub fn stop(&mut self) {
+        self.inner.stop();
+    }
+
+    /// Takes registrations back that stand, at `now`; they are attempts of their own.
+    pub fn deregister(&mut self, now: Time) {
+        self.inner.deregister_all(&mut self.endpoint, now);
+    }
+
+    /// Ends what is still open as unfinished, and gives the raw results.
+    pub fn finish(&mut self, now: Time) -> Results {
+        self.inner.abandon(now);
+        std::mem::take(&mut self.inner.results)
+    }
+
+    /// Figures so far.
+    pub fn progress(&self) -> Progress {
+        let mut progress = self.inner.progress;
+        (progress.packets_in, progress.packets_out) = self.inner.media.packets();
+        progress
+    }
+
+    /// What is still held.
+    pub fn holdings(&self) -> Holdings {
+        let census = self.endpoint.census();
+        Holdings {
+            calls: self.inner.calls.len(),
+            legs: census.legs,
+            transactions: census.clients + census.servers,
+            sessions: self.inner.media.sessions(),
+        }
+    }
+
+    /// What the endpoint dropped.
+    pub fn drops(&self) -> &Drops {
+        self.endpoint.drops()
+    }
+
+    /// The most calls of one workload that were open at a time.
+    pub fn peak_open(&self) -> u64 {
+        let peaks = self
+            .inner
+            .works
+            .iter()
+            .filter_map(|work| work.schedule.as_ref());
+        peaks.map(Plan::peak).max().unwrap_or(0)
+    }
+
+    fn opened(&mut self, socket: SocketId, local: SocketAddr, now: Time) {
+        if self.inner.media.owns(socket) {
+            self.inner
+                .media_opened(&mut self.endpoint, socket, local, now);
+            return;
+        }
+        if socket == UDP_SOCKET {
+            if self.inner.tcp.is_some() {
+                // The listener takes the port that the datagram socket got.
+                self.inner
+                    .out
+                    .open(TCP_SOCKET, SocketKind::TcpListener, local);
+            } else {
+                self.inner.address = Some(local);
+            }
+        } else {
+            self.inner.address = Some(local);
+        }
+        let input = Input::Opened { socket, local };
+        self.endpoint.feed(input, now, &mut self.inner);
+    }
+
+    fn open_failed(&mut self, socket: SocketId, error: &str, now: Time) {
+        if self.inner.media.owns(socket) {
+            self.inner.media_failed(socket, error, now);
+            return;
+        }
+        self.inner.fatal = Some(format!("{}: {error}", self.inner.plan.address));
+        let input = Input::OpenFailed { socket, error };
+        self.endpoint.feed(input, now, &mut self.inner);
+    }
+}
+
+impl Engine for Host {
+    fn handle(&mut self, input: Input<'_>, now: Time) {
+        self.inner.out.recycle();
+        match input {
+            Input::Opened { socket, local } => self.opened(socket, local, now),
+            Input::OpenFailed { socket, error } => self.open_failed(socket, error, now),
+            Input::Datagram(datagram) if self.inner.media.owns(datagram.socket) => {
+                self.inner.media.receive(datagram, &mut self.inner.out);
+            }
+            Input::Datagram(datagram) => {
+                self.inner.note_trying(datagram.bytes, now);
+                self.endpoint
+                    .feed(Input::Datagram(datagram), now, &mut self.inner);
+            }
+            input => self.endpoint.feed(input, now, &mut self.inner),
+        }
+        self.inner.run_due(&mut self.endpoint, now);
+    }
+
+    fn next_output(&mut self) -> Option<Output<'_>> {
+        if self.inner.out.is_empty() {
+            return self.endpoint.next_output();
+        }
+        self.inner.out.next()
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
+        Deadline::earlier(self.endpoint.next_deadline(), self.inner.next_deadline())
+    }
+}
+
+impl User for Inner {
+    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        match indication {
+            Indication::OutOfDialog {
+                transaction,
+                request,
+                ..
+            } => self.answer_outside(endpoint, transaction, request, now),
+            Indication::OutOfDialogResponse { user, response, .. } => {
+                self.registration_answered(user, response, now);
+            }
+            Indication::OutOfDialogTimedOut { user, .. } => {
+                self.registration_timed_out(user, now);
+            }
+            Indication::FlowFailed { .. } => {}
+            other => self.call_indication(endpoint, other, now),
+        }
+    }
+}
+
+impl Inner {
+    fn begin(&mut self, target: SocketAddr, start: Time) {
+        self.target = Some(target);
+        for work in &mut self.works {
+            work.schedule = Some(work.plan.schedule(start, self.entropy.fork()));
+        }
+        if let Some(plan) = &self.plan.registrations {
+            self.registering = Some(plan.schedule(start, self.entropy.fork()));
+        }
+        if let Some(plan) = &self.plan.streams {
+            self.streaming = Some(plan.schedule(start, self.entropy.fork()));
+        }
+    }
+
+    fn stop(&mut self) {
+        let schedules = self
+            .works
+            .iter_mut()
+            .filter_map(|work| work.schedule.as_mut());
+        for plan in schedules
+            .chain(&mut self.registering)
+            .chain(&mut self.streaming)
+        {
+            plan.stop();
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
+        let arrivals = self
+            .works
+            .iter()
+            .filter_map(|work| work.schedule.as_ref())
+            .chain(&self.registering)
+            .chain(&self.streaming)
+            .filter_map(Plan::next_at)
+            .min()
+            .map(|at| Deadline::new(at, "attempt due"));
+        let timer = self
+            .agenda
+            .next_at()
+            .map(|at| Deadline::new(at, "call timer"));
+        Deadline::earlier(
+            Deadline::earlier(arrivals, timer),
+            self.media.next_deadline(),
+        )
+    }
+
+    fn run_due(&mut self, endpoint: &mut Endpoint, now: Time) {
+        self.media.run_due(now, &mut self.out);
+        while let Some((_, timer)) = self.agenda.pop_due(now) {
+            self.timer(endpoint, timer, now);
+        }
+        for index in 0..self.works.len() {
+            while let Some(due) = self.works[index]
+                .schedule
+                .as_mut()
+                .and_then(|schedule| schedule.pop_due(now))
+            {
+                self.progress.due += 1;
+                self.start_call(endpoint, index, due, now);
+            }
+        }
+        while let Some(due) = self.registering.as_mut().and_then(|plan| plan.pop_due(now)) {
+            self.progress.due += 1;
+            self.start_registration(endpoint, due, now);
+        }
+        while let Some(due) = self.streaming.as_mut().and_then(|plan| plan.pop_due(now)) {
+            self.progress.due += 1;
+            self.start_stream(due, now);
+        }
+    }
+
+    fn timer(&mut self, endpoint: &mut Endpoint, timer: Timer, now: Time) {
+        match timer {
+            Timer::Refresh(index) => self.refresh(endpoint, index, now),
+            Timer::StreamEnd(session) => self.end_stream(session, now),
+            Timer::Ring(key) => self.ring(endpoint, key, now),
+            Timer::Answer(key) => self.answer(endpoint, key, now),
+            Timer::HangUp(key) => self.hang_up(endpoint, key, now),
+            Timer::Cancel(key) => self.cancel(endpoint, key, false, now),
+            Timer::RingLimit(key) => self.cancel(endpoint, key, true, now),
+            Timer::Hold(key) => self.put_on_hold(endpoint, key, true, now),
+            Timer::Resume(key) => self.put_on_hold(endpoint, key, false, now),
+            Timer::Reinvite(key) => self.reinvite(endpoint, key, now),
+        }
+    }
+
+    /// Where a request goes.
+    pub(crate) fn flow(&self, transport: Transport) -> Option<Flow> {
+        Some(Flow {
+            local: match transport {
+                Transport::Tcp => self.tcp?,
+                _ => self.udp,
+            },
+            transport,
+            remote: self.target?,
+            connection: None,
+        })
+    }
+
+    /// The outcome of an attempt is known.
+    pub(crate) fn record(&mut self, attempt: Attempt, now: Time) {
+        if attempt.outcome.is_good() {
+            self.progress.good += 1;
+        } else {
+            self.progress.failed += 1;
+        }
+        self.out.event(Event::new(
+            now,
+            Note::AttemptEnded {
+                attempt: attempt.number,
+                kind: format!("{:?}", attempt.kind).to_lowercase(),
+                outcome: attempt.outcome.name().to_owned(),
+            },
+        ));
+        self.results.attempts.push(attempt);
+    }
+}

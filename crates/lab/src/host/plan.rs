@@ -1,0 +1,238 @@
+//! What a host is to do.
+
+use crate::experiment::{HangUp, MediaKind, fill};
+use crate::pace::{Arrivals, Bounds, Hold, Pace, Plan};
+use codec::g711::Law;
+use engine::{Entropy, Time, Transport};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What a side sends.
+pub type Say = MediaKind;
+
+/// A whole host.
+#[derive(Clone, Debug)]
+pub struct HostPlan {
+    /// Name of the workload in records.
+    pub name: String,
+    /// SIP listening point; port 0 lets the driver choose. Media goes from the same IP address.
+    pub address: SocketAddr,
+    /// Listen on TCP too, at the same port.
+    pub tcp: bool,
+    /// Media sockets opened before anything begins.
+    pub media_sockets: usize,
+    /// First port of the media sockets opened beforehand; 0 lets the driver choose each.
+    pub media_port: u16,
+    /// Calls made.
+    pub calls: Vec<CallPlan>,
+    /// Calls taken; refused with 480 where `None`.
+    pub answers: Option<AnswerPlan>,
+    /// Registrations.
+    pub registrations: Option<RegistrationPlan>,
+    /// Streams without signalling.
+    pub streams: Option<StreamPlan>,
+}
+
+impl HostPlan {
+    /// A host that does nothing yet.
+    pub fn new(name: &str, address: SocketAddr) -> HostPlan {
+        HostPlan {
+            name: name.to_owned(),
+            address,
+            tcp: false,
+            media_sockets: 0,
+            media_port: 0,
+            calls: Vec::new(),
+            answers: None,
+            registrations: None,
+            streams: None,
+        }
+    }
+}
+
+/// User and password, as templates over the attempt's number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Login {
+    /// User name.
+    pub user: String,
+    /// Password; may contain `{user}`.
+    pub password: String,
+}
+
+impl Login {
+    /// User and password of the attempt `number`.
+    pub fn of(&self, number: u64) -> (String, String) {
+        let user = fill(&self.user, number, "");
+        let password = fill(&self.password, number, &user);
+        (user, password)
+    }
+}
+
+/// Calls made.
+#[derive(Clone, Debug)]
+pub struct CallPlan {
+    /// Name of the workload in records.
+    pub name: String,
+    /// Arrivals.
+    pub pace: Pace,
+    /// Delay of the first arrival after the trial's start.
+    pub after: Duration,
+    /// Attempts in total and at a time.
+    pub bounds: Bounds,
+    /// No attempt is due after this span from the trial's start.
+    pub lasting: Option<Duration>,
+    /// Answer to BYE.
+    pub hold: Hold,
+    /// Number dialled; a template.
+    pub dial: String,
+    /// The caller's own number; a template.
+    pub from: String,
+    /// Attempt numbers given to templates are taken modulo this, so that callers take turns; 0: as they are.
+    pub cycle: u64,
+    /// Digest.
+    pub login: Option<Login>,
+    /// Host part of the URIs; empty: the subject's address.
+    pub domain: String,
+    /// SIP transport.
+    pub transport: Transport,
+    /// Who sends BYE.
+    pub hang_up: HangUp,
+    /// What is sent.
+    pub say: Say,
+    /// What the other side sends, as far as known: `None` where nothing is expected.
+    pub hear: Say,
+    /// In which codec.
+    pub law: Law,
+    /// Share cancelled while ringing, percent.
+    pub cancel_percent: f64,
+    /// Share put on hold and taken back, percent.
+    pub hold_percent: f64,
+    /// Share listened to, percent.
+    pub listen_percent: f64,
+    /// Longest ringing.
+    pub ring_limit: Duration,
+}
+
+impl CallPlan {
+    pub(crate) fn schedule(&self, start: Time, entropy: Entropy) -> Plan {
+        let bounds = Bounds {
+            until: self.lasting.map(|span| start + span),
+            ..self.bounds
+        };
+        Plan::new(
+            Arrivals::new(self.pace, start + self.after, entropy),
+            bounds,
+        )
+    }
+}
+
+/// Calls taken.
+#[derive(Clone, Debug)]
+pub struct AnswerPlan {
+    /// Name of the workload in records.
+    pub name: String,
+    /// INVITE to 180.
+    pub ring: Duration,
+    /// INVITE to 200.
+    pub answer: Duration,
+    /// The answer delay is drawn, exponentially.
+    pub random: bool,
+    /// Share refused with 486, percent.
+    pub busy_percent: f64,
+    /// Share that only rings, percent.
+    pub no_answer_percent: f64,
+    /// What is sent.
+    pub say: Say,
+    /// Number at which what is heard is sent back, whatever `say` says.
+    pub echo_number: Option<String>,
+    /// We hang up, after this hold time.
+    pub hang_up: Option<Hold>,
+    /// Share listened to, percent.
+    pub listen_percent: f64,
+    /// The callers' speech is expected.
+    pub hear: Say,
+}
+
+impl AnswerPlan {
+    /// Answers at once.
+    pub fn new(name: &str, say: Say) -> AnswerPlan {
+        AnswerPlan {
+            name: name.to_owned(),
+            ring: Duration::ZERO,
+            answer: Duration::ZERO,
+            random: false,
+            busy_percent: 0.0,
+            no_answer_percent: 0.0,
+            say,
+            echo_number: None,
+            hang_up: None,
+            listen_percent: 0.0,
+            hear: Say::None,
+        }
+    }
+}
+
+/// Registrations.
+#[derive(Clone, Debug)]
+pub struct RegistrationPlan {
+    /// Name of the workload in records.
+    pub name: String,
+    /// Arrivals.
+    pub pace: Pace,
+    /// Users.
+    pub users: u64,
+    /// Their names and passwords; no digest where the password is empty.
+    pub login: Login,
+    /// Host part of the URIs; empty: the subject's address.
+    pub domain: String,
+    /// Seconds asked for.
+    pub expires: u32,
+    /// From an answer to the next refresh; `None`: never refreshed.
+    pub refresh: Option<Duration>,
+    /// Refreshes of each user.
+    pub refreshes: u32,
+    /// Taken back after the last refresh.
+    pub remove: bool,
+    /// SIP transport.
+    pub transport: Transport,
+}
+
+impl RegistrationPlan {
+    pub(crate) fn schedule(&self, start: Time, entropy: Entropy) -> Plan {
+        let bounds = Bounds {
+            total: Some(self.users),
+            ..Bounds::default()
+        };
+        Plan::new(Arrivals::new(self.pace, start, entropy), bounds)
+    }
+}
+
+/// Streams without signalling.
+#[derive(Clone, Debug)]
+pub struct StreamPlan {
+    /// Name of the workload in records.
+    pub name: String,
+    /// Streams started per second.
+    pub rate: f64,
+    /// Streams.
+    pub count: u64,
+    /// How long each lasts.
+    pub lasting: Duration,
+    /// What is sent; nothing where this host only receives.
+    pub say: Say,
+    /// In which codec.
+    pub law: Law,
+    /// Stream `n` goes to this address, `2 n` ports higher.
+    pub to: Option<SocketAddr>,
+}
+
+impl StreamPlan {
+    pub(crate) fn schedule(&self, start: Time, entropy: Entropy) -> Plan {
+        let bounds = Bounds {
+            total: Some(self.count),
+            ..Bounds::default()
+        };
+        let pace = Pace::Constant { rate: self.rate };
+        Plan::new(Arrivals::new(pace, start, entropy), bounds)
+    }
+}
