@@ -1,6 +1,7 @@
 //! The hornwork program: the command line, and nothing that a test could not reach through it.
 #![forbid(unsafe_code)]
 
+mod configuration;
 mod laboratory;
 
 use clap::{Parser, Subcommand};
@@ -16,6 +17,10 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Check a configuration and say what it does; every mistake with line and remedy.
+    Check(configuration::Check),
+    /// Print the JSON Schema of the configuration.
+    Schema(configuration::Schema),
     /// The main job from end to end on this machine: border, exchange, phones, speech, report.
     Demo(laboratory::Demo),
     /// Experiments, reports, and the analysis of captures.
@@ -26,6 +31,8 @@ enum Command {
 /// How a command ends: 0 done and within its thresholds, 1 a threshold was missed, 2 bad input, 3 it could not run.
 fn main() -> ExitCode {
     match Arguments::parse().command {
+        Command::Check(options) => configuration::check(&options),
+        Command::Schema(options) => configuration::schema(&options),
         Command::Demo(demo) => laboratory::demo(demo),
         Command::Lab(lab) => laboratory::run(lab),
     }
