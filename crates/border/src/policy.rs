@@ -205,6 +205,12 @@ pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
         view,
         token: to.params.get(crate::registrar::TOKEN).filter(|t| !t.is_empty()),
     };
+    if router.token.is_some() {
+        // Our own Contact, as it was given to the core: it says where, and routes could only lead back.
+        return router
+            .to_contacts("registration", MediaMode::Anchor, &called.user)
+            .unwrap_or_else(|| Refusal::new(480, "registration is gone"));
+    }
     for route in &config.routes {
         if !router.matches(route, caller.as_ref(), &called) {
             continue;
@@ -289,6 +295,7 @@ impl Router<'_> {
                 .is_some_and(|interface| interface.kind == InterfaceKind::Core)
     }
 
+    /// `None` where the user is not registered.
     fn to_contacts(&self, route: &str, media: MediaMode, user: &str) -> Option<Plan> {
         let contacts = self.view.contacts(user, self.token);
         let mut steps: Vec<Step> = Vec::with_capacity(contacts.len());

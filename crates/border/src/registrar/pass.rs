@@ -1,0 +1,191 @@
+//! Registrations that are passed to the core: our Contact goes there in the place of the phone's, with a token by which
+//! the core's calls find the phone; how long it lasts is what the core's answer says.
+
+use super::binding::{Binding, kept_params};
+use super::{Answer, Judged, Location, MAX_LISTED, TOKEN, Wanted};
+use crate::config::InterfaceId;
+use crate::policy::escape_user;
+use core::time::Duration;
+use engine::{Time, Transport};
+use sip::Flow;
+use wire::sip::{HeaderId, Message, NameAddr, Uri};
+
+/// A REGISTER on its way to the core: what to send, and what to remember until the answer comes.
+#[derive(Clone, Debug)]
+pub struct Passing {
+    /// The user part of the address of record.
+    pub user: String,
+    /// Contact values for the core, in the place of the phone's; empty: the phone only asks.
+    pub contacts: Vec<Vec<u8>>,
+    /// The phone's REGISTER.
+    request: Box<[u8]>,
+    tokens: Vec<u64>,
+    interface: InterfaceId,
+    flow: Flow,
+}
+
+impl Location {
+    /// Prepares a REGISTER for the core. `host` is our `host[:port]` as the core reaches it, over `transport`.
+    ///
+    /// # Errors
+    /// What to answer the phone at once: a REGISTER that no registrar would take, or no room.
+    pub fn pass(
+        &mut self,
+        user: &str,
+        request: &Message<'_>,
+        interface: InterfaceId,
+        flow: Flow,
+        host: &str,
+        transport: Transport,
+    ) -> Result<Passing, Box<Answer>> {
+        let judged = self.judge(request, flow)?;
+        self.admit(user, &judged)?;
+        let mut passing = Passing {
+            user: user.to_owned(),
+            contacts: Vec::new(),
+            request: request.bytes().into(),
+            tokens: Vec::new(),
+            interface,
+            flow,
+        };
+        if judged.star {
+            passing.contacts.push(b"*".to_vec());
+        }
+        for wanted in &judged.contacts {
+            let known = self
+                .find(user, wanted)
+                .and_then(|place| self.bindings_of(user).get(place))
+                .map_or(0, |binding| binding.token);
+            let token = match known {
+                0 => self.entropy.u64() | 1,
+                known => known,
+            };
+            passing.contacts.push(our_contact(user, wanted, host, transport, token));
+            passing.tokens.push(token);
+        }
+        Ok(passing)
+    }
+
+    /// The core took it (a 2xx): stores what it stored, and gives the Contacts for the phone. Other headers of the
+    /// response pass as they came. For any other answer of the core there is nothing to do here.
+    pub fn passed(&mut self, passing: &Passing, response: &Message<'_>, now: Time) -> Answer {
+        let mut answer = Answer {
+            status: response.status(),
+            ..Answer::default()
+        };
+        let Ok(request) = Message::parse(&passing.request) else {
+            return Answer::refuse(500, "Registration Lost");
+        };
+        // It was judged before; the settings may have changed meanwhile.
+        let Ok(judged) = self.judge(&request, passing.flow) else {
+            return Answer::refuse(500, "Registration Refused Meanwhile");
+        };
+        let user = passing.user.as_str();
+        let before = self.bindings_of(user).len();
+        if judged.star {
+            self.remove(user, |binding| binding.token != 0);
+        }
+        for (wanted, &token) in judged.contacts.iter().zip(&passing.tokens) {
+            self.take_over(passing, &judged, wanted, token, response, now);
+        }
+        self.schedule(user);
+        let changed = judged.star || !judged.contacts.is_empty();
+        self.tell(user, before, changed, now, &mut answer.notes);
+        for contact in response.contacts().take(MAX_LISTED).flatten() {
+            let Some(uri) = contact.parse_uri() else {
+                continue;
+            };
+            let phone = uri.params.get(TOKEN).and_then(|token| self.by_token_text(token));
+            // Contacts that did not come through us stay hidden.
+            if let Some(phone) = phone {
+                let mut value = b"<".to_vec();
+                value.extend_from_slice(phone.uri());
+                value.push(b'>');
+                value.extend_from_slice(&kept_params(contact.params));
+                let left = phone.seconds_left(now);
+                value.extend_from_slice(format!(";expires={left}").as_bytes());
+                answer.headers.push((HeaderId::Contact, value));
+            }
+        }
+        answer
+    }
+
+    /// One contact, as the core's answer says.
+    fn take_over(
+        &mut self,
+        passing: &Passing,
+        judged: &Judged<'_>,
+        wanted: &Wanted<'_>,
+        token: u64,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let user = passing.user.as_str();
+        let granted = response.contacts().flatten().find_map(|contact| {
+            is_token(&contact, token).then(|| {
+                contact
+                    .expires()
+                    .or_else(|| response.expires().ok())
+                    .unwrap_or(wanted.expires)
+            })
+        });
+        let place = self.find(user, wanted);
+        match (granted.filter(|&seconds| seconds > 0), place) {
+            (Some(seconds), place) => {
+                if place.is_none() && self.contacts >= self.limit {
+                    return;
+                }
+                let until = now + Duration::from_secs(u64::from(seconds));
+                let (interface, flow) = (passing.interface, passing.flow);
+                let fresh = Binding::new(wanted, judged, interface, flow, now, until, token);
+                self.put(user, place, fresh);
+            }
+            (None, Some(place)) => self.remove_at(user, place),
+            (None, None) => {}
+        }
+    }
+}
+
+fn is_token(contact: &NameAddr<'_>, token: u64) -> bool {
+    let number = |text: &[u8]| {
+        std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| u64::from_str_radix(text, 16).ok())
+    };
+    contact
+        .parse_uri()
+        .and_then(|uri: Uri<'_>| uri.params.get(TOKEN).and_then(number))
+        == Some(token)
+}
+
+/// Our Contact in the place of the phone's: its parameters stay (GRUU is the core's matter), but `reg-id` goes, because
+/// the flow of RFC 5626 ends at us.
+fn our_contact(
+    user: &str,
+    wanted: &Wanted<'_>,
+    host: &str,
+    transport: Transport,
+    token: u64,
+) -> Vec<u8> {
+    let mut value = b"<sip:".to_vec();
+    escape_user(user, &mut value);
+    value.extend_from_slice(format!("@{host}").as_bytes());
+    if transport != Transport::Udp {
+        value.extend_from_slice(format!(";transport={}", transport.uri_name()).as_bytes());
+    }
+    value.push(b';');
+    value.extend_from_slice(TOKEN);
+    value.extend_from_slice(format!("={token:016x}>").as_bytes());
+    for param in wanted.address.params.iter() {
+        if param.name.eq_ignore_ascii_case(b"reg-id") {
+            continue;
+        }
+        value.push(b';');
+        value.extend_from_slice(param.name);
+        if let Some(text) = param.value {
+            value.push(b'=');
+            value.extend_from_slice(text);
+        }
+    }
+    value
+}
