@@ -4,6 +4,7 @@
 pub(crate) mod anchor;
 pub mod border;
 pub mod call;
+pub mod carrier;
 pub mod config;
 pub mod policy;
 pub mod registrar;

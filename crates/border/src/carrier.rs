@@ -1,0 +1,446 @@
+//! Our own registrations at carriers (RFC 3261 section 10.2), from behind NAT too. It says what to send and takes what
+//! came of it; it sends nothing itself. Challenges are answered by the endpoint with the trunk's credentials.
+
+use crate::config::{CarrierAccount, Config, InterfaceId, TrunkId};
+use crate::policy::escape_user;
+use core::time::Duration;
+use engine::timers::Agenda;
+use engine::{Deadline, Entropy, Note, Time, Transport};
+use std::net::{IpAddr, SocketAddr};
+use wire::sip::{HeaderId, Message};
+
+/// A REGISTER to be sent: to the trunk's target, with the trunk's credentials; answer by [`Carriers::result`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The trunk.
+    pub trunk: TrunkId,
+    /// Which of its targets to try.
+    pub target: usize,
+    /// Through this interface.
+    pub interface: InterfaceId,
+    /// Request-URI: the domain.
+    pub uri: Vec<u8>,
+    /// From and To, as `<sip:user@domain>`.
+    pub account: Vec<u8>,
+    /// Contact.
+    pub contact: Vec<u8>,
+    /// Expires, seconds; 0 takes the registration away.
+    pub expires: u32,
+    /// The same for the life of the process (RFC 3261 section 10.2).
+    pub call_id: String,
+    /// Counts up.
+    pub cseq: u32,
+    /// To be given back: answers to an older request are recognised.
+    pub number: u32,
+}
+
+/// What came of a REGISTER.
+#[derive(Clone, Copy, Debug)]
+pub enum CarrierResult<'m> {
+    /// A final response (after a challenge was answered, the last one).
+    Response(&'m Message<'m>),
+    /// No final response in time.
+    TimedOut,
+    /// It could not be sent: no address, no connection.
+    NotSent,
+}
+
+/// What the owner knows of our end: `host[:port]` as the interface advertises it, and the transport to the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OurEnd {
+    /// `host[:port]`.
+    pub host: String,
+    /// Transport.
+    pub transport: Transport,
+}
+
+#[derive(Debug)]
+struct Account {
+    name: String,
+    account: CarrierAccount,
+    trunk: TrunkId,
+    interface: InterfaceId,
+    targets: usize,
+    target: usize,
+    /// The interface says itself where it is reached: nothing is learned then.
+    fixed: bool,
+    call_id: String,
+    cseq: u32,
+    number: u32,
+    waiting: bool,
+    registered: bool,
+    /// When the registration ends at the carrier.
+    until: Time,
+    /// Seconds to ask for: what was configured, or what the carrier's 423 said.
+    expires: u32,
+    /// Failures in a row.
+    failures: u32,
+    /// Our address as the carrier sees it (`received` and `rport`), once it told.
+    seen: Option<SocketAddr>,
+    /// The last registration only corrected the Contact.
+    corrected: bool,
+    /// The Contact that was sent last.
+    contact: Vec<u8>,
+    removing: bool,
+}
+
+/// All accounts of ours.
+#[derive(Debug)]
+pub struct Carriers {
+    accounts: Vec<Account>,
+    agenda: Agenda<(usize, u32)>,
+    entropy: Entropy,
+    /// Agenda entries of an older plan are void.
+    plans: Vec<u32>,
+}
+
+/// First wait after a failure; doubled up to [`MOST_WAIT`] (RFC 5626 section 4.5).
+const FIRST_WAIT: Duration = Duration::from_secs(30);
+const MOST_WAIT: Duration = Duration::from_secs(1_800);
+/// After a refusal of the account itself (401, 403, 404): the carrier may have it put right, but not within seconds.
+const REFUSED_WAIT: Duration = Duration::from_secs(300);
+
+impl Carriers {
+    /// The accounts of `config`; they register at once, a little spread.
+    pub fn new(config: &Config, entropy: Entropy, now: Time) -> Carriers {
+        let mut carriers = Carriers {
+            accounts: Vec::new(),
+            agenda: Agenda::new(),
+            entropy,
+            plans: Vec::new(),
+        };
+        carriers.reload(config, now);
+        carriers
+    }
+
+    /// Takes over a new configuration. Accounts that are the same keep their registration; for the others the old
+    /// registration is left to run out.
+    pub fn reload(&mut self, config: &Config, now: Time) {
+        let mut before = std::mem::take(&mut self.accounts);
+        self.agenda = Agenda::new();
+        self.plans.clear();
+        for (index, trunk) in config.trunks.iter().enumerate() {
+            let Some(account) = &trunk.register else {
+                continue;
+            };
+            let id = TrunkId(u16::try_from(index).unwrap_or(u16::MAX));
+            let interface = config.interface(trunk.interface);
+            let fixed = interface.is_some_and(|interface| interface.advertise.is_some());
+            let same = |old: &Account| {
+                old.name == trunk.name && old.account == *account && old.targets == trunk.targets.len()
+            };
+            let kept = before.iter().position(same).map(|at| before.swap_remove(at));
+            let fresh = kept.is_none();
+            let mut entry = kept.unwrap_or_else(|| Account {
+                name: trunk.name.clone(),
+                account: account.clone(),
+                trunk: id,
+                interface: trunk.interface,
+                targets: trunk.targets.len(),
+                target: 0,
+                fixed,
+                call_id: format!("{:016x}{:016x}", self.entropy.u64(), self.entropy.u64()),
+                cseq: 0,
+                number: 0,
+                waiting: false,
+                registered: false,
+                until: Time::ZERO,
+                expires: u32::try_from(account.expires.as_secs()).unwrap_or(u32::MAX),
+                failures: 0,
+                seen: None,
+                corrected: false,
+                contact: Vec::new(),
+                removing: false,
+            });
+            entry.trunk = id;
+            entry.interface = trunk.interface;
+            entry.fixed = fixed;
+            // An answer that is on its way is recognised by its number and no longer counts.
+            entry.number = entry.number.wrapping_add(1);
+            entry.waiting = false;
+            let at = match fresh {
+                true => now + Duration::from_secs(1).mul_f64(self.entropy.unit()),
+                false => refresh_at(now, entry.until),
+            };
+            self.accounts.push(entry);
+            self.plans.push(0);
+            self.plan(self.accounts.len() - 1, at);
+        }
+    }
+
+    fn plan(&mut self, index: usize, at: Time) {
+        if let Some(plan) = self.plans.get_mut(index) {
+            *plan = plan.wrapping_add(1);
+            self.agenda.push(at, (index, *plan));
+        }
+    }
+
+    /// The next REGISTER that is due. `our_end` says how the interface of a trunk is reached; `None` where that is not
+    /// known yet (a socket that is not open): tried again in a second.
+    pub fn next_registration(
+        &mut self,
+        now: Time,
+        our_end: impl Fn(InterfaceId, TrunkId, usize) -> Option<OurEnd>,
+    ) -> Option<Registration> {
+        while let Some((_, (index, plan))) = self.agenda.pop_due(now) {
+            if self.plans.get(index) != Some(&plan) {
+                continue;
+            }
+            let account = self.accounts.get_mut(index)?;
+            if account.waiting {
+                continue;
+            }
+            match our_end(account.interface, account.trunk, account.target) {
+                Some(end) => return Some(account.register(&end)),
+                None => self.plan(index, now + Duration::from_secs(1)),
+            }
+        }
+        None
+    }
+
+    /// When [`Carriers::next_registration`] next has something.
+    pub fn next_deadline(&self) -> Option<Deadline> {
+        self.agenda.next_at().map(|at| Deadline::new(at, "carrier registration"))
+    }
+
+    /// Takes what came of a REGISTER; the event, where the account's state changed.
+    pub fn result(
+        &mut self,
+        trunk: TrunkId,
+        number: u32,
+        result: CarrierResult<'_>,
+        now: Time,
+    ) -> Option<Note> {
+        let index = self.accounts.iter().position(|account| account.trunk == trunk)?;
+        let jitter = 0.5 + 0.5 * self.entropy.unit();
+        let account = self.accounts.get_mut(index)?;
+        if account.number != number || !account.waiting {
+            return None;
+        }
+        account.waiting = false;
+        let (next, note) = account.take(result, jitter, now);
+        if let Some(at) = next {
+            self.plan(index, at);
+        }
+        note
+    }
+
+    /// REGISTERs that take all registrations away, for a stop in order.
+    pub fn remove_all(&mut self, now: Time) {
+        for index in 0..self.accounts.len() {
+            let Some(account) = self.accounts.get_mut(index) else {
+                continue;
+            };
+            if account.registered {
+                account.removing = true;
+                account.waiting = false;
+                self.plan(index, now);
+            }
+        }
+    }
+
+    /// Whether a trunk's account is registered at present; `None` where it has none.
+    pub fn registered(&self, trunk: TrunkId) -> Option<bool> {
+        self.accounts
+            .iter()
+            .find(|account| account.trunk == trunk)
+            .map(|account| account.registered)
+    }
+
+    /// The Contact that the carrier has of us: calls from it come to this user.
+    pub fn contact_user(&self, trunk: TrunkId) -> Option<&str> {
+        self.accounts
+            .iter()
+            .find(|account| account.trunk == trunk)
+            .map(|account| account.account.contact_user.as_str())
+    }
+}
+
+/// Half of what is left, but no later than five seconds before the end, and no sooner than a second from now.
+fn refresh_at(now: Time, until: Time) -> Time {
+    let left = until.since(now);
+    let latest = left.saturating_sub(Duration::from_secs(5));
+    now + (left / 2).min(latest).max(Duration::from_secs(1))
+}
+
+impl Account {
+    fn register(&mut self, end: &OurEnd) -> Registration {
+        self.cseq = self.cseq.wrapping_add(1) & 0x7fff_ffff;
+        self.number = self.number.wrapping_add(1);
+        self.waiting = true;
+        let mut address = b"<sip:".to_vec();
+        escape_user(&self.account.user, &mut address);
+        let domain = self.account.domain.to_string();
+        address.extend_from_slice(format!("@{}>", self.account.domain.uri_host()).as_bytes());
+        self.contact = self.contact_for(end);
+        Registration {
+            trunk: self.trunk,
+            target: self.target,
+            interface: self.interface,
+            uri: format!("sip:{domain}").into_bytes(),
+            account: address,
+            contact: self.contact.clone(),
+            expires: if self.removing { 0 } else { self.expires },
+            call_id: self.call_id.clone(),
+            cseq: self.cseq,
+            number: self.number,
+        }
+    }
+
+    fn contact_for(&self, end: &OurEnd) -> Vec<u8> {
+        let mut contact = b"<sip:".to_vec();
+        escape_user(&self.account.contact_user, &mut contact);
+        let host = match self.seen.filter(|_| !self.fixed) {
+            Some(seen) => seen.to_string(),
+            None => end.host.clone(),
+        };
+        contact.extend_from_slice(format!("@{host}").as_bytes());
+        if end.transport != Transport::Udp {
+            contact.extend_from_slice(format!(";transport={}", end.transport.uri_name()).as_bytes());
+        }
+        contact.push(b'>');
+        contact
+    }
+
+    /// When to send next, and what to tell.
+    fn take(
+        &mut self,
+        result: CarrierResult<'_>,
+        jitter: f64,
+        now: Time,
+    ) -> (Option<Time>, Option<Note>) {
+        let response = match result {
+            CarrierResult::Response(response) => response,
+            CarrierResult::TimedOut | CarrierResult::NotSent => {
+                return self.failed("no answer", FIRST_WAIT, jitter, now);
+            }
+        };
+        if self.removing {
+            self.registered = false;
+            return (None, Some(self.note("removed")));
+        }
+        match response.status() {
+            200..=299 => self.taken(response, now),
+            423 => match response.min_expires() {
+                Ok(seconds) if seconds > self.expires && seconds <= 86_400 => {
+                    self.expires = seconds;
+                    // A second, for carriers that raise it each time.
+                    (Some(now + Duration::from_secs(1)), None)
+                }
+                _ => self.failed("refused", REFUSED_WAIT, jitter, now),
+            },
+            status @ (500..=599 | 408) => {
+                let wait = response
+                    .retry_after()
+                    .map_or(FIRST_WAIT, |seconds| Duration::from_secs(u64::from(seconds)))
+                    .min(MOST_WAIT);
+                self.failed(&format!("answered {status}"), wait, jitter, now)
+            }
+            status => self.failed(&format!("refused with {status}"), REFUSED_WAIT, jitter, now),
+        }
+    }
+
+    fn taken(&mut self, response: &Message<'_>, now: Time) -> (Option<Time>, Option<Note>) {
+        let granted = self.granted(response);
+        self.failures = 0;
+        self.until = now + Duration::from_secs(u64::from(granted));
+        let note = (!self.registered).then(|| self.note("registered"));
+        self.registered = true;
+        let news = self.learn(response);
+        if news && !self.corrected {
+            // The Contact that the carrier now has leads nowhere: a true one at once. Only once in a row, for there are
+            // NATs that give another port each time.
+            self.corrected = true;
+            return (Some(now), note);
+        }
+        self.corrected = false;
+        (Some(refresh_at(now, self.until)), note)
+    }
+
+    /// Seconds that the carrier gave: of our Contact, else of the Expires header, else what we asked for.
+    fn granted(&self, response: &Message<'_>) -> u32 {
+        let ours = self.contact.get(1..self.contact.len().saturating_sub(1));
+        let ours = ours.and_then(wire::sip::Uri::parse);
+        response
+            .contacts()
+            .flatten()
+            .find(|contact| {
+                contact
+                    .parse_uri()
+                    .zip(ours)
+                    .is_some_and(|(theirs, ours)| theirs.user == ours.user && theirs.host == ours.host)
+            })
+            .and_then(|contact| contact.expires())
+            .or_else(|| response.expires().ok())
+            .unwrap_or(self.expires)
+            .clamp(10, 86_400)
+    }
+
+    /// Learns our own address from `received` and `rport` of our Via (RFC 3581 section 4); whether it is news.
+    fn learn(&mut self, response: &Message<'_>) -> bool {
+        if self.fixed || !response.has(HeaderId::Via) {
+            return false;
+        }
+        let Ok(via) = response.via() else {
+            return false;
+        };
+        let Some(Some(port)) = via.rport() else {
+            return false;
+        };
+        let ip: Option<IpAddr> = via.received().or_else(|| via.host.ip());
+        let Some(seen) = ip.map(|ip| SocketAddr::new(ip, port)) else {
+            return false;
+        };
+        // On a stream the port is that of one connection: calls come back on it, but nobody can call it anew.
+        if via.transport != b"UDP" {
+            return false;
+        }
+        let said = wire::sip::HostPort {
+            host: via.host,
+            port: via.port,
+        }
+        .socket_addr(5060);
+        let known = self.seen.or(said);
+        let news = known != Some(seen);
+        self.seen = (Some(seen) != said).then_some(seen);
+        news
+    }
+
+    fn failed(
+        &mut self,
+        why: &str,
+        base: Duration,
+        jitter: f64,
+        now: Time,
+    ) -> (Option<Time>, Option<Note>) {
+        self.failures = self.failures.saturating_add(1);
+        if self.removing {
+            self.registered = false;
+            return (None, Some(self.note("expired")));
+        }
+        // The next target, where there are several; after each has had its turn the wait grows.
+        self.target = (self.target + 1) % self.targets.max(1);
+        let rounds = (self.failures - 1) / u32::try_from(self.targets.max(1)).unwrap_or(1);
+        let wait = match self.target {
+            0 => base.saturating_mul(1 << rounds.min(6)).min(MOST_WAIT.max(base)),
+            _ => Duration::from_secs(1),
+        };
+        let lost = self.registered && self.until <= now + wait;
+        if lost {
+            self.registered = false;
+        }
+        let note = match (lost, self.failures) {
+            (true, _) => Some(self.note("expired")),
+            (false, 1) => Some(self.note(why)),
+            _ => None,
+        };
+        (Some(now + wait.mul_f64(jitter)), note)
+    }
+
+    fn note(&self, state: &str) -> Note {
+        Note::CarrierRegistration {
+            trunk: self.name.clone(),
+            state: state.to_owned(),
+        }
+    }
+}
