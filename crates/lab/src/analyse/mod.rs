@@ -33,8 +33,6 @@ pub use types::TypeSource;
 
 use engine::{Entropy, HashKey};
 use network::Datagram;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use wire::ethernet::LinkType;
 use wire::ip::Reassembler;
 
@@ -92,7 +90,9 @@ impl Analyser {
     /// Nothing seen yet.
     pub fn new(limits: AnalyseLimits) -> Analyser {
         // The key only keeps hostile captures from choosing collisions; no order in the result depends on it.
-        let key = HashKey::new(&mut Entropy::from_number(RandomState::new().hash_one(0)));
+        let mut entropy =
+            net::entropy().unwrap_or_else(|_| Entropy::from_number(u64::from(std::process::id())));
+        let key = HashKey::new(&mut entropy);
         Analyser {
             fragments: Reassembler::default(),
             learned: sdp::Learned::new(limits.endpoints, key),
