@@ -129,19 +129,30 @@ pub(super) fn parse_port(digits: &[u8]) -> Option<u16> {
 
 /// Four numbers; leading zeros are refused, because systems read them as octal or as decimal.
 fn parse_v4(text: &[u8]) -> Option<Ipv4Addr> {
-    if text.len() > 15 {
-        return None;
-    }
     let mut octets = [0u8; 4];
-    let mut parts = text.split(|byte| *byte == b'.');
-    for octet in &mut octets {
-        let part = parts.next()?;
-        if part.len() > 3 || (part.len() > 1 && part.first() == Some(&b'0')) {
-            return None;
+    let mut index = 0;
+    let mut value = 0u16;
+    let mut digits = 0;
+    for byte in text {
+        match byte {
+            b'0'..=b'9' => {
+                if digits == 3 || (digits == 1 && value == 0) {
+                    return None;
+                }
+                value = value * 10 + u16::from(byte - b'0');
+                digits += 1;
+            }
+            b'.' => {
+                *octets.get_mut(index)? = u8::try_from(value).ok().filter(|_| digits > 0)?;
+                index += 1;
+                value = 0;
+                digits = 0;
+            }
+            _ => return None,
         }
-        *octet = u8::try_from(number(part)?).ok()?;
     }
-    parts.next().is_none().then_some(Ipv4Addr::from(octets))
+    octets[3] = u8::try_from(value).ok().filter(|_| digits > 0)?;
+    (index == 3).then_some(Ipv4Addr::from(octets))
 }
 
 /// An IPv6 address without its brackets; a zone is not taken, it means nothing on another host.

@@ -111,13 +111,28 @@ headers! {
 /// How many identifiers there are, [`HeaderId::Other`] included.
 pub const HEADER_IDS: usize = DECLARED.len() + 1;
 
-/// Slot of a name: length and three letters, in lower case. Cheap, and spread enough for the declared names.
-const fn slot(name: &[u8]) -> usize {
-    let length = name.len();
-    let first = (name[0] | 0x20) as usize;
-    let middle = (name[length / 2] | 0x20) as usize;
-    let last = (name[length - 1] | 0x20) as usize;
-    (length * 37 + first * 61 + middle * 17 + last * 7) % SLOTS
+/// Letters of the longest name that is looked up.
+const LONGEST: usize = 24;
+
+/// A name with 0x20 set in each of its letters, padded with 0x20: so letters compare without regard to case, eight at a
+/// time. (Of the letters of tokens only the right ones become those of our names.)
+type Folded = [u64; LONGEST / 8];
+
+const fn fold(name: &[u8]) -> Folded {
+    let mut folded = [0x2020_2020_2020_2020; LONGEST / 8];
+    let mut i = 0;
+    while i < name.len() {
+        folded[i / 8] |= (name[i] as u64) << (8 * (i % 8));
+        i += 1;
+    }
+    folded
+}
+
+/// Slot of a folded name: cheap, and spread enough for the declared names.
+const fn slot(folded: &Folded, length: usize) -> usize {
+    let mixed = (folded[0] ^ folded[1].rotate_left(23) ^ folded[2].rotate_left(41))
+        .wrapping_add(length as u64);
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55) as usize % SLOTS
 }
 
 /// Slots hold the index of a declared long name plus one; clashes go to the next slot.
@@ -125,7 +140,9 @@ const TABLE: [u8; SLOTS] = {
     let mut table = [0u8; SLOTS];
     let mut i = 0;
     while i < DECLARED.len() {
-        let mut at = slot(DECLARED[i].1.as_bytes());
+        let name = DECLARED[i].1.as_bytes();
+        assert!(name.len() <= LONGEST);
+        let mut at = slot(&fold(name), name.len());
         while table[at] != 0 {
             at = (at + 1) % SLOTS;
         }
@@ -133,6 +150,18 @@ const TABLE: [u8; SLOTS] = {
         i += 1;
     }
     table
+};
+
+/// The declared names, folded, with their lengths.
+const FOLDED: [(Folded, usize, HeaderId); DECLARED.len()] = {
+    let mut folded = [([0; LONGEST / 8], 0, HeaderId::Other); DECLARED.len()];
+    let mut i = 0;
+    while i < DECLARED.len() {
+        let name = DECLARED[i].1.as_bytes();
+        folded[i] = (fold(name), name.len(), DECLARED[i].0);
+        i += 1;
+    }
+    folded
 };
 
 /// Identifier by compact form's letter.
@@ -153,16 +182,34 @@ const COMPACT: [HeaderId; 256] = {
 impl HeaderId {
     /// The identifier of a long or compact name in any case; [`HeaderId::Other`] where it is not declared.
     pub fn from_name(name: &[u8]) -> HeaderId {
+        match name.contains(&b'\r') {
+            // Folding would take it for a hyphen.
+            true => HeaderId::Other,
+            false => Self::from_token(name),
+        }
+    }
+
+    /// The same for what is known to be a token.
+    #[inline]
+    pub(super) fn from_token(name: &[u8]) -> HeaderId {
         match name {
             [] => HeaderId::Other,
             [letter] => COMPACT[usize::from(*letter)],
+            _ if name.len() > LONGEST => HeaderId::Other,
             _ => {
-                let mut at = slot(name);
-                while let Some((id, long, ..)) =
-                    usize::from(TABLE[at]).checked_sub(1).map(|i| DECLARED[i])
-                {
-                    if name.eq_ignore_ascii_case(long.as_bytes()) {
-                        return id;
+                let mut padded = [0x20u8; LONGEST];
+                for (to, from) in padded.iter_mut().zip(name) {
+                    *to = from | 0x20;
+                }
+                let mut folded = [0u64; LONGEST / 8];
+                for (to, from) in folded.iter_mut().zip(padded.as_chunks::<8>().0) {
+                    *to = u64::from_le_bytes(*from);
+                }
+                let mut at = slot(&folded, name.len());
+                while let Some(index) = usize::from(TABLE[at]).checked_sub(1) {
+                    let (declared, length, id) = &FOLDED[index];
+                    if *declared == folded && *length == name.len() {
+                        return *id;
                     }
                     at = (at + 1) % SLOTS;
                 }

@@ -1,31 +1,42 @@
 //! Splitting header values: at commas and semicolons, not those inside quotes or angle brackets.
 
 use super::message::is_lws;
+use memchr::{memchr, memchr2, memchr3};
 
 /// Where `separator` next stands in `value` at or behind `from`, outside quoted strings and `<>`. Linear.
 pub(super) fn find_outside(value: &[u8], from: usize, separator: u8) -> Option<usize> {
-    let mut quoted = false;
-    let mut bracketed = false;
-    let mut escaped = false;
-    for (at, byte) in value.iter().enumerate().skip(from) {
-        if quoted {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => quoted = false,
-                _ => {}
-            }
-            continue;
+    // Most values have neither quotes nor brackets in front of their separator.
+    let at = from + memchr3(separator, b'"', b'<', value.get(from..)?)?;
+    match value.get(at) == Some(&separator) {
+        true => Some(at),
+        false => find_behind(value, at, separator),
+    }
+}
+
+/// The same from a quote or a bracket on.
+fn find_behind(value: &[u8], from: usize, separator: u8) -> Option<usize> {
+    let mut at = from;
+    loop {
+        match *value.get(at)? {
+            b'"' => at += 2 + closing_quote(value.get(at + 1..)?)?,
+            // Inside brackets nothing counts but their end.
+            b'<' => at += 2 + memchr(b'>', value.get(at + 1..)?)?,
+            _ => return Some(at),
         }
-        match byte {
-            b'"' if !bracketed => quoted = true,
-            b'<' => bracketed = true,
-            b'>' => bracketed = false,
-            _ if *byte == separator && !bracketed => return Some(at),
-            _ => {}
+        at += memchr3(separator, b'"', b'<', value.get(at..)?)?;
+    }
+}
+
+/// Where the string that begins behind an opening quote is closed.
+pub(super) fn closing_quote(inner: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += memchr2(b'"', b'\\', inner.get(at..)?)?;
+        match inner.get(at) {
+            Some(b'"') => return Some(at),
+            _ => at += 2,
         }
     }
-    None
 }
 
 /// Strips white space and folds from both ends.

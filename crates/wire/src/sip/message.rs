@@ -10,6 +10,9 @@ use std::fmt;
 /// Header fields beyond this make a message [`Unparsable::TooManyHeaders`].
 pub const MAX_HEADERS: usize = 250;
 
+/// Identifiers have a bit each in [`Message::repeated`].
+const _: () = assert!(HEADER_IDS <= 128);
+
 /// Messages longer than this are [`Unparsable::TooLong`]: spans are 32 bits wide, and nothing sane is near it.
 pub const MAX_MESSAGE: usize = 16 << 20;
 
@@ -89,6 +92,8 @@ pub(super) struct Oddities {
     pub bad_length: bool,
     /// Content-Length goes beyond the bytes.
     pub truncated: bool,
+    /// Line ends in front of the body.
+    pub lines: u32,
 }
 
 /// One header field.
@@ -126,6 +131,8 @@ pub struct Message<'a> {
     fields: SmallVec<[Field; 24]>,
     /// Index of the first field of each identifier plus one; zero where it is absent.
     first: [u8; HEADER_IDS],
+    /// Identifiers that occur more than once, one bit each.
+    repeated: u128,
     headers_start: u32,
     headers_end: u32,
     body_start: u32,
@@ -173,6 +180,7 @@ impl<'a> Message<'a> {
             start,
             fields: SmallVec::new(),
             first: [0; HEADER_IDS],
+            repeated: 0,
             headers_start,
             headers_end: headers_start,
             body_start: headers_start,
@@ -236,7 +244,7 @@ impl<'a> Message<'a> {
             value_end -= 1;
         }
         let id = if named {
-            HeaderId::from_name(rest.get(..name_len).unwrap_or_default())
+            HeaderId::from_token(rest.get(..name_len).unwrap_or_default())
         } else {
             self.odd.bad_line = true;
             HeaderId::Other
@@ -253,8 +261,9 @@ impl<'a> Message<'a> {
             id,
         });
         let first = &mut self.first[id as usize];
-        if *first == 0 {
-            *first = self.fields.len() as u8;
+        match *first {
+            0 => *first = self.fields.len() as u8,
+            _ => self.repeated |= 1 << id as u8,
         }
         Ok(start + end)
     }
@@ -271,6 +280,7 @@ impl<'a> Message<'a> {
                 return (rest.len(), rest.len());
             };
             let line_end = at + found;
+            self.odd.lines += 1;
             if line_end == 0 || rest.get(line_end - 1) != Some(&b'\r') {
                 self.odd.bare_lf = true;
             }
@@ -381,6 +391,11 @@ impl<'a> Message<'a> {
         self.first_index(id)
             .and_then(|index| self.fields.get(index))
             .map(|field| self.value(field))
+    }
+
+    /// Whether there are several fields with this identifier.
+    pub fn is_repeated(&self, id: HeaderId) -> bool {
+        self.repeated >> id as u8 & 1 == 1
     }
 
     /// Whether there is a field with this identifier.

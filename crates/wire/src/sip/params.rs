@@ -1,6 +1,7 @@
 //! Parameters: `;name=value` of URIs and headers, `name=value,` of authentication.
 
-use super::list::{find_outside, trim};
+use super::list::{closing_quote, find_outside, trim};
+use super::message::is_lws;
 use std::borrow::Cow;
 
 /// One parameter.
@@ -64,16 +65,41 @@ impl<'a> Params<'a> {
 
     /// Whether every piece is a parameter: no empty ones, no name missing, quotes closed.
     pub(super) fn well_formed(&self) -> bool {
-        let pieces = Split {
+        self.bytes.is_empty()
+            || self
+                .plainly_well_formed()
+                .unwrap_or_else(|| self.slowly_well_formed())
+    }
+
+    /// The answer in one pass; `None` where quotes or brackets ask for more care.
+    fn plainly_well_formed(&self) -> Option<bool> {
+        let (mut name, mut gap, mut valued) = (false, false, false);
+        for byte in self.bytes {
+            match byte {
+                b'"' | b'<' => return None,
+                b';' if !name => return Some(false),
+                b';' => (name, gap, valued) = (false, false, false),
+                _ if valued => {}
+                b'=' => valued = true,
+                b' ' | b'\t' | b'\r' | b'\n' => gap |= name,
+                _ if gap => return Some(false),
+                _ => name = true,
+            }
+        }
+        Some(name)
+    }
+
+    fn slowly_well_formed(&self) -> bool {
+        let mut pieces = Split {
             rest: Some(self.bytes),
             separator: b';',
         };
-        self.bytes.is_empty()
-            || pieces.map(param).all(|param| {
-                !param.name.is_empty()
-                    && !param.name.iter().any(|byte| byte.is_ascii_whitespace())
-                    && param.value.is_none_or(quotes_closed)
-            })
+        pieces.all(|piece| {
+            let param = param(piece);
+            !param.name.is_empty()
+                && !param.name.iter().any(|byte| is_lws(*byte))
+                && param.value.is_none_or(quotes_closed)
+        })
     }
 }
 
@@ -83,22 +109,6 @@ fn quotes_closed(value: &[u8]) -> bool {
         [b'"', inner @ ..] => closing_quote(inner) == inner.len().checked_sub(1),
         _ => memchr::memchr(b'"', value).is_none(),
     }
-}
-
-/// Where the string that begins behind an opening quote is closed.
-pub(super) fn closing_quote(inner: &[u8]) -> Option<usize> {
-    let mut escaped = false;
-    inner.iter().position(|byte| match byte {
-        _ if escaped => {
-            escaped = false;
-            false
-        }
-        b'\\' => {
-            escaped = true;
-            false
-        }
-        byte => *byte == b'"',
-    })
 }
 
 /// Splits at a separator outside quotes and `<>`.
@@ -191,4 +201,21 @@ pub fn unquote(value: &[u8]) -> Cow<'_, [u8]> {
         }
     }
     Cow::Owned(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The quick judgement is the careful one.
+        #[test]
+        fn both_judgements_agree(text in "[a;= \"<>]{0,12}") {
+            let params = Params::new(text.as_bytes());
+            if let Some(quick) = params.plainly_well_formed() {
+                prop_assert_eq!(quick, params.slowly_well_formed());
+            }
+        }
+    }
 }

@@ -2,9 +2,9 @@
 
 use super::host::{Host, HostPort, parse_ip, parse_port};
 use super::ids::{HeaderId, Method};
-use super::list::{Values, find_outside, trim};
+use super::list::{Values, closing_quote, find_outside, trim};
 use super::message::{Message, is_lws, is_token, number};
-use super::params::{AuthParams, Params, closing_quote};
+use super::params::{AuthParams, Params};
 use super::uri::Uri;
 use memchr::memchr;
 use std::fmt;

@@ -53,22 +53,92 @@ pub struct Uri<'a> {
     pub headers: &'a [u8],
 }
 
+/// What a letter means to the one pass over a URI.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Letter {
+    Plain,
+    /// White space, control letters, angle brackets, quotes: never in a URI.
+    Bad,
+    Colon,
+    At,
+    Semicolon,
+    Question,
+    Percent,
+}
+
+const LETTERS: [Letter; 256] = {
+    let mut table = [Letter::Plain; 256];
+    let mut i = 0;
+    while i <= b' ' as usize {
+        table[i] = Letter::Bad;
+        i += 1;
+    }
+    table[b'<' as usize] = Letter::Bad;
+    table[b'>' as usize] = Letter::Bad;
+    table[b'"' as usize] = Letter::Bad;
+    table[0x7f] = Letter::Bad;
+    table[b':' as usize] = Letter::Colon;
+    table[b'@' as usize] = Letter::At;
+    table[b';' as usize] = Letter::Semicolon;
+    table[b'?' as usize] = Letter::Question;
+    table[b'%' as usize] = Letter::Percent;
+    table
+};
+
+/// Where the parts of a URI may divide; found in one pass.
+struct Marks {
+    /// The first colon: it ends the scheme.
+    scheme: usize,
+    /// The first colon behind the scheme's and in front of `@`: it ends the user.
+    password: Option<usize>,
+    /// The first `@`.
+    at: Option<usize>,
+    /// The first `;` or `?` behind `@`, or behind the scheme where there is no `@`.
+    tail: usize,
+    /// Whether there is any percent escape.
+    escapes: bool,
+}
+
+impl Marks {
+    fn find(raw: &[u8]) -> Option<Marks> {
+        let mut scheme = None;
+        let mut colon = None;
+        let mut at = None;
+        let mut tail = None;
+        let mut escapes = false;
+        for (index, byte) in raw.iter().enumerate() {
+            match LETTERS[usize::from(*byte)] {
+                Letter::Plain => {}
+                Letter::Bad => return None,
+                Letter::Colon if scheme.is_none() => scheme = Some(index),
+                Letter::Colon => colon = colon.or(Some(index)),
+                // What looked like the tail was the user's.
+                Letter::At if at.is_none() => (at, tail) = (Some(index), None),
+                Letter::At => {}
+                Letter::Semicolon | Letter::Question => tail = tail.or(Some(index)),
+                Letter::Percent => escapes = true,
+            }
+        }
+        Some(Marks {
+            scheme: scheme?,
+            password: colon.filter(|colon| at.is_some_and(|at| *colon < at)),
+            at,
+            tail: tail.unwrap_or(raw.len()),
+            escapes,
+        })
+    }
+}
+
 impl<'a> Uri<'a> {
     /// Parses a URI. `None` where it is none: white space, control letters or angle brackets in it, a broken escape in a
     /// SIP URI, no scheme, a host that is neither name nor address (an IPv6 address needs its brackets).
     pub fn parse(raw: &'a [u8]) -> Option<Uri<'a>> {
-        if raw
-            .iter()
-            .any(|byte| *byte <= b' ' || matches!(byte, b'<' | b'>' | b'"' | 0x7f))
-        {
-            return None;
-        }
-        let colon = memchr(b':', raw)?;
-        let name = raw.get(..colon)?;
-        let rest = raw.get(colon + 1..)?;
+        let marks = Marks::find(raw)?;
+        let name = raw.get(..marks.scheme)?;
+        let rest = raw.get(marks.scheme + 1..)?;
         let scheme = Scheme::from_bytes(name);
         match scheme {
-            Scheme::Sip | Scheme::Sips => Self::parse_sip(raw, scheme, rest),
+            Scheme::Sip | Scheme::Sips => Self::parse_sip(raw, scheme, &marks),
             Scheme::Tel => Self::parse_tel(raw, rest),
             _ => is_scheme(name).then_some(Uri {
                 raw,
@@ -83,25 +153,18 @@ impl<'a> Uri<'a> {
         }
     }
 
-    fn parse_sip(raw: &'a [u8], scheme: Scheme<'a>, rest: &'a [u8]) -> Option<Uri<'a>> {
-        let (userinfo, rest) = match memchr(b'@', rest) {
-            Some(at) => (rest.get(..at), rest.get(at + 1..)?),
-            None => (None, rest),
+    fn parse_sip(raw: &'a [u8], scheme: Scheme<'a>, marks: &Marks) -> Option<Uri<'a>> {
+        let start = marks.scheme + 1;
+        let (user, password) = match (marks.at, marks.password) {
+            (Some(at), Some(colon)) => (raw.get(start..colon), raw.get(colon + 1..at)),
+            (at, _) => (at.and_then(|at| raw.get(start..at)), None),
         };
-        let (user, password) = match userinfo.map(|userinfo| (userinfo, memchr(b':', userinfo))) {
-            Some((userinfo, Some(colon))) => (userinfo.get(..colon), userinfo.get(colon + 1..)),
-            Some((userinfo, None)) => (Some(userinfo), None),
-            None => (None, None),
-        };
-        if user.is_some_and(|user| user.is_empty() || !escapes_whole(user)) {
+        if user.is_some_and(|user| user.is_empty() || (marks.escapes && !escapes_whole(user))) {
             return None;
         }
-        let host_end = rest
-            .iter()
-            .position(|byte| matches!(byte, b';' | b'?'))
-            .unwrap_or(rest.len());
-        let target = HostPort::parse(rest.get(..host_end)?)?;
-        let (params, headers) = tail(rest.get(host_end..)?);
+        let host_start = marks.at.map_or(start, |at| at + 1);
+        let target = HostPort::parse(raw.get(host_start..marks.tail)?)?;
+        let (params, headers) = tail(raw.get(marks.tail..)?);
         Some(Uri {
             raw,
             scheme,

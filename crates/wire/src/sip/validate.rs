@@ -73,7 +73,8 @@ impl Message<'_> {
         self.validate_core(None)?;
         // A response that names a broadcast or multicast sender further down was forged or is misrouted (RFC 4475
         // section 3.3.10): it must not go on.
-        for via in self.vias() {
+        let below = self.vias().skip(1);
+        for via in below {
             let via = via.map_err(|_| bad("Malformed Via"))?;
             if let Host::V4(address) = via.host
                 && (address == Ipv4Addr::BROADCAST
@@ -99,12 +100,14 @@ impl Message<'_> {
         }
     }
 
-    /// A CR that no LF follows would end a line for some readers and not for others.
+    /// A CR that no LF follows would end a line for some readers and not for others. Every line ends in CRLF where this
+    /// is asked, so there are as many CR as lines.
     fn has_bare_cr(&self) -> bool {
         let bytes = self.bytes();
         let head = bytes.len() - self.body().len();
-        memchr::memchr_iter(b'\r', bytes.get(..head).unwrap_or_default())
-            .any(|at| bytes.get(at + 1) != Some(&b'\n'))
+        let returns = memchr::memchr_iter(b'\r', bytes.get(..head).unwrap_or_default()).count();
+        // The start line and the blank line are not counted while indexing.
+        returns != self.odd.lines as usize + 2
     }
 
     fn validate_request_uri(&self, uri: &[u8]) -> Result<(), Rejection> {
@@ -153,10 +156,10 @@ impl Message<'_> {
         none: &'static str,
         many: &'static str,
     ) -> Result<(), Rejection> {
-        match self.all(id).take(2).count() {
-            0 => Err(bad(none)),
-            1 => Ok(()),
-            _ => Err(bad(many)),
+        match (self.has(id), self.is_repeated(id)) {
+            (false, _) => Err(bad(none)),
+            (true, false) => Ok(()),
+            (true, true) => Err(bad(many)),
         }
     }
 
@@ -165,7 +168,7 @@ impl Message<'_> {
         if self.has(HeaderId::MaxForwards) && self.max_forwards().is_err() {
             return Err(bad("Malformed Max-Forwards"));
         }
-        if self.all(HeaderId::MaxForwards).take(2).count() > 1 {
+        if self.is_repeated(HeaderId::MaxForwards) {
             return Err(bad("Several Max-Forwards"));
         }
         if self.has(HeaderId::Contact)
