@@ -2,6 +2,7 @@
 
 use super::list::{closing_quote, find_outside, trim};
 use super::message::is_lws;
+use memchr::{memchr_iter, memchr3};
 use std::borrow::Cow;
 
 /// One parameter.
@@ -71,22 +72,15 @@ impl<'a> Params<'a> {
                 .unwrap_or_else(|| self.slowly_well_formed())
     }
 
-    /// The answer in one pass; `None` where quotes or brackets ask for more care.
+    /// The quick answer; `None` where quotes, brackets or white space ask for more care.
     fn plainly_well_formed(&self) -> Option<bool> {
-        let (mut name, mut gap, mut valued) = (false, false, false);
-        for byte in self.bytes {
-            match byte {
-                b'"' | b'<' => return None,
-                b';' if !name => return Some(false),
-                b';' => (name, gap, valued) = (false, false, false),
-                _ if valued => {}
-                b'=' => valued = true,
-                b' ' | b'\t' | b'\r' | b'\n' => gap |= name,
-                _ if gap => return Some(false),
-                _ => name = true,
-            }
+        let careful = memchr3(b'"', b'<', b' ', self.bytes)
+            .or_else(|| memchr3(b'\t', b'\r', b'\n', self.bytes));
+        if careful.is_some() {
+            return None;
         }
-        Some(name)
+        let names = |from: usize| !matches!(self.bytes.get(from), None | Some(b';' | b'='));
+        Some(names(0) && memchr_iter(b';', self.bytes).all(|semicolon| names(semicolon + 1)))
     }
 
     fn slowly_well_formed(&self) -> bool {
