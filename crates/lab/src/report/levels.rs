@@ -1,0 +1,143 @@
+//! Trials of one level taken together: means over the repetitions.
+
+use crate::error::Verdict;
+use crate::figures::CLASS_NAMES;
+use crate::raw::TrialRecord;
+
+/// One level.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LevelSummary {
+    /// Value of the sweep.
+    pub level: Option<f64>,
+    /// Repetitions.
+    pub repetitions: usize,
+    /// Calls due, mean.
+    pub attempted: f64,
+    /// Calls established.
+    pub established: f64,
+    /// Calls completed.
+    pub completed: f64,
+    /// Calls failed.
+    pub failed: f64,
+    /// Most calls at a time.
+    pub peak: f64,
+    /// Registrations due.
+    pub registrations: f64,
+    /// Registrations accepted.
+    pub registered: f64,
+    /// Registrations failed.
+    pub registrations_failed: f64,
+    /// Started, and never answered with 2xx.
+    pub dropped: f64,
+    /// Per class of response time.
+    pub classes: [f64; CLASS_NAMES.len()],
+    /// Median response time, ms.
+    pub p50: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// CPU time of the subject, microseconds each.
+    pub cpu_us: Option<f64>,
+    /// Streams received.
+    pub streams: f64,
+    /// Packets received.
+    pub packets: f64,
+    /// Lost, percent.
+    pub lost_percent: Option<f64>,
+    /// Jitter, ms.
+    pub jitter_mean: Option<f64>,
+    /// 99th percentile.
+    pub jitter_p99: Option<f64>,
+    /// Largest over the repetitions.
+    pub jitter_max: Option<f64>,
+    /// One-way delay of the worst stream, ms.
+    pub one_way: Option<f64>,
+    /// Round trip of the worst stream, ms.
+    pub round_trip: Option<f64>,
+    /// MOS.
+    pub mos: Option<f64>,
+    /// Smallest correlation.
+    pub correlation: Option<f64>,
+    /// Level farthest from zero, dB.
+    pub level_db: Option<f64>,
+    /// All of them within the thresholds.
+    pub passed: bool,
+}
+
+/// Takes the trials of each level together, in the order of the levels.
+pub fn summarise(trials: &[TrialRecord]) -> Vec<LevelSummary> {
+    let mut levels: Vec<Option<f64>> = Vec::new();
+    for trial in trials {
+        if !levels.contains(&trial.level) {
+            levels.push(trial.level);
+        }
+    }
+    levels
+        .into_iter()
+        .map(|level| {
+            let of: Vec<&TrialRecord> =
+                trials.iter().filter(|trial| trial.level == level).collect();
+            one(level, &of)
+        })
+        .collect()
+}
+
+fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
+    let mean = |value: &dyn Fn(&TrialRecord) -> f64| {
+        trials.iter().map(|trial| value(trial)).sum::<f64>() / trials.len().max(1) as f64
+    };
+    let known = |value: &dyn Fn(&TrialRecord) -> Option<f64>| -> Vec<f64> {
+        trials.iter().filter_map(|trial| value(trial)).collect()
+    };
+    let mean_of = |value: &dyn Fn(&TrialRecord) -> Option<f64>| {
+        let values = known(value);
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    let largest =
+        |value: &dyn Fn(&TrialRecord) -> Option<f64>| known(value).into_iter().reduce(f64::max);
+    let mut classes = [0.0; CLASS_NAMES.len()];
+    for (class, count) in classes.iter_mut().enumerate() {
+        *count = mean(&|t| t.details.response_classes[class] as f64);
+    }
+    LevelSummary {
+        level,
+        repetitions: trials.len(),
+        attempted: mean(&|t| t.figures.calls.attempted as f64),
+        established: mean(&|t| t.figures.calls.established as f64),
+        completed: mean(&|t| t.figures.calls.completed as f64),
+        failed: mean(&|t| t.figures.calls.failed as f64),
+        peak: mean(&|t| t.details.peak_calls as f64),
+        registrations: mean(&|t| t.details.registrations.attempted as f64),
+        registered: mean(&|t| t.details.registrations.established as f64),
+        registrations_failed: mean(&|t| t.details.registrations.failed as f64),
+        dropped: mean(&|t| dropped(t)),
+        classes,
+        p50: mean_of(&|t| t.figures.response_ms.p50),
+        p99: mean_of(&|t| t.figures.response_ms.p99),
+        cpu_us: mean_of(&|t| t.figures.cpu_us_per_call),
+        streams: mean(&|t| t.details.streams as f64),
+        packets: mean(&|t| t.details.packets as f64),
+        lost_percent: mean_of(&|t| t.figures.lost_percent),
+        jitter_mean: mean_of(&|t| t.figures.jitter_ms.mean),
+        jitter_p99: mean_of(&|t| t.figures.jitter_ms.p99),
+        jitter_max: largest(&|t| t.figures.jitter_ms.max),
+        one_way: largest(&|t| t.details.one_way_ms),
+        round_trip: largest(&|t| t.details.round_trip_ms),
+        mos: mean_of(&|t| t.figures.mos),
+        correlation: known(&|t| t.figures.audio.correlation)
+            .into_iter()
+            .reduce(f64::min),
+        level_db: known(&|t| t.figures.audio.level_db)
+            .into_iter()
+            .reduce(|a, b| if b.abs() > a.abs() { b } else { a }),
+        passed: trials.iter().all(|t| t.verdict == Verdict::Passed),
+    }
+}
+
+fn dropped(trial: &TrialRecord) -> f64 {
+    let counts = match trial.figures.calls.attempted {
+        0 => trial.details.registrations,
+        _ => trial.figures.calls,
+    };
+    let started = counts.attempted.saturating_sub(trial.details.not_started);
+    started.saturating_sub(counts.established) as f64
+}
