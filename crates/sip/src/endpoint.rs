@@ -1,211 +1,489 @@
-//! The endpoint.
+//! The endpoint: its state, its inputs and outputs.
 
 use crate::api::*;
 use crate::config::EndpointConfig;
-use core::time::Duration;
-use engine::{Deadline, Drops, Entropy, Input, Output, Time};
-use wire::sip::Method;
+use crate::leg::Leg;
+use crate::outbox::Item;
+use crate::timer::Timer;
+use crate::transaction::{Client, ClientActive, PrintKey, Server, ServerActive};
+use crate::transport::Net;
+use engine::timers::Wheel;
+use engine::{
+    BoundedMap, CloseWhy, ConnectionId, Deadline, DropReason, Drops, Entropy, HashKey, Input,
+    Output, SocketId, Time, Transport,
+};
+use slab::Slab;
+use std::net::SocketAddr;
+use wire::sip::{Frame, Message, StreamFramer};
 
 /// A SIP element without IO. See the crate's page.
 #[derive(Debug)]
 pub struct Endpoint {
-    drops: Drops,
+    pub(crate) config: EndpointConfig,
+    /// Values of Supported in requests and responses.
+    pub(crate) supported: Vec<u8>,
+    pub(crate) entropy: Entropy,
+    pub(crate) net: Net,
+    pub(crate) wheel: Wheel<Timer>,
+    pub(crate) clients: Slab<Client>,
+    pub(crate) servers: Slab<Server>,
+    /// Server transactions by print.
+    pub(crate) index: BoundedMap<u128, u32>,
+    /// INVITEs by print without branch, for merged requests.
+    pub(crate) merged: BoundedMap<u128, u32>,
+    pub(crate) legs: Slab<Leg>,
+    pub(crate) prints: PrintKey,
+    pub(crate) drops: Drops,
+    /// Boxes to be used again: a transaction's box moves in and out without being copied.
+    #[allow(clippy::vec_box)]
+    pub(crate) spare_clients: Vec<Box<ClientActive>>,
+    #[allow(clippy::vec_box)]
+    pub(crate) spare_servers: Vec<Box<ServerActive>>,
+    /// Legs that ended inside a command; told when the next input comes.
+    pub(crate) doomed: Vec<(LegId, Ending)>,
+    pub(crate) now: Time,
 }
 
-#[allow(unused_variables)]
 impl Endpoint {
     /// An endpoint without listening points.
-    pub fn new(config: EndpointConfig, entropy: Entropy) -> Endpoint {
-        todo!()
+    pub fn new(config: EndpointConfig, mut entropy: Entropy) -> Endpoint {
+        let key = HashKey::new(&mut entropy);
+        let prints = PrintKey(entropy.u64(), entropy.u64());
+        Endpoint {
+            supported: config.supported.join(", ").into_bytes(),
+            net: Net::new(&config.limits, &mut entropy),
+            wheel: Wheel::new(),
+            clients: Slab::new(),
+            servers: Slab::new(),
+            index: BoundedMap::new(config.limits.transactions, key),
+            merged: BoundedMap::new(config.limits.transactions, key),
+            legs: Slab::new(),
+            prints,
+            drops: Drops::new(),
+            spare_clients: Vec::new(),
+            spare_servers: Vec::new(),
+            doomed: Vec::new(),
+            now: Time::ZERO,
+            config,
+            entropy,
+        }
     }
 
     /// Adds a listening point; the host opens its socket.
     pub fn add_local(&mut self, local: Local) -> LocalId {
-        todo!()
+        self.net.add(local)
     }
 
-    /// Takes one input. Drain [`Endpoint::next_output`] afterwards, then ask for [`Endpoint::next_deadline`].
+    /// Takes one input. Drain [`Endpoint::next_output`] afterwards, then ask for [`Endpoint::next_deadline`]. What
+    /// belongs to sockets and connections that are not this endpoint's is left alone.
     pub fn feed(&mut self, input: Input<'_>, now: Time, user: &mut dyn User) {
-        todo!()
+        self.now = now;
+        self.run_timers(now, user);
+        match input {
+            Input::Timeout | Input::OpenFailed { .. } => {}
+            Input::Datagram(datagram) => {
+                let socket = datagram.socket;
+                if let Some(local) = self.net.local_of(socket, Some(Transport::Udp)) {
+                    let flow = Flow {
+                        local,
+                        transport: Transport::Udp,
+                        remote: datagram.source,
+                        connection: None,
+                    };
+                    self.datagram(datagram.bytes, &flow, now, user);
+                }
+            }
+            Input::Accepted {
+                connection,
+                socket,
+                remote,
+                ..
+            } => self.accepted(connection, socket, remote, now),
+            Input::Connected { connection, .. } => {
+                if let Some(slot) = self.net.connection(connection)
+                    && let Some(connection) = self.net.connections.get_mut(slot as usize)
+                {
+                    connection.used = now;
+                }
+            }
+            Input::Stream { connection, bytes } => self.stream(connection, bytes, now, user),
+            Input::Closed { connection, why } => self.closed(connection, why, now, user),
+            Input::Opened { socket, local } => self.net.opened(socket, local),
+        }
+        self.bury(now, user);
+    }
+
+    /// Tells of legs that ended inside commands.
+    fn bury(&mut self, now: Time, user: &mut dyn User) {
+        while let Some((leg, why)) = self.doomed.pop() {
+            self.end(leg, why, None, now, user);
+        }
     }
 
     /// The next output, in order. Slices live until the next call.
     pub fn next_output(&mut self) -> Option<Output<'_>> {
-        todo!()
+        self.net.out.next()
     }
 
     /// When [`Input::Timeout`] is next wanted.
     pub fn next_deadline(&self) -> Option<Deadline> {
-        todo!()
+        if !self.doomed.is_empty() {
+            return Some(Deadline::new(self.now, Timer::WHY));
+        }
+        self.wheel.next_at().map(|at| Deadline::new(at, Timer::WHY))
     }
 
-    /// Opens a call.
-    pub fn invite(&mut self, invite: &Invite<'_>, now: Time) -> Result<LegId, Refused> {
-        todo!()
+    fn run_timers(&mut self, now: Time, user: &mut dyn User) {
+        while let Some(timer) = self.wheel.pop_due(now) {
+            match timer {
+                Timer::Client(slot) => self.client_timer(slot, now, user),
+                Timer::Server(slot) => match self.servers.get(slot as usize).map(|s| s.method) {
+                    Some(method) if Endpoint::is_invite(method) => {
+                        self.server_invite_timer(slot, now);
+                    }
+                    Some(_) => self.server_other_timer(slot, now),
+                    None => {}
+                },
+                Timer::Unacked(slot) => self.unacked_timer(slot, now, user),
+                Timer::Session(slot) => self.session_timer(slot, now, user),
+                Timer::Connection(slot) => self.connection_timer(slot, now, user),
+            }
+        }
     }
 
-    /// Sends a provisional response (101 to 199) on an offered leg; `reliable` as RFC 3262.
-    pub fn progress(
+    fn client_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        client.timer = None;
+        match Endpoint::is_invite(client.method) {
+            true => self.client_invite_timer(slot, now, user),
+            false => self.client_other_timer(slot, now, user),
+        }
+    }
+
+    fn datagram(&mut self, bytes: &[u8], flow: &Flow, now: Time, user: &mut dyn User) {
+        if bytes.len() > self.config.limits.message_bytes {
+            self.drops.count(DropReason::SipTooLarge);
+            return;
+        }
+        if bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+            // Keep-alives over UDP are not answered by CRLF (RFC 5626 section 3.5.1 has them on streams only).
+            self.drops.count(DropReason::SipKeepAlive);
+            return;
+        }
+        match Message::parse_datagram(bytes) {
+            Ok(message) => self.message(&message, flow, now, user),
+            Err(_) => self.drops.count(DropReason::SipUnparsable),
+        }
+    }
+
+    fn accepted(
         &mut self,
-        leg: LegId,
-        status: u16,
-        content: &Content<'_>,
-        reliable: bool,
+        connection: ConnectionId,
+        socket: SocketId,
+        remote: SocketAddr,
         now: Time,
-    ) -> Result<(), Refused> {
-        todo!()
+    ) {
+        let Some(local) = self
+            .net
+            .points
+            .iter()
+            .position(|point| point.socket == socket && point.transport.is_reliable())
+        else {
+            return;
+        };
+        let idle = self.config.timers.idle;
+        let kept = self.net.keep(
+            connection,
+            LocalId(local as u16),
+            remote,
+            now,
+            &mut self.wheel,
+            idle,
+        );
+        if kept.is_none() {
+            self.drops.count(DropReason::SipTableFull);
+            self.net.out.push_bare(Item::Close { connection });
+        }
     }
 
-    /// Answers an offered leg with a 2xx.
-    pub fn answer(
+    /// Bytes of a connection. The framer is taken out while its frames are read, so that the user may do as it likes.
+    fn stream(&mut self, id: ConnectionId, bytes: &[u8], now: Time, user: &mut dyn User) {
+        let Some(slot) = self.net.connection(id) else {
+            return;
+        };
+        let Some(connection) = self.net.connections.get_mut(slot as usize) else {
+            return;
+        };
+        let flow = Flow {
+            local: connection.local,
+            transport: Transport::Tcp,
+            remote: connection.remote,
+            connection: Some(id),
+        };
+        let flow = match self.net.point(flow.local) {
+            Some(point) => Flow {
+                transport: point.transport,
+                ..flow
+            },
+            None => flow,
+        };
+        let Some(mut framer) = self
+            .net
+            .connections
+            .get_mut(slot as usize)
+            .and_then(|connection| connection.framer.take())
+        else {
+            return;
+        };
+        framer.push(bytes);
+        let broken = self.frames(&mut framer, &flow, now, user);
+        if broken {
+            self.drops.count(DropReason::SipStreamBroken);
+            self.shut(id, now, user);
+        } else if let Some(connection) = self.net.connections.get_mut(slot as usize)
+            && connection.id == id
+        {
+            connection.framer = Some(framer);
+        }
+    }
+
+    /// Reads all whole frames; `true` where the stream is beyond repair.
+    fn frames(
         &mut self,
-        leg: LegId,
-        status: u16,
-        content: &Content<'_>,
+        framer: &mut StreamFramer,
+        flow: &Flow,
         now: Time,
-    ) -> Result<(), Refused> {
-        todo!()
+        user: &mut dyn User,
+    ) -> bool {
+        let used = |endpoint: &mut Endpoint| {
+            if let Some(slot) = endpoint.net.connection_for(flow)
+                && let Some(connection) = endpoint.net.connections.get_mut(slot as usize)
+            {
+                connection.used = now;
+            }
+        };
+        loop {
+            match framer.next() {
+                None => break,
+                Some(Frame::Error(_)) => return true,
+                Some(Frame::Ping) => {
+                    used(self);
+                    self.drops.count(DropReason::SipKeepAlive);
+                    self.pong(flow);
+                }
+                Some(Frame::Pong) => {
+                    used(self);
+                    self.drops.count(DropReason::SipKeepAlive);
+                }
+                Some(Frame::Message(bytes)) => {
+                    used(self);
+                    match Message::parse_framed(bytes) {
+                        Ok(message) => self.message(&message, flow, now, user),
+                        Err(_) => self.drops.count(DropReason::SipUnparsable),
+                    }
+                }
+            }
+            let stands = flow
+                .connection
+                .is_some_and(|id| self.net.connection(id).is_some());
+            if !stands {
+                return false;
+            }
+        }
+        if framer.flush_pong().is_some() {
+            used(self);
+            self.drops.count(DropReason::SipKeepAlive);
+        }
+        false
     }
 
-    /// Refuses (400 to 699) or redirects (300 to 399) an offered leg, which is gone then.
-    pub fn reject(
-        &mut self,
-        leg: LegId,
-        status: u16,
-        content: &Content<'_>,
-        now: Time,
-    ) -> Result<(), Refused> {
-        todo!()
+    /// Answers a ping (RFC 5626 section 4.4.1).
+    fn pong(&mut self, flow: &Flow) {
+        if let Some(connection) = flow.connection {
+            self.net
+                .out
+                .push_copy(Item::Stream { connection }, StreamFramer::PONG);
+        }
     }
 
-    /// Sends ACK for the 2xx of our INVITE or re-INVITE (repeated by the endpoint whenever the 2xx is).
-    pub fn ack(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
-        todo!()
+    /// Closes a connection on our account.
+    pub(crate) fn shut(&mut self, connection: ConnectionId, now: Time, user: &mut dyn User) {
+        self.net.out.push_bare(Item::Close { connection });
+        self.closed(connection, CloseWhy::Engine, now, user);
     }
 
-    /// Gives up a call that we opened and that is not answered; `Failed` follows. Only header edits of `content` count.
-    pub fn cancel(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
-        todo!()
+    /// A connection has ended: requests that wait for an answer on it fail (RFC 3261 section 8.1.3.1, 17.1.4).
+    fn closed(&mut self, id: ConnectionId, _why: CloseWhy, now: Time, user: &mut dyn User) {
+        let Some(slot) = self.net.connection(id) else {
+            return;
+        };
+        let Some(connection) = self.net.forget(slot, &mut self.wheel) else {
+            return;
+        };
+        let transport = self
+            .net
+            .point(connection.local)
+            .map_or(Transport::Tcp, |point| point.transport);
+        for slot in connection.waiting {
+            self.client_lost(slot, now, user);
+        }
+        let flow = Flow {
+            local: connection.local,
+            transport,
+            remote: connection.remote,
+            connection: Some(id),
+        };
+        user.indication(self, Indication::FlowFailed { flow }, now);
     }
 
-    /// Ends a leg that was answered; `Ended` follows.
-    pub fn bye(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
-        todo!()
+    fn connection_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        let idle = self.config.timers.idle;
+        let Some(connection) = self.net.connections.get_mut(slot as usize) else {
+            return;
+        };
+        connection.timer = None;
+        let due = connection.used + idle;
+        let id = connection.id;
+        if now >= due && connection.waiting.is_empty() {
+            self.shut(id, now, user);
+            return;
+        }
+        let at = if now >= due { now + idle } else { due };
+        let timer = self.wheel.schedule(at, Timer::Connection(slot));
+        if let Some(connection) = self.net.connections.get_mut(slot as usize) {
+            connection.timer = Some(timer);
+        }
     }
 
-    /// Ends a leg whatever its state: cancel, reject with 480, or bye.
-    pub fn hang_up(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
-        todo!()
-    }
-
-    /// Sends a request inside the dialog: INVITE (a re-INVITE), UPDATE, INFO, REFER, NOTIFY, OPTIONS, MESSAGE, others.
-    pub fn request(
-        &mut self,
-        leg: LegId,
-        method: Method<'_>,
-        content: &Content<'_>,
-        now: Time,
-    ) -> Result<TransactionId, Refused> {
-        todo!()
-    }
-
-    /// Sends PRACK for the last reliable provisional response of an early dialog ([`Prack::User`]).
-    pub fn prack(
-        &mut self,
-        leg: LegId,
-        fork: Fork,
-        content: &Content<'_>,
-        now: Time,
-    ) -> Result<TransactionId, Refused> {
-        todo!()
-    }
-
-    /// Sends NOTIFY about a REFER that came in this dialog, with the status line as message/sipfrag (RFC 3515 section
-    /// 2.4.5); 200 and above end the implicit subscription.
-    pub fn notify_refer(
-        &mut self,
-        leg: LegId,
-        status: u16,
-        reason: &[u8],
-        now: Time,
-    ) -> Result<TransactionId, Refused> {
-        todo!()
-    }
-
-    /// Answers a request, in or out of a dialog.
-    pub fn respond(
-        &mut self,
-        transaction: ServerTransaction,
-        status: u16,
-        content: &Content<'_>,
-        now: Time,
-    ) -> Result<(), Refused> {
-        todo!()
-    }
-
-    /// Sends a request outside of any dialog: OPTIONS, REGISTER, MESSAGE, SUBSCRIBE, PUBLISH, NOTIFY ...
-    pub fn send(&mut self, outside: &Outside<'_>, now: Time) -> Result<TransactionId, Refused> {
-        todo!()
+    /// Closes an idle or unwanted connection.
+    pub fn close_connection(&mut self, connection: ConnectionId, now: Time, user: &mut dyn User) {
+        if self.net.connection(connection).is_some() {
+            self.shut(connection, now, user);
+        }
     }
 
     /// The user's number of a leg.
     pub fn user_of(&self, leg: LegId) -> Option<u64> {
-        todo!()
+        Some(self.leg(leg)?.user)
     }
 
     /// Gives a leg the user's number (an offered one has 0).
     pub fn set_user(&mut self, leg: LegId, user: u64) {
-        todo!()
+        if let Some(leg) = self.leg_mut(leg) {
+            leg.user = user;
+        }
     }
 
     /// The state of a leg.
     pub fn state_of(&self, leg: LegId) -> Option<LegState> {
-        todo!()
+        Some(self.leg(leg)?.state)
     }
 
-    /// Where a leg's next request goes, unless its dialog names an address.
+    /// Where a leg's next request goes.
     pub fn flow_of(&self, leg: LegId) -> Option<Flow> {
-        todo!()
+        Some(self.leg(leg)?.peer.flow)
     }
 
     /// Sends a leg's further requests to `flow`, whatever host its route set or remote target names (after the user has
     /// located it, or behind NAT).
+    ///
+    /// # Errors
+    /// [`Refused::Gone`], [`Refused::Transport`].
     pub fn pin(&mut self, leg: LegId, flow: Flow) -> Result<(), Refused> {
-        todo!()
+        self.net.check(&flow)?;
+        let leg = self.leg_mut(leg).ok_or(Refused::Gone)?;
+        leg.pinned = true;
+        leg.peer.flow = flow;
+        for early in leg.setup.iter_mut().flat_map(|setup| &mut setup.forks) {
+            early.peer.flow = flow;
+        }
+        Ok(())
     }
 
     /// The Call-ID of a leg.
     pub fn call_id_of(&self, leg: LegId) -> Option<&[u8]> {
-        todo!()
+        Some(self.leg(leg)?.own.call_id())
     }
 
     /// Our tag and the peer's: for Replaces (RFC 3891). The peer's is empty where there is no dialog yet.
     pub fn tags_of(&self, leg: LegId) -> Option<(Vec<u8>, &[u8])> {
-        todo!()
+        let tag = self.tag_of(leg)?;
+        Some((tag.as_bytes().to_vec(), self.leg(leg)?.peer.tag()))
     }
 
-    /// The leg that a Replaces header means (RFC 3891 section 3).
+    /// The leg that a Replaces header means (RFC 3891 section 3): its `to-tag` is our tag.
     pub fn find_leg(&self, call_id: &[u8], local_tag: &[u8], remote_tag: &[u8]) -> Option<LegId> {
-        todo!()
+        let id = self.leg_of_tag(local_tag)?;
+        let leg = self.leg(id)?;
+        let early = leg
+            .setup
+            .iter()
+            .flat_map(|setup| &setup.forks)
+            .any(|early| early.peer.tag() == remote_tag);
+        (leg.own.call_id() == call_id && (early || leg.peer.tag() == remote_tag)).then_some(id)
     }
 
     /// The peer's Contact URI: the remote target (RFC 3261 section 12).
     pub fn remote_target_of(&self, leg: LegId) -> Option<&[u8]> {
-        todo!()
+        Some(self.leg(leg)?.peer.target())
     }
 
-    /// A random time to wait after a 491 before trying again (RFC 3261 section 14.1).
-    pub fn glare_wait(&mut self, leg: LegId) -> Option<Duration> {
-        todo!()
+    /// Whether the peer takes UPDATE, as far as it has said (RFC 3311 section 4).
+    pub fn peer_takes_update(&self, leg: LegId) -> Option<bool> {
+        Some(self.leg(leg)?.peer_update)
     }
 
-    /// How much is held.
+    /// Whether the caller of an offered leg takes reliable provisional responses (RFC 3262).
+    pub fn peer_takes_reliable(&self, leg: LegId) -> Option<bool> {
+        Some(self.leg(leg)?.peer_reliable)
+    }
+
+    /// How much is held. Costs a walk over everything: for tests and for a look now and then.
     pub fn census(&self) -> Census {
-        todo!()
+        let clients: usize = self
+            .clients
+            .iter()
+            .map(|(_, client)| {
+                client.active.as_ref().map_or(0, |a| a.bytes.len())
+                    + client
+                        .accepted
+                        .as_ref()
+                        .and_then(|a| a.ack.as_ref())
+                        .map_or(0, |(ack, _)| ack.len())
+            })
+            .sum();
+        let servers: usize = self
+            .servers
+            .iter()
+            .map(|(_, server)| {
+                server.last.as_ref().map_or(0, |last| last.len())
+                    + server
+                        .active
+                        .as_ref()
+                        .map_or(0, |a| a.last.len() + a.skeleton.len())
+            })
+            .sum();
+        let legs: usize = self.legs.iter().map(|(_, leg)| leg.kept_bytes()).sum();
+        Census {
+            clients: self.clients.len(),
+            servers: self.servers.len(),
+            index: self.index.len() + self.merged.len(),
+            legs: self.legs.len(),
+            timers: self.wheel.len() - self.net.connections.len(),
+            connections: self.net.connections.len(),
+            kept_bytes: clients + servers + legs,
+        }
     }
 
     /// What was dropped, by reason.
     pub fn drops(&self) -> &Drops {
         &self.drops
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &EndpointConfig {
+        &self.config
     }
 }

@@ -6,9 +6,22 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod compose;
 mod config;
+mod credentials;
+mod dialog;
 mod endpoint;
+mod leg;
 pub mod locate;
+mod names;
+mod outbox;
+mod process;
+mod reliable;
+mod session_timer;
+mod skeleton;
+mod timer;
+mod transaction;
+mod transport;
 
 pub use api::{
     Body, Census, Content, Ending, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Local,

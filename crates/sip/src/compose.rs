@@ -1,0 +1,473 @@
+//! Writing messages: lines, header defaults, templates with edits, reason phrases.
+
+use crate::api::{Body, Content, Refused};
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr};
+
+/// Header lines at the end of a buffer. CR and LF in values become blanks, so that no value breaks out of its line.
+pub(crate) struct Lines<'o> {
+    pub(crate) out: &'o mut Vec<u8>,
+}
+
+impl Lines<'_> {
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.out.extend_from_slice(bytes);
+        self
+    }
+
+    pub(crate) fn text(&mut self, text: &[u8]) -> &mut Self {
+        let from = self.out.len();
+        self.out.extend_from_slice(text);
+        if text.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
+            for byte in self.out.iter_mut().skip(from) {
+                if matches!(byte, b'\r' | b'\n') {
+                    *byte = b' ';
+                }
+            }
+        }
+        self
+    }
+
+    pub(crate) fn digits(&mut self, value: u64) -> &mut Self {
+        let mut digits = [0u8; 20];
+        let mut rest = value;
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.raw(&digits[at..])
+    }
+
+    pub(crate) fn name(&mut self, id: HeaderId) -> &mut Self {
+        self.raw(id.name().as_bytes()).raw(b": ")
+    }
+
+    pub(crate) fn end(&mut self) -> &mut Self {
+        self.raw(b"\r\n")
+    }
+
+    pub(crate) fn header(&mut self, id: HeaderId, value: &[u8]) -> &mut Self {
+        self.name(id).text(value).end()
+    }
+
+    pub(crate) fn number(&mut self, id: HeaderId, value: u64) -> &mut Self {
+        self.name(id).digits(value).end()
+    }
+
+    pub(crate) fn cseq(&mut self, number: u32, method: &[u8]) -> &mut Self {
+        self.name(HeaderId::CSeq)
+            .digits(u64::from(number))
+            .raw(b" ")
+            .text(method)
+            .end()
+    }
+
+    pub(crate) fn request_line(&mut self, method: Method<'_>, uri: &[u8]) -> &mut Self {
+        self.text(method.as_bytes())
+            .raw(b" ")
+            .text(uri)
+            .raw(b" SIP/2.0\r\n")
+    }
+
+    pub(crate) fn status_line(&mut self, status: u16, reason: &[u8]) -> &mut Self {
+        self.raw(b"SIP/2.0 ")
+            .digits(u64::from(status))
+            .raw(b" ")
+            .text(reason)
+            .end()
+    }
+
+    /// All fields of `message` with this identifier, byte for byte.
+    pub(crate) fn copy_all(&mut self, message: &Message<'_>, id: HeaderId) -> &mut Self {
+        if message.has(id) {
+            for header in message.headers().filter(|header| header.id == id) {
+                self.copy(header.raw);
+            }
+        }
+        self
+    }
+
+    fn copy(&mut self, raw: &[u8]) -> &mut Self {
+        match raw.ends_with(b"\r\n") {
+            true => self.raw(raw),
+            false => self.raw(raw.trim_ascii_end()).end(),
+        }
+    }
+
+    /// Content-Type, Content-Length, blank line, body.
+    pub(crate) fn body(&mut self, content: &Content<'_>) {
+        let (content_type, body): (&[u8], &[u8]) = match content.body {
+            Body::None => (b"", b""),
+            Body::New {
+                content_type,
+                bytes,
+            } => (content_type, bytes),
+            Body::Template => content.template.map_or((b"", b""), |template| {
+                (
+                    template.header(HeaderId::ContentType).unwrap_or_default(),
+                    template.body(),
+                )
+            }),
+        };
+        if !body.is_empty() && !content_type.is_empty() {
+            self.header(HeaderId::ContentType, content_type);
+        }
+        self.number(HeaderId::ContentLength, body.len() as u64)
+            .end()
+            .raw(body);
+    }
+
+    /// An empty body.
+    pub(crate) fn no_body(&mut self) {
+        self.raw(b"Content-Length: 0\r\n\r\n");
+    }
+
+    /// Headers of `content` with the endpoint's `defaults`, each of which an edit may replace or remove.
+    pub(crate) fn content(&mut self, content: &Content<'_>, defaults: &[(HeaderId, &[u8])]) {
+        for (id, value) in defaults {
+            if !value.is_empty() && !content.edits.iter().any(|edit| overrides(edit, *id)) {
+                self.header(*id, value);
+            }
+        }
+        if let Some(template) = content.template {
+            self.template(template, content);
+        }
+        if !content.edits.is_empty() {
+            self.added(content);
+        }
+    }
+
+    fn template(&mut self, template: &Message<'_>, content: &Content<'_>) {
+        let mut seen: u128 = 0;
+        for header in template.headers() {
+            let id = header.id;
+            if left_aside(id) || self.body_header_gone(id, content) {
+                continue;
+            }
+            if content.edits.is_empty() {
+                self.copy(header.raw);
+                continue;
+            }
+            let bit = 1u128 << (id as u32 & 127);
+            let first = id != HeaderId::Other && seen & bit == 0;
+            seen |= bit;
+            self.edited(template, header.raw, header.name, id, first, content.edits);
+        }
+    }
+
+    /// Headers that describe a body which does not go along.
+    fn body_header_gone(&self, id: HeaderId, content: &Content<'_>) -> bool {
+        match content.body {
+            Body::Template => false,
+            Body::New { .. } => id == HeaderId::ContentEncoding,
+            Body::None => matches!(
+                id,
+                HeaderId::ContentEncoding
+                    | HeaderId::ContentDisposition
+                    | HeaderId::ContentLanguage
+                    | HeaderId::MimeVersion
+            ),
+        }
+    }
+
+    /// One field of the template, or what the edits make of it. A list that loses its first values is written whole at
+    /// its first field.
+    fn edited(
+        &mut self,
+        template: &Message<'_>,
+        raw: &[u8],
+        name: &[u8],
+        id: HeaderId,
+        first: bool,
+        edits: &[Edit<'_>],
+    ) {
+        let mut cut = 0;
+        let mut gone = false;
+        for edit in edits {
+            match *edit {
+                Edit::Prepend { id: which, value } if first && which == id => {
+                    self.header(id, value);
+                }
+                Edit::RemoveFirst(which) if which == id => cut += 1,
+                Edit::Remove(which) if which == id && id != HeaderId::Other => gone = true,
+                Edit::RemoveNamed(which) => gone |= which.eq_ignore_ascii_case(name),
+                Edit::Replace { id: which, .. } if which == id && id != HeaderId::Other => {
+                    gone = true;
+                }
+                _ => {}
+            }
+        }
+        match (gone, cut) {
+            (true, _) => {}
+            (false, 0) => {
+                self.copy(raw);
+            }
+            (false, cut) if first => {
+                for value in template.values(id).skip(cut) {
+                    self.header(id, value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What the edits add, in their order; a replaced header is written here once.
+    fn added(&mut self, content: &Content<'_>) {
+        for (at, edit) in content.edits.iter().enumerate() {
+            match *edit {
+                Edit::Add { id, value } => {
+                    self.header(id, value);
+                }
+                Edit::AddNamed { name, value } => {
+                    self.text(name).raw(b": ").text(value).end();
+                }
+                Edit::Prepend { id, value } if !in_template(content, id) => {
+                    self.header(id, value);
+                }
+                Edit::Replace { id, value } => {
+                    let later = content.edits.iter().skip(at + 1);
+                    if !later
+                        .clone()
+                        .any(|edit| matches!(edit, Edit::Replace { id: which, .. } if *which == id))
+                    {
+                        self.header(id, value);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn in_template(content: &Content<'_>, id: HeaderId) -> bool {
+    !left_aside(id) && content.template.is_some_and(|template| template.has(id))
+}
+
+fn overrides(edit: &Edit<'_>, id: HeaderId) -> bool {
+    match edit {
+        Edit::Remove(which) => *which == id,
+        Edit::Replace { id: which, .. } => *which == id,
+        _ => false,
+    }
+}
+
+/// Headers that only the endpoint writes.
+fn endpoint_only(id: HeaderId) -> bool {
+    matches!(
+        id,
+        HeaderId::Via
+            | HeaderId::From
+            | HeaderId::To
+            | HeaderId::CallId
+            | HeaderId::CSeq
+            | HeaderId::Route
+            | HeaderId::RecordRoute
+            | HeaderId::ContentLength
+            | HeaderId::ContentType
+            | HeaderId::RSeq
+            | HeaderId::RAck
+            | HeaderId::SessionExpires
+            | HeaderId::MinSe
+    )
+}
+
+/// Headers of a template that are not copied.
+fn left_aside(id: HeaderId) -> bool {
+    endpoint_only(id)
+        || matches!(
+            id,
+            HeaderId::Contact
+                | HeaderId::MaxForwards
+                | HeaderId::Supported
+                | HeaderId::Require
+                | HeaderId::ProxyRequire
+                | HeaderId::Unsupported
+                | HeaderId::Allow
+                | HeaderId::UserAgent
+                | HeaderId::Server
+        )
+}
+
+/// Refuses edits that the endpoint would have to ignore.
+pub(crate) fn check_edits(content: &Content<'_>) -> Result<(), Refused> {
+    for edit in content.edits {
+        match *edit {
+            Edit::Remove(id)
+            | Edit::RemoveFirst(id)
+            | Edit::Replace { id, .. }
+            | Edit::Prepend { id, .. }
+            | Edit::Add { id, .. }
+                if endpoint_only(id) || id == HeaderId::Other =>
+            {
+                return Err(Refused::Edit(id));
+            }
+            Edit::RemoveNamed(name) | Edit::AddNamed { name, .. } => {
+                let id = HeaderId::from_name(name);
+                if endpoint_only(id) {
+                    return Err(Refused::Edit(id));
+                }
+                if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) || name.contains(&b':')
+                {
+                    return Err(Refused::Value);
+                }
+            }
+            Edit::Body { .. } | Edit::RequestUri(_) => return Err(Refused::Value),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether the message that `content` makes has a session description.
+pub(crate) fn has_sdp(content: &Content<'_>) -> bool {
+    match content.body {
+        Body::None => false,
+        Body::New {
+            content_type,
+            bytes,
+        } => !bytes.is_empty() && is_sdp(content_type),
+        Body::Template => content.template.is_some_and(message_has_sdp),
+    }
+}
+
+/// Whether `message` has a session description (alone or in a multipart body).
+pub(crate) fn message_has_sdp(message: &Message<'_>) -> bool {
+    !message.body().is_empty() && is_sdp(message.header(HeaderId::ContentType).unwrap_or_default())
+}
+
+fn is_sdp(content_type: &[u8]) -> bool {
+    let starts = |prefix: &[u8]| {
+        content_type
+            .get(..prefix.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    starts(b"application/sdp") || starts(b"multipart/")
+}
+
+/// A name-addr's value without its tag.
+pub(crate) fn without_tag(value: &[u8], out: &mut Vec<u8>) {
+    match NameAddr::parse(value) {
+        Some(address) if address.params.has(b"tag") => {
+            if !address.display.is_empty() {
+                out.extend_from_slice(address.display);
+                out.push(b' ');
+            }
+            out.push(b'<');
+            out.extend_from_slice(address.uri);
+            out.push(b'>');
+            for param in address.params.iter() {
+                if param.name.eq_ignore_ascii_case(b"tag") {
+                    continue;
+                }
+                out.push(b';');
+                out.extend_from_slice(param.name);
+                if let Some(value) = param.value {
+                    out.push(b'=');
+                    out.extend_from_slice(value);
+                }
+            }
+        }
+        // Without brackets a tag added behind would become a parameter of the URI's reader's choice.
+        Some(address) if !value.contains(&b'<') && !address.params.is_empty() => {
+            out.push(b'<');
+            out.extend_from_slice(address.uri);
+            out.extend_from_slice(b">;");
+            out.extend_from_slice(address.params.as_bytes());
+        }
+        _ => out.extend_from_slice(value),
+    }
+}
+
+/// The reason phrase of a status code (RFC 3261 section 21 and its extensions).
+pub(crate) fn reason(status: u16) -> &'static [u8] {
+    let text = match status {
+        100 => "Trying",
+        180 => "Ringing",
+        181 => "Call Is Being Forwarded",
+        182 => "Queued",
+        183 => "Session Progress",
+        199 => "Early Dialog Terminated",
+        200 => "OK",
+        202 => "Accepted",
+        204 => "No Notification",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Moved Temporarily",
+        305 => "Use Proxy",
+        380 => "Alternative Service",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        410 => "Gone",
+        412 => "Conditional Request Failed",
+        413 => "Request Entity Too Large",
+        414 => "Request-URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Unsupported URI Scheme",
+        420 => "Bad Extension",
+        421 => "Extension Required",
+        422 => "Session Interval Too Small",
+        423 => "Interval Too Brief",
+        430 => "Flow Failed",
+        433 => "Anonymity Disallowed",
+        439 => "First Hop Lacks Outbound Support",
+        469 => "Bad Info Package",
+        480 => "Temporarily Unavailable",
+        481 => "Call/Transaction Does Not Exist",
+        482 => "Loop Detected",
+        483 => "Too Many Hops",
+        484 => "Address Incomplete",
+        485 => "Ambiguous",
+        486 => "Busy Here",
+        487 => "Request Terminated",
+        488 => "Not Acceptable Here",
+        489 => "Bad Event",
+        491 => "Request Pending",
+        493 => "Undecipherable",
+        494 => "Security Agreement Required",
+        500 => "Server Internal Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Server Time-out",
+        505 => "Version Not Supported",
+        513 => "Message Too Large",
+        580 => "Precondition Failure",
+        600 => "Busy Everywhere",
+        603 => "Decline",
+        604 => "Does Not Exist Anywhere",
+        606 => "Not Acceptable",
+        607 => "Unwanted",
+        608 => "Rejected",
+        _ => match status / 100 {
+            1 => "Progress",
+            2 => "OK",
+            3 => "Redirection",
+            4 => "Request Failure",
+            5 => "Server Failure",
+            _ => "Global Failure",
+        },
+    };
+    text.as_bytes()
+}
+
+/// The reason phrase that `content` and `status` make.
+pub(crate) fn phrase<'a>(status: u16, content: &Content<'a>) -> &'a [u8] {
+    match (content.reason, content.template) {
+        (Some(reason), _) => reason,
+        (None, Some(template)) if template.status() == status && !template.reason().is_empty() => {
+            template.reason()
+        }
+        _ => reason(status),
+    }
+}

@@ -1,0 +1,189 @@
+//! The state of a dialog that in-dialog requests need (RFC 3261 section 12), in few bytes.
+
+use crate::api::Flow;
+use crate::compose::without_tag;
+use crate::transport::default_port;
+use engine::Transport;
+use std::net::SocketAddr;
+use wire::sip::{HeaderId, Message, NameAddr, Scheme, Uri};
+
+/// Forks of one INVITE that are followed; provisional responses of further ones are told without a fork.
+pub(crate) const MAX_FORKS: usize = 12;
+
+/// Our side: Call-ID and our From (or To) without tag.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Own {
+    text: Box<[u8]>,
+    call_id: u32,
+}
+
+impl Own {
+    pub(crate) fn new(call_id: &[u8], local: &[u8]) -> Own {
+        let mut text = Vec::with_capacity(call_id.len() + local.len());
+        text.extend_from_slice(call_id);
+        without_tag(local, &mut text);
+        Own {
+            text: text.into_boxed_slice(),
+            call_id: call_id.len() as u32,
+        }
+    }
+
+    pub(crate) fn call_id(&self) -> &[u8] {
+        self.text.get(..self.call_id as usize).unwrap_or_default()
+    }
+
+    pub(crate) fn local(&self) -> &[u8] {
+        self.text.get(self.call_id as usize..).unwrap_or_default()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.text.len()
+    }
+}
+
+/// The peer's side: its address with tag, the remote target, the route set.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    text: Box<[u8]>,
+    remote: u32,
+    target: u32,
+    tag: (u32, u32),
+    /// Where requests go.
+    pub(crate) flow: Flow,
+    /// Highest CSeq of the peer's requests; `None` before the first.
+    pub(crate) cseq: Option<u32>,
+    /// The first route has no `lr` (RFC 3261 section 12.2.1.1).
+    pub(crate) strict: bool,
+}
+
+impl Peer {
+    /// `remote` with its tag, the URI `target`, the routes in the order in which they are written.
+    pub(crate) fn new<'r>(
+        remote: &[u8],
+        target: &[u8],
+        routes: impl Iterator<Item = &'r [u8]>,
+        flow: Flow,
+    ) -> Peer {
+        let mut text = Vec::with_capacity(remote.len() + target.len() + 64);
+        text.extend_from_slice(remote);
+        text.extend_from_slice(target);
+        let routes_at = text.len();
+        for route in routes {
+            if text.len() > routes_at {
+                text.extend_from_slice(b", ");
+            }
+            text.extend_from_slice(route);
+        }
+        let mut peer = Peer {
+            text: text.into_boxed_slice(),
+            remote: remote.len() as u32,
+            target: target.len() as u32,
+            tag: (0, 0),
+            flow,
+            cseq: None,
+            strict: false,
+        };
+        peer.tag = tag_span(peer.remote());
+        peer.strict = first_route(peer.routes()).is_some_and(|uri| !uri.is_loose_router());
+        peer
+    }
+
+    /// From a response that makes or confirms a dialog with us as UAC: the route set is its Record-Route reversed (RFC
+    /// 3261 section 12.1.2); without Record-Route there is none. Without Contact the old target stays.
+    pub(crate) fn from_response(response: &Message<'_>, old: &Peer) -> Peer {
+        let routes: Vec<&[u8]> = response.values(HeaderId::RecordRoute).collect();
+        let contact = response.contact().ok().filter(|c| !c.is_star());
+        let mut peer = Peer::new(
+            response.header(HeaderId::To).unwrap_or_default(),
+            contact.as_ref().map_or(old.target(), |contact| contact.uri),
+            routes.into_iter().rev(),
+            old.flow,
+        );
+        peer.cseq = old.cseq;
+        peer
+    }
+
+    pub(crate) fn remote(&self) -> &[u8] {
+        self.text.get(..self.remote as usize).unwrap_or_default()
+    }
+
+    pub(crate) fn target(&self) -> &[u8] {
+        let from = self.remote as usize;
+        self.text
+            .get(from..from + self.target as usize)
+            .unwrap_or_default()
+    }
+
+    /// The route set as it is written, joined by commas; empty: none.
+    pub(crate) fn routes(&self) -> &[u8] {
+        self.text
+            .get((self.remote + self.target) as usize..)
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn tag(&self) -> &[u8] {
+        self.text
+            .get(self.tag.0 as usize..self.tag.1 as usize)
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// A target refresh (RFC 3261 section 12.2).
+    pub(crate) fn refresh_target(&mut self, target: &[u8]) {
+        if self.target() == target {
+            return;
+        }
+        let mut text = Vec::with_capacity(self.text.len() + target.len());
+        text.extend_from_slice(self.remote());
+        text.extend_from_slice(target);
+        text.extend_from_slice(self.routes());
+        self.target = target.len() as u32;
+        self.text = text.into_boxed_slice();
+    }
+
+    /// The URI that decides the next hop: the first route, or the remote target (RFC 3261 section 8.1.2).
+    pub(crate) fn next_hop(&self) -> Option<Uri<'_>> {
+        first_route(self.routes()).or_else(|| Uri::parse(self.target()))
+    }
+}
+
+/// Where the tag stands in a From or To value.
+fn tag_span(value: &[u8]) -> (u32, u32) {
+    let Some(tag) = NameAddr::parse(value).and_then(|address| address.tag()) else {
+        return (0, 0);
+    };
+    // The tag is a slice of `value`; its place is found by the last occurrence, parameters stand behind the URI.
+    let at = value
+        .windows(tag.len())
+        .rposition(|window| window == tag)
+        .unwrap_or(0);
+    (at as u32, (at + tag.len()) as u32)
+}
+
+fn first_route(routes: &[u8]) -> Option<Uri<'_>> {
+    let first = wire::sip::Values::list(routes).next()?;
+    Uri::parse(NameAddr::parse(first)?.uri)
+}
+
+/// The address and transport that a URI names by itself (RFC 3263 section 4 for numeric hosts): `None` for host names.
+pub(crate) fn numeric_hop(uri: &Uri<'_>) -> Option<(Transport, SocketAddr)> {
+    let named = uri.transport().map(<[u8]>::to_ascii_lowercase);
+    let transport = match (uri.scheme, named.as_deref()) {
+        (Scheme::Sips, _) | (Scheme::Sip, Some(b"tls")) => Transport::Tls,
+        (Scheme::Sip, None | Some(b"udp")) => Transport::Udp,
+        (Scheme::Sip, Some(b"tcp")) => Transport::Tcp,
+        _ => return None,
+    };
+    let host = uri
+        .params
+        .get(b"maddr")
+        .and_then(wire::sip::Host::parse)
+        .unwrap_or(uri.host);
+    Some((
+        transport,
+        SocketAddr::new(host.ip()?, uri.port.unwrap_or(default_port(transport))),
+    ))
+}

@@ -1,0 +1,813 @@
+//! Legs that we open: INVITE, its responses and forks, ACK, CANCEL (RFC 3261 sections 9.1, 13.2; RFC 3262 section 4).
+
+use super::{Early, OFFER_IN, OFFER_OUT, Setup};
+use crate::Endpoint;
+use crate::api::{
+    Content, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Prack, Refused, User,
+};
+use crate::compose::{Lines, check_edits, has_sdp, message_has_sdp, without_tag};
+use crate::credentials::StoredLogin;
+use crate::dialog::{MAX_FORKS, Own, Peer, numeric_hop};
+use crate::names::{MAGIC, Name};
+use crate::reliable::Reliable;
+use crate::transaction::{Accepted, ClientState, NONE, Owner};
+use engine::{Time, Transport};
+use wire::sip::{Edit, HeaderId, Message, Method, emit};
+
+/// Forks whose late 2xx is followed up.
+const MAX_LATE: usize = 32;
+/// Second tries for one request: challenges and too small intervals.
+const MAX_TRIES: u8 = 4;
+
+impl Endpoint {
+    /// Opens a call: sends INVITE (RFC 3261 section 13.2.1).
+    ///
+    /// # Errors
+    /// [`Refused::Full`], [`Refused::Transport`], [`Refused::TooLarge`], [`Refused::Edit`], [`Refused::Value`].
+    pub fn invite(&mut self, invite: &Invite<'_>, now: Time) -> Result<LegId, Refused> {
+        self.now = now;
+        check_edits(&invite.content)?;
+        let target = &invite.target;
+        self.net.check(&target.flow)?;
+        if target.uri.is_empty() || target.uri.iter().any(|byte| *byte <= b' ') {
+            return Err(Refused::Value);
+        }
+        let own = self.own_side(
+            invite.call_id,
+            invite.from,
+            &invite.content,
+            target.flow.local,
+        );
+        let remote = remote_side(invite.to, &invite.content, target.uri);
+        let mut peer = Peer::new(
+            &remote,
+            target.uri,
+            target.routes.iter().copied(),
+            target.flow,
+        );
+        peer.flow = target.flow;
+        let id = self.open_leg(own, peer, true)?;
+        let sent = self.send_opening(id, invite, now);
+        if sent.is_err() {
+            self.close_leg(id);
+        }
+        sent.map(|()| id)
+    }
+
+    fn send_opening(&mut self, id: LegId, invite: &Invite<'_>, now: Time) -> Result<(), Refused> {
+        let (slot, cookie) = self.open_client(Owner::Opening(id), Method::Invite)?;
+        let branch = Name::new(slot, cookie);
+        if let Some(leg) = self.leg_mut(id) {
+            leg.user = invite.user;
+            leg.pinned = invite.target.pinned;
+            leg.tcp_when_large = invite.target.tcp_when_large;
+            leg.cseq = 1;
+            leg.login = invite.login.map(|login| Box::new(StoredLogin::new(&login)));
+            leg.offers = if has_sdp(&invite.content) {
+                OFFER_OUT
+            } else {
+                0
+            };
+            leg.setup = Some(Box::new(Setup {
+                invite: slot,
+                cancelled: false,
+                prack: invite.prack,
+                forks: Vec::new(),
+                reliable: Reliable::default(),
+            }));
+        }
+        let Some((start, flow)) = self.begin_inside(id, None, Method::Invite, 1, branch) else {
+            self.close_client(slot);
+            return Err(Refused::Transport);
+        };
+        self.request_headers(flow.local, Method::Invite, &invite.content);
+        self.write_session_request(id);
+        self.write_body(&invite.content);
+        self.launch(slot, start, flow, invite.target.tcp_when_large, now)
+    }
+
+    /// Call-ID and From of a new dialog or request.
+    pub(crate) fn own_side(
+        &mut self,
+        call_id: Option<&[u8]>,
+        from: Option<&[u8]>,
+        content: &Content<'_>,
+        local: crate::LocalId,
+    ) -> Own {
+        let random = Name::new(self.entropy.u32(), self.entropy.u64());
+        let call_id = call_id.unwrap_or(random.as_bytes());
+        let template = content.template.filter(|t| t.is_request());
+        let from = from.or_else(|| template.and_then(|t| t.header(HeaderId::From)));
+        match from {
+            Some(from) => Own::new(call_id, from),
+            None => {
+                let contact = self.net.point(local).map_or(&b""[..], |p| &p.contact);
+                Own::new(call_id, &[b"<", contact, b">"].concat())
+            }
+        }
+    }
+
+    /// A response to the INVITE that opens a leg.
+    pub(crate) fn opening_response(
+        &mut self,
+        slot: u32,
+        id: LegId,
+        response: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let status = response.status();
+        let state = self
+            .clients
+            .get(slot as usize)
+            .map_or(ClientState::Completed, |client| client.state);
+        match (state, status) {
+            (ClientState::Calling | ClientState::Proceeding, 100..=199) => {
+                self.client_invite_proceeding(slot);
+                self.provisional(slot, id, response, now, user);
+            }
+            (ClientState::Calling | ClientState::Proceeding, 200..=299) => {
+                let tag = response.to().ok().and_then(|to| to.tag());
+                self.client_invite_accept(slot, tag.unwrap_or_default(), now);
+                self.answered(slot, id, response, flow, now, user);
+            }
+            (ClientState::Calling | ClientState::Proceeding, _) => {
+                self.refused(slot, id, response, now, user);
+            }
+            (ClientState::Accepted, 200..=299) => self.repeated_2xx(slot, response, flow, now),
+            (ClientState::Completed, 300..) => {
+                self.drops.count(engine::DropReason::SipRetransmission);
+                self.resend_client(slot, now);
+            }
+            _ => self.drops.count(engine::DropReason::SipRetransmission),
+        }
+    }
+
+    /// A provisional response: learn the early dialog, acknowledge a reliable one (RFC 3262 section 4).
+    fn provisional(
+        &mut self,
+        slot: u32,
+        id: LegId,
+        response: &Message<'_>,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        if self.leg(id).is_none() {
+            return;
+        }
+        let cancelled = self
+            .leg(id)
+            .and_then(|leg| leg.setup.as_ref())
+            .is_some_and(|setup| setup.cancelled);
+        if cancelled {
+            // CANCEL had to wait for this (RFC 3261 section 9.1). Where no record is left for it, Timer B has gone with the
+            // provisional response and the leg's own deadline ends it.
+            if self.send_cancel(slot, &Content::default(), now).is_err() {
+                let deadline = now + self.patience();
+                if let Some(active) = self
+                    .clients
+                    .get_mut(slot as usize)
+                    .and_then(|client| client.active.as_mut())
+                {
+                    active.deadline = deadline;
+                }
+                self.arm_client(slot, deadline);
+            }
+            return;
+        }
+        if response.status() == 100 {
+            return;
+        }
+        let fork = self.learn_fork(id, response);
+        let rseq = response
+            .rseq()
+            .ok()
+            .filter(|_| response.lists(HeaderId::Require, b"100rel"));
+        let mut reliable = false;
+        if let (Some(fork), Some(rseq)) = (fork, rseq) {
+            let Some(leg) = self.leg_mut(id) else {
+                return;
+            };
+            let has_sdp = message_has_sdp(response);
+            let Some(early) = leg.early(fork) else {
+                return;
+            };
+            // Only in order; a repetition is answered by the PRACK's own repetition.
+            if early.rseq != 0 && rseq != early.rseq.wrapping_add(1) {
+                self.drops.count(engine::DropReason::SipRetransmission);
+                return;
+            }
+            early.rseq = rseq;
+            early.prack_owed = true;
+            reliable = true;
+            if has_sdp {
+                leg.offers = match leg.offers & OFFER_OUT {
+                    0 => leg.offers | OFFER_IN,
+                    _ => leg.offers & !OFFER_OUT,
+                };
+            }
+        }
+        let indication = Indication::Progressed {
+            leg: id,
+            fork,
+            response,
+            reliable,
+        };
+        user.indication(self, indication, now);
+        if let (true, Some(fork)) = (reliable, fork) {
+            self.prack_if_owed(id, fork, now);
+        }
+    }
+
+    fn prack_if_owed(&mut self, id: LegId, fork: Fork, now: Time) {
+        let owed = self.leg_mut(id).is_some_and(|leg| {
+            let automatic = leg
+                .setup
+                .as_ref()
+                .is_some_and(|s| s.prack == Prack::Automatic);
+            automatic && leg.early(fork).is_some_and(|early| early.prack_owed)
+        });
+        if owed {
+            // Where it cannot be sent the peer's repetition or its 504 decides; nothing is left pending on our side.
+            let _ = self.prack(id, fork, &Content::default(), now);
+        }
+    }
+
+    /// The early dialog of a provisional response, made or found by its To tag (RFC 3261 section 12.1.2).
+    fn learn_fork(&mut self, id: LegId, response: &Message<'_>) -> Option<Fork> {
+        let tag = response.to().ok()?.tag()?;
+        let leg = self.leg(id)?;
+        let forks = &leg.setup.as_ref()?.forks;
+        let known = forks.iter().position(|early| early.peer.tag() == tag);
+        let allows = allows_update(response);
+        if let Some(at) = known {
+            let contact = response.contact().ok();
+            let leg = self.leg_mut(id)?;
+            let early = leg.early(Fork(at as u8))?;
+            if let Some(contact) = contact.filter(|c| !c.is_star()) {
+                early.peer.refresh_target(contact.uri);
+            }
+            early.peer_update |= allows;
+            return Some(Fork(at as u8));
+        }
+        if forks.len() >= MAX_FORKS {
+            return None;
+        }
+        let mut peer = Peer::from_response(response, &leg.peer);
+        peer.flow = self.hop(&peer, leg.pinned);
+        let setup = self.leg_mut(id)?.setup.as_mut()?;
+        setup.forks.push(Early {
+            peer,
+            rseq: 0,
+            prack_owed: false,
+            peer_update: allows,
+        });
+        Some(Fork((setup.forks.len() - 1) as u8))
+    }
+
+    /// The first 2xx.
+    fn answered(
+        &mut self,
+        slot: u32,
+        id: LegId,
+        response: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let Some(leg) = self.leg(id) else {
+            self.refuse_late(slot, response, flow, now);
+            return;
+        };
+        let setup = leg.setup.as_ref();
+        if setup.is_some_and(|setup| setup.cancelled) {
+            self.refuse_late(slot, response, flow, now);
+            self.fail(id, Failure::CancelCrossed, Some(response), now, user);
+            return;
+        }
+        let tag = response.to().ok().and_then(|to| to.tag());
+        let early = setup
+            .and_then(|s| s.forks.iter().find(|e| Some(e.peer.tag()) == tag))
+            .map(|early| early.peer.cseq);
+        let mut peer = Peer::from_response(response, &leg.peer);
+        peer.cseq = early.flatten();
+        peer.flow = self.hop(&peer, leg.pinned);
+        let has_sdp = message_has_sdp(response);
+        let cseq = leg.cseq.max(1);
+        let number = response.cseq().map_or(cseq, |cseq| cseq.number);
+        if let Some(leg) = self.leg_mut(id) {
+            leg.peer = peer;
+            leg.setup = None;
+            leg.state = LegState::Answered;
+            leg.owed_ack = slot;
+            leg.owed_cseq = number;
+            leg.peer_update = allows_update(response);
+            leg.peer_timer = response.lists(HeaderId::Supported, b"timer");
+            if has_sdp && leg.offers & OFFER_OUT == 0 {
+                leg.offers |= OFFER_IN;
+            }
+            leg.offers &= !OFFER_OUT;
+        }
+        self.session_answered(id, response, now);
+        let indication = Indication::Answered { leg: id, response };
+        user.indication(self, indication, now);
+    }
+
+    /// A final response of 300 or above: try again with credentials or a larger interval, or tell.
+    fn refused(
+        &mut self,
+        slot: u32,
+        id: LegId,
+        response: &Message<'_>,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let again = self.leg(id).is_some_and(|leg| {
+            leg.setup
+                .as_ref()
+                .is_some_and(|setup| !setup.cancelled && setup.invite == slot)
+        }) && self.try_again(slot, response, now);
+        if again {
+            return;
+        }
+        self.client_invite_refused(slot, response, now);
+        self.fail(id, Failure::Response, Some(response), now, user);
+    }
+
+    /// Tells the user that a leg of ours was not answered, and forgets it.
+    pub(crate) fn fail(
+        &mut self,
+        id: LegId,
+        why: Failure,
+        response: Option<&Message<'_>>,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        if self.leg(id).is_none() {
+            return;
+        }
+        let indication = Indication::Failed {
+            leg: id,
+            why,
+            response,
+        };
+        user.indication(self, indication, now);
+        self.close_leg(id);
+    }
+
+    /// Sends the request of `slot` again in a new transaction: with credentials after 401 and 407 (section 22.2), with a
+    /// larger interval after 422 (RFC 4028 section 7.3). `false` where that is of no use. An INVITE's refusal is
+    /// acknowledged here.
+    pub(crate) fn try_again(&mut self, slot: u32, response: &Message<'_>, now: Time) -> bool {
+        let Some(client) = self.clients.get(slot as usize) else {
+            return false;
+        };
+        let (owner, fork, refresh, offer) =
+            (client.owner, client.fork, client.refresh, client.offer);
+        let leg = match owner {
+            Owner::Opening(leg) | Owner::Inside(leg) => Some(leg),
+            Owner::Outside(_) | Owner::Nobody => None,
+        };
+        let Some(active) = client.active.as_ref().filter(|a| a.tries < MAX_TRIES) else {
+            return false;
+        };
+        let tries = active.tries;
+        let flow = active.flow;
+        let status = response.status();
+        let larger = match (status, leg) {
+            (422, Some(leg)) => self.larger_interval(leg, response),
+            (401 | 407, _) => None,
+            _ => return false,
+        };
+        if status == 422 && larger.is_none() {
+            return false;
+        }
+        let mut login = match leg {
+            Some(leg) => self.leg_mut(leg).and_then(|leg| leg.login.take()),
+            None => self
+                .clients
+                .get_mut(slot as usize)
+                .and_then(|client| client.active.as_mut()?.login.take()),
+        };
+        let answered = status == 422
+            || login
+                .as_mut()
+                .is_some_and(|login| login.challenged(response, &mut self.entropy));
+        let kept = match answered {
+            true => self.clients.get(slot as usize).and_then(|client| {
+                let active = client.active.as_ref()?;
+                Some(active.bytes.clone())
+            }),
+            false => None,
+        };
+        let sent = kept.and_then(|bytes| {
+            self.send_again(&bytes, owner, larger, login.as_deref_mut(), flow, now)
+        });
+        if let Some(leg) = leg.and_then(|leg| self.leg_mut(leg)) {
+            leg.login = login;
+        } else if let Some(active) = sent
+            .or(Some(slot))
+            .and_then(|slot| self.clients.get_mut(slot as usize))
+            .and_then(|client| client.active.as_mut())
+        {
+            active.login = login;
+        }
+        let Some(new) = sent else {
+            return false;
+        };
+        if let Some(client) = self.clients.get_mut(new as usize) {
+            (client.fork, client.refresh, client.offer) = (fork, refresh, offer);
+            if let Some(active) = client.active.as_mut() {
+                active.tries = tries + 1;
+            }
+        }
+        self.replace_client(slot, new, owner, response, now);
+        true
+    }
+
+    /// The larger of the demanded Min-SE and what we asked; `None` where it does not grow.
+    fn larger_interval(&mut self, leg: LegId, response: &Message<'_>) -> Option<u32> {
+        let wanted = response.min_se().ok()?;
+        let leg = self.leg_mut(leg)?;
+        (wanted > leg.session.min_se).then(|| {
+            leg.session.min_se = wanted;
+            wanted
+        })
+    }
+
+    /// The old transaction steps back behind the new one.
+    fn replace_client(
+        &mut self,
+        old: u32,
+        new: u32,
+        owner: Owner,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let invite = self
+            .clients
+            .get(old as usize)
+            .is_some_and(|client| client.method == Some(Method::Invite));
+        if let Some(client) = self.clients.get_mut(old as usize) {
+            client.owner = Owner::Nobody;
+        }
+        match invite {
+            true => self.client_invite_refused(old, response, now),
+            false => self.client_other_complete(old, now),
+        }
+        let (Owner::Opening(leg) | Owner::Inside(leg)) = owner else {
+            return;
+        };
+        if let Some(leg) = self.leg_mut(leg) {
+            if leg.ours == old {
+                leg.ours = new;
+            }
+            if let Some(setup) = leg.setup.as_mut().filter(|setup| setup.invite == old) {
+                setup.invite = new;
+            }
+        }
+    }
+
+    /// Composes and launches the second try from the kept first one.
+    fn send_again(
+        &mut self,
+        bytes: &[u8],
+        owner: Owner,
+        larger: Option<u32>,
+        login: Option<&mut StoredLogin>,
+        flow: Flow,
+        now: Time,
+    ) -> Option<u32> {
+        let old = Message::parse(bytes).ok()?;
+        let method = old.method();
+        let (slot, cookie) = self.open_client(owner, method).ok()?;
+        let number = match owner {
+            Owner::Opening(leg) | Owner::Inside(leg) => {
+                let leg = self.leg_mut(leg)?;
+                leg.cseq += 1;
+                leg.cseq
+            }
+            _ => old.cseq().ok()?.number + 1,
+        };
+        let point = self.net.point(flow.local)?;
+        let mut via = [&point.via, MAGIC, Name::new(slot, cookie).as_bytes()].concat();
+        if point.transport == Transport::Udp {
+            via.extend_from_slice(b";rport");
+        }
+        let mut cseq = Vec::new();
+        Lines { out: &mut cseq }
+            .digits(u64::from(number))
+            .raw(b" ")
+            .text(method.as_bytes());
+        let expires = larger.map(|larger| {
+            let asked = old.session_expires().map_or(0, |expires| expires.seconds);
+            (asked.max(larger).to_string(), larger.to_string())
+        });
+        let mut edits = vec![
+            Edit::Replace {
+                id: HeaderId::Via,
+                value: &via,
+            },
+            Edit::Replace {
+                id: HeaderId::CSeq,
+                value: &cseq,
+            },
+        ];
+        let mut answers = Vec::new();
+        if let Some(login) = login {
+            login.write(
+                method.as_bytes(),
+                old.request_uri(),
+                old.body(),
+                &mut Lines { out: &mut answers },
+            );
+            edits.push(Edit::Remove(HeaderId::Authorization));
+            edits.push(Edit::Remove(HeaderId::ProxyAuthorization));
+        }
+        if let Some((expires, min_se)) = &expires {
+            edits.push(Edit::Replace {
+                id: HeaderId::SessionExpires,
+                value: expires.as_bytes(),
+            });
+            edits.push(Edit::Replace {
+                id: HeaderId::MinSe,
+                value: min_se.as_bytes(),
+            });
+        }
+        for line in answers.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if let Some(colon) = line.iter().position(|byte| *byte == b':') {
+                edits.push(Edit::Add {
+                    id: HeaderId::from_name(line.get(..colon)?),
+                    value: line.get(colon + 2..)?,
+                });
+            }
+        }
+        let start = self.net.out.begin();
+        emit(&old, &edits, &mut self.net.out.arena);
+        self.launch(slot, start, flow, false, now).ok()?;
+        Some(slot)
+    }
+
+    /// A 2xx when one has come before: the winner's repetition, or another fork's (RFC 3261 section 13.2.2.4).
+    fn repeated_2xx(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
+        let tag = response.to().ok().and_then(|to| to.tag());
+        let print = self.prints.tag(tag.unwrap_or_default());
+        let Some(client) = self.clients.get(slot as usize) else {
+            return;
+        };
+        if client.winner != print {
+            self.refuse_late(slot, response, flow, now);
+            return;
+        }
+        self.drops.count(engine::DropReason::SipRetransmission);
+        let refused = client
+            .accepted
+            .as_ref()
+            .is_some_and(|accepted| accepted.late.contains(&print));
+        if !client.acked && !refused {
+            // The user has not sent its ACK yet.
+            return;
+        }
+        if let Some((ack, flow)) = client.accepted.as_ref().and_then(|a| a.ack.as_ref()) {
+            let flow = *flow;
+            let start = self.net.out.begin();
+            self.net.out.arena.extend_from_slice(ack);
+            // Lost like one on the way.
+            let _ = self.transmit(&flow, start, now);
+            return;
+        }
+        self.ack_of_response(slot, response, flow, now);
+    }
+
+    /// ACK made from a 2xx alone: target, route set, tags and CSeq all stand in it.
+    fn ack_of_response(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
+        let leg = self.clients.get(slot as usize).and_then(|c| match c.owner {
+            Owner::Opening(leg) | Owner::Inside(leg) => self.leg(leg),
+            _ => None,
+        });
+        let pinned = leg.filter(|leg| leg.pinned).map(|leg| leg.peer.flow);
+        self.send_from_2xx(slot, Method::Ack, response, pinned.unwrap_or(*flow), now);
+    }
+
+    /// A 2xx that nobody wants: ACK, then BYE (section 13.2.2.4).
+    fn refuse_late(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
+        let tag = response.to().ok().and_then(|to| to.tag());
+        let print = self.prints.tag(tag.unwrap_or_default());
+        self.ack_of_response(slot, response, flow, now);
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        let accepted = client
+            .accepted
+            .get_or_insert_with(|| Box::new(Accepted::default()));
+        if accepted.late.contains(&print) || accepted.late.len() >= MAX_LATE {
+            return;
+        }
+        accepted.late.push(print);
+        self.send_from_2xx(slot, Method::Bye, response, *flow, now);
+    }
+
+    /// Sends ACK or BYE inside the dialog that a 2xx to the INVITE of `slot` describes.
+    fn send_from_2xx(
+        &mut self,
+        slot: u32,
+        method: Method<'static>,
+        response: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) {
+        let base = Peer::new(b"", b"", core::iter::empty(), flow);
+        let peer = Peer::from_response(response, &base);
+        if peer.target().is_empty() {
+            return;
+        }
+        let mut flow = flow;
+        if let Some((transport, remote)) = peer.next_hop().as_ref().and_then(numeric_hop)
+            && (transport, remote) != (flow.transport, flow.remote)
+        {
+            flow = self.hop(&peer, false);
+        }
+        let number = response.cseq().map_or(1, |cseq| cseq.number);
+        let (branch, number, client) = match method {
+            Method::Ack => match self.clients.get(slot as usize) {
+                Some(client) => (
+                    ack_branch(slot, client.cookie, self.prints.tag(peer.tag())),
+                    number,
+                    NONE,
+                ),
+                None => return,
+            },
+            _ => match self.open_client(Owner::Nobody, method) {
+                Ok((client, cookie)) => (Name::new(client, cookie), number + 1, client),
+                Err(_) => return,
+            },
+        };
+        let Some(start) = self.write_from_2xx(&peer, method, response, &flow, branch, number)
+        else {
+            self.close_client(client);
+            return;
+        };
+        // Lost like one on the way: the peer repeats its 2xx, and Timer E our BYE.
+        let _ = match method {
+            Method::Ack => self.transmit(&flow, start, now).map(|_| ()),
+            _ => self.launch(client, start, flow, false, now),
+        };
+    }
+
+    fn write_from_2xx(
+        &mut self,
+        peer: &Peer,
+        method: Method<'_>,
+        response: &Message<'_>,
+        flow: &Flow,
+        branch: Name,
+        number: u32,
+    ) -> Option<usize> {
+        let start = self.net.out.begin();
+        let point = self.net.points.get(usize::from(flow.local.0))?;
+        let mut lines = Lines {
+            out: &mut self.net.out.arena,
+        };
+        let mut routes = wire::sip::Values::list(peer.routes());
+        let strict = peer
+            .strict
+            .then(|| routes.next().and_then(wire::sip::NameAddr::parse))
+            .flatten();
+        lines.request_line(method, strict.map_or(peer.target(), |route| route.uri));
+        lines
+            .raw(b"Via: ")
+            .raw(&point.via)
+            .raw(MAGIC)
+            .raw(branch.as_bytes());
+        if point.transport == Transport::Udp {
+            lines.raw(b";rport");
+        }
+        lines.end();
+        for route in routes {
+            lines.header(HeaderId::Route, route);
+        }
+        if strict.is_some() {
+            lines.raw(b"Route: <").text(peer.target()).raw(b">\r\n");
+        }
+        lines
+            .copy_all(response, HeaderId::From)
+            .copy_all(response, HeaderId::To)
+            .copy_all(response, HeaderId::CallId)
+            .cseq(number, method.as_bytes())
+            .raw(b"Max-Forwards: 70\r\n")
+            .no_body();
+        Some(start)
+    }
+
+    /// Sends ACK for the 2xx of our INVITE or re-INVITE (section 13.2.2.4); it is sent again by the endpoint whenever the
+    /// 2xx comes again.
+    ///
+    /// # Errors
+    /// [`Refused::Gone`], [`Refused::State`] where none is owed, [`Refused::Edit`], [`Refused::TooLarge`],
+    /// [`Refused::Transport`].
+    pub fn ack(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
+        self.now = now;
+        check_edits(content)?;
+        let state = self.leg(leg).ok_or(Refused::Gone)?;
+        let (slot, number) = (state.owed_ack, state.owed_cseq);
+        if slot == NONE {
+            return Err(Refused::State);
+        }
+        let tag = self.prints.tag(state.peer.tag());
+        // The transaction may be over (64*T1 after the 2xx) and the ACK still worth sending.
+        let cookie = self
+            .clients
+            .get(slot as usize)
+            .map_or(state.cookie, |client| client.cookie);
+        let branch = ack_branch(slot, cookie, tag);
+        let (start, flow) = self
+            .begin_inside(leg, None, Method::Ack, number, branch)
+            .ok_or(Refused::Transport)?;
+        self.request_headers(flow.local, Method::Ack, content);
+        self.write_body(content);
+        let plain = content.template.is_none() && content.edits.is_empty() && !has_sdp(content);
+        let copy = match plain {
+            true => None,
+            false => Some((self.net.out.composed(start).to_vec(), flow)),
+        };
+        self.transmit(&flow, start, now)?;
+        if let Some(client) = self.clients.get_mut(slot as usize).filter(
+            |c| matches!(c.owner, Owner::Opening(owner) | Owner::Inside(owner) if owner == leg),
+        ) {
+            client.acked = true;
+            if copy.is_some() {
+                client
+                    .accepted
+                    .get_or_insert_with(|| Box::new(Accepted::default()))
+                    .ack = copy;
+            }
+        }
+        if let Some(leg) = self.leg_mut(leg) {
+            leg.owed_ack = NONE;
+            leg.offers = 0;
+            if leg.state == LegState::Answered {
+                leg.state = LegState::Confirmed;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up a call of ours that is not answered (section 9.1): CANCEL goes out at once, or with the first provisional
+    /// response. `Failed` follows: with the 487, after a 2xx that crossed, or after 64*T1. Of `content` only edits count.
+    ///
+    /// # Errors
+    /// [`Refused::Gone`], [`Refused::State`] where the leg is not ours or is answered, [`Refused::Full`].
+    pub fn cancel(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
+        self.now = now;
+        check_edits(content)?;
+        let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
+        let setup = state.setup.as_mut().ok_or(Refused::State)?;
+        if setup.invite == NONE {
+            return Err(Refused::State);
+        }
+        let slot = setup.invite;
+        if setup.cancelled {
+            return Ok(());
+        }
+        let proceeding = self
+            .clients
+            .get(slot as usize)
+            .is_some_and(|client| client.state == ClientState::Proceeding);
+        if proceeding {
+            self.send_cancel(slot, content, now)?;
+        }
+        if let Some(leg) = self.leg_mut(leg) {
+            leg.state = LegState::Ending;
+            if let Some(setup) = leg.setup.as_mut() {
+                setup.cancelled = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The branch of the ACK for a 2xx: always the same for one 2xx, different from the INVITE's.
+fn ack_branch(slot: u32, cookie: u64, tag: u64) -> Name {
+    Name::new(slot, cookie.rotate_left(17) ^ tag)
+}
+
+/// To of a new dialog or request, without tag.
+pub(crate) fn remote_side(to: Option<&[u8]>, content: &Content<'_>, uri: &[u8]) -> Vec<u8> {
+    let template = content.template.filter(|t| t.is_request());
+    let to = to.or_else(|| template.and_then(|t| t.header(HeaderId::To)));
+    match to {
+        Some(to) => {
+            let mut out = Vec::new();
+            without_tag(to, &mut out);
+            out
+        }
+        None => [b"<", uri, b">"].concat(),
+    }
+}
+
+/// Whether the peer takes UPDATE (RFC 3311 section 4).
+pub(crate) fn allows_update(message: &Message<'_>) -> bool {
+    message.values(HeaderId::Allow).any(|m| m == b"UPDATE")
+}

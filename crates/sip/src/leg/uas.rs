@@ -1,0 +1,508 @@
+//! Legs that are offered to us: INVITE, our responses, ACK, CANCEL (RFC 3261 sections 9.2, 13.3; RFC 3262 section 3).
+
+use super::{OFFER_IN, OFFER_OUT, Setup, Unacked};
+use crate::Endpoint;
+use crate::api::{Content, Ending, Flow, Indication, LegId, LegState, Prack, Refused, User};
+use crate::compose::{Lines, check_edits, has_sdp, message_has_sdp, phrase};
+use crate::dialog::{Own, Peer};
+use crate::reliable::{Held, Reliable};
+use crate::transaction::{NONE, ServerState};
+use engine::{DropReason, Time};
+use wire::sip::{HeaderId, Message};
+
+impl Endpoint {
+    /// A new INVITE in the server transaction `slot` becomes a leg (section 12.1.1).
+    pub(crate) fn offered(
+        &mut self,
+        slot: u32,
+        request: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let Some(contact) = request.contact().ok().filter(|c| !c.is_star()) else {
+            self.refuse_server_reason(slot, 400, b"Missing Contact", now);
+            return;
+        };
+        let own = Own::new(
+            request.call_id().unwrap_or_default(),
+            request.header(HeaderId::To).unwrap_or_default(),
+        );
+        let mut peer = Peer::new(
+            request.header(HeaderId::From).unwrap_or_default(),
+            contact.uri,
+            request.values(HeaderId::RecordRoute),
+            *flow,
+        );
+        peer.cseq = request.cseq().ok().map(|cseq| cseq.number);
+        peer.flow = self.hop(&peer, false);
+        let asked = self.session_asked(request);
+        if self.session_too_small(&asked) {
+            self.refuse_too_small(slot, now);
+            return;
+        }
+        let Ok(id) = self.open_leg(own, peer, false) else {
+            self.drops.count(DropReason::SipTableFull);
+            self.refuse_server(slot, 503, &Content::default(), now);
+            return;
+        };
+        let theirs = self.server_id(slot);
+        if let Some(leg) = self.leg_mut(id) {
+            leg.theirs = Some(theirs);
+            leg.peer_update = super::uac::allows_update(request);
+            leg.peer_timer = asked.supported;
+            leg.peer_reliable = request.lists(HeaderId::Supported, b"100rel")
+                || request.lists(HeaderId::Require, b"100rel");
+            leg.offers = if message_has_sdp(request) {
+                OFFER_IN
+            } else {
+                0
+            };
+            leg.setup = Some(Box::new(Setup {
+                invite: NONE,
+                cancelled: false,
+                prack: Prack::Automatic,
+                forks: Vec::new(),
+                reliable: Reliable::default(),
+            }));
+        }
+        if let Some(server) = self.servers.get_mut(slot as usize) {
+            server.leg = Some(id);
+            if let Some(active) = server.active.as_mut() {
+                active.session = Some(asked);
+                active.interval = if request.lists(HeaderId::Require, b"100rel") {
+                    core::time::Duration::MAX
+                } else {
+                    core::time::Duration::ZERO
+                };
+            }
+        }
+        let indication = Indication::Offered {
+            leg: id,
+            request,
+            flow: *flow,
+        };
+        user.indication(self, indication, now);
+        self.trying_unless_answered(slot, now);
+    }
+
+    /// The 100 of an INVITE that its user has not answered at once (section 17.2.1).
+    pub(crate) fn trying_unless_answered(&mut self, slot: u32, now: Time) {
+        let waits = self
+            .servers
+            .get(slot as usize)
+            .is_some_and(|server| server.state == ServerState::Trying && server.active.is_some());
+        if !waits {
+            return;
+        }
+        let delay = self.config.timers.trying;
+        if delay.is_zero() {
+            self.send_trying(slot, now);
+        } else {
+            self.arm_server(slot, now + delay);
+        }
+    }
+
+    /// 422 with our Min-SE (RFC 4028 section 9).
+    pub(crate) fn refuse_too_small(&mut self, slot: u32, now: Time) {
+        let min_se = self.our_min_se().to_string();
+        let edits = [wire::sip::Edit::AddNamed {
+            name: b"Min-SE",
+            value: min_se.as_bytes(),
+        }];
+        self.refuse_server_checked(slot, 422, &Content::default().with(&edits), now);
+    }
+
+    /// Sends a provisional response, 101 to 199, for an INVITE that is offered (section 13.3.1.1). `reliable`: repeated
+    /// until PRACK (RFC 3262); also where the caller requires it. While one awaits its PRACK, further ones and the 2xx
+    /// are held back.
+    ///
+    /// # Errors
+    /// [`Refused::Gone`], [`Refused::State`] after the final response, [`Refused::Value`], [`Refused::NotSupported`] for a
+    /// reliable one towards a peer without `100rel`, [`Refused::Full`] where too many are held back, [`Refused::Edit`].
+    pub fn progress(
+        &mut self,
+        leg: LegId,
+        status: u16,
+        content: &Content<'_>,
+        reliable: bool,
+        now: Time,
+    ) -> Result<(), Refused> {
+        self.now = now;
+        check_edits(content)?;
+        if !(101..=199).contains(&status) {
+            return Err(Refused::Value);
+        }
+        let slot = self.offered_slot(leg)?;
+        let required = self.requires_reliable(slot);
+        let state = self.leg(leg).ok_or(Refused::Gone)?;
+        if reliable && !state.peer_reliable {
+            return Err(Refused::NotSupported);
+        }
+        let rseq = match reliable || required {
+            true => Some(self.next_rseq(leg)?),
+            false => None,
+        };
+        let tag = self.tag_of(leg);
+        let (start, flow) = self
+            .begin_response(slot, status, phrase(status, content), true, tag)
+            .ok_or(Refused::State)?;
+        self.response_headers(flow.local, status, true, content);
+        if let Some(rseq) = rseq {
+            let mut lines = Lines {
+                out: &mut self.net.out.arena,
+            };
+            lines
+                .raw(b"Require: 100rel\r\n")
+                .number(HeaderId::RSeq, u64::from(rseq));
+        }
+        self.write_body(content);
+        let Some(rseq) = rseq else {
+            self.sent_provisional(slot, start, &flow, now);
+            return Ok(());
+        };
+        if has_sdp(content)
+            && let Some(leg) = self.leg_mut(leg)
+        {
+            leg.offers = match leg.offers & OFFER_IN {
+                0 => leg.offers | OFFER_OUT,
+                _ => leg.offers & !OFFER_IN,
+            };
+        }
+        self.keep_reliable(leg, slot, rseq, start, now);
+        Ok(())
+    }
+
+    fn keep_reliable(&mut self, leg: LegId, slot: u32, rseq: u32, start: usize, now: Time) {
+        let bytes = self.net.out.composed(start).to_vec();
+        if let Some(server) = self.servers.get_mut(slot as usize) {
+            server.state = ServerState::Proceeding;
+            if let Some(timer) = server.timer.take() {
+                self.wheel.cancel(timer);
+            }
+            if let Some(active) = server.active.as_mut() {
+                active.last.clone_from(&bytes);
+            }
+        }
+        let Some(reliable) = self
+            .leg_mut(leg)
+            .and_then(|leg| leg.setup.as_mut())
+            .map(|setup| &mut setup.reliable)
+        else {
+            return;
+        };
+        reliable.rseq = rseq;
+        match reliable.waiting {
+            0 => self.send_reliable(leg, rseq, bytes, now),
+            _ => reliable.held.push_back(Held::Reliable(rseq, bytes)),
+        }
+    }
+
+    fn requires_reliable(&self, slot: u32) -> bool {
+        self.servers
+            .get(slot as usize)
+            .and_then(|server| server.active.as_ref())
+            .is_some_and(|active| active.interval == core::time::Duration::MAX)
+    }
+
+    /// The first RSeq is random below 2^31 (RFC 3262 section 3), further ones count up.
+    fn next_rseq(&mut self, leg: LegId) -> Result<u32, Refused> {
+        let first = 1 + self.entropy.below((1 << 31) - 1) as u32;
+        let reliable = self
+            .leg(leg)
+            .and_then(|leg| leg.setup.as_ref())
+            .map(|setup| &setup.reliable)
+            .ok_or(Refused::State)?;
+        if reliable.is_full() {
+            return Err(Refused::Full);
+        }
+        Ok(match reliable.rseq {
+            0 => first,
+            last => last.wrapping_add(1).max(1),
+        })
+    }
+
+    /// The server transaction of an offered leg's INVITE, while it may be answered.
+    fn offered_slot(&self, leg: LegId) -> Result<u32, Refused> {
+        let leg = self.leg(leg).ok_or(Refused::Gone)?;
+        let offered = leg.state == LegState::Offered && leg.setup.is_some();
+        let theirs = leg.theirs.filter(|_| offered).ok_or(Refused::State)?;
+        let server = self.server(theirs).ok_or(Refused::State)?;
+        match server.state {
+            ServerState::Trying | ServerState::Proceeding => Ok(theirs.slot),
+            _ => Err(Refused::State),
+        }
+    }
+
+    /// Answers an offered leg with a 2xx (section 13.3.1.4): repeated until ACK comes, for 64*T1. Where a reliable
+    /// provisional response awaits its PRACK, the 2xx waits for it (RFC 3262 section 3).
+    ///
+    /// # Errors
+    /// [`Refused::Gone`], [`Refused::State`] where it is answered, [`Refused::Value`], [`Refused::Edit`].
+    pub fn answer(
+        &mut self,
+        leg: LegId,
+        status: u16,
+        content: &Content<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
+        self.now = now;
+        check_edits(content)?;
+        if !(200..=299).contains(&status) {
+            return Err(Refused::Value);
+        }
+        let slot = self.offered_slot(leg)?;
+        let start = self.compose_acceptance(leg, slot, status, content, now)?;
+        let has_sdp = has_sdp(content);
+        let held = {
+            let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
+            if has_sdp {
+                state.offers = match state.offers & OFFER_IN {
+                    0 => state.offers | OFFER_OUT,
+                    _ => state.offers & !OFFER_IN,
+                };
+            }
+            state
+                .setup
+                .as_ref()
+                .is_some_and(|setup| setup.reliable.waiting != 0)
+        };
+        let bytes = self.net.out.composed(start).to_vec();
+        if !held {
+            self.send_acceptance(leg, &bytes, now);
+        } else if let Some(leg) = self.leg_mut(leg) {
+            leg.state = LegState::Answered;
+            if let Some(setup) = leg.setup.as_mut() {
+                setup.reliable.held.push_back(Held::Acceptance(bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Composes a 2xx to the INVITE of `slot`.
+    fn compose_acceptance(
+        &mut self,
+        leg: LegId,
+        slot: u32,
+        status: u16,
+        content: &Content<'_>,
+        now: Time,
+    ) -> Result<usize, Refused> {
+        let tag = self.tag_of(leg);
+        let (start, flow) = self
+            .begin_response(slot, status, phrase(status, content), true, tag)
+            .ok_or(Refused::State)?;
+        self.response_headers(flow.local, status, true, content);
+        let asked = self
+            .servers
+            .get(slot as usize)
+            .and_then(|server| server.active.as_ref()?.session);
+        if let Some(asked) = asked {
+            self.write_session_response(leg, &asked, now);
+        }
+        self.write_body(content);
+        Ok(start)
+    }
+
+    /// Sends the 2xx `bytes` of the INVITE that `leg` has open, and repeats it until ACK.
+    pub(crate) fn send_acceptance(&mut self, leg: LegId, bytes: &[u8], now: Time) {
+        let Some(theirs) = self.leg(leg).and_then(|leg| leg.theirs) else {
+            return;
+        };
+        let Some((flow, cseq)) = self
+            .server(theirs)
+            .and_then(|server| server.active.as_ref())
+            .map(|active| (active.flow, active.cseq))
+        else {
+            return;
+        };
+        let start = self.net.out.begin();
+        self.net.out.arena.extend_from_slice(bytes);
+        // Lost like one on the way: it is repeated.
+        let _ = self.transmit(&flow, start, now);
+        self.sent_acceptance(theirs.slot, now);
+        let t1 = self.t1();
+        let deadline = now + self.patience();
+        let timer = self.schedule_unacked(leg, now + t1);
+        let Some(state) = self.leg_mut(leg) else {
+            return;
+        };
+        let opening = state.setup.take().is_some();
+        state.theirs = None;
+        if opening {
+            state.state = LegState::Answered;
+        }
+        let old = state.unacked.replace(Box::new(Unacked {
+            bytes: bytes.to_vec(),
+            flow,
+            cseq,
+            interval: t1,
+            next: now + t1,
+            deadline,
+            timer: Some(timer),
+            opening,
+        }));
+        if let Some(timer) = old.and_then(|old| old.timer) {
+            self.wheel.cancel(timer);
+        }
+    }
+
+    /// A re-INVITE of theirs is answered with a 2xx.
+    pub(crate) fn accept_reinvite(
+        &mut self,
+        leg: LegId,
+        slot: u32,
+        status: u16,
+        content: &Content<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let start = self.compose_acceptance(leg, slot, status, content, now)?;
+        let bytes = self.net.out.composed(start).to_vec();
+        if let Some(state) = self.leg_mut(leg)
+            && has_sdp(content)
+        {
+            state.offers = match state.offers & OFFER_IN {
+                0 => state.offers | OFFER_OUT,
+                _ => state.offers & !OFFER_IN,
+            };
+        }
+        self.send_acceptance(leg, &bytes, now);
+        Ok(())
+    }
+
+    /// Refuses (400 to 699) or redirects (300 to 399, with Contact among the edits) an offered leg, which is gone then.
+    ///
+    /// # Errors
+    /// [`Refused::Gone`], [`Refused::State`] where it is answered, [`Refused::Value`], [`Refused::Edit`].
+    pub fn reject(
+        &mut self,
+        leg: LegId,
+        status: u16,
+        content: &Content<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
+        self.now = now;
+        check_edits(content)?;
+        if !(300..=699).contains(&status) {
+            return Err(Refused::Value);
+        }
+        let slot = self.offered_slot(leg)?;
+        self.refuse_server(slot, status, content, now);
+        self.close_leg(leg);
+        Ok(())
+    }
+
+    /// Refuses the INVITE of a leg that is offered, or whose 2xx is held back, on the endpoint's own account.
+    pub(crate) fn refuse_offered(&mut self, leg: LegId, status: u16, now: Time) {
+        if let Some(theirs) = self.leg(leg).and_then(|leg| leg.theirs) {
+            self.refuse_server(theirs.slot, status, &Content::default(), now);
+        }
+        if let Some(leg) = self.leg_mut(leg) {
+            leg.theirs = None;
+        }
+    }
+
+    /// ACK came (section 13.3.1.4). `true` where it meant a leg of ours.
+    pub(crate) fn acked(
+        &mut self,
+        id: LegId,
+        request: &Message<'_>,
+        now: Time,
+        user: &mut dyn User,
+    ) -> bool {
+        let number = request.cseq().map_or(0, |cseq| cseq.number);
+        let Some(leg) = self.leg_mut(id) else {
+            return false;
+        };
+        let Some(unacked) = leg.unacked.take_if(|unacked| unacked.cseq == number) else {
+            return false;
+        };
+        leg.offers = 0;
+        let bye = leg.bye_waits;
+        if unacked.opening && leg.state == LegState::Answered {
+            leg.state = LegState::Confirmed;
+        }
+        if let Some(timer) = unacked.timer {
+            self.wheel.cancel(timer);
+        }
+        if bye {
+            self.send_waiting_bye(id, now);
+            return true;
+        }
+        let indication = Indication::Acked { leg: id, request };
+        user.indication(self, indication, now);
+        true
+    }
+
+    /// Repeats a 2xx, at most every T2; after 64*T1 without ACK the dialog is ended by BYE (section 13.3.1.4).
+    pub(crate) fn unacked_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        let t2 = self.config.timers.t2;
+        let Some(leg) = self.legs.get_mut(slot as usize) else {
+            return;
+        };
+        let id = LegId {
+            slot,
+            check: leg.cookie as u32,
+        };
+        let Some(unacked) = leg.unacked.as_mut() else {
+            self.reliable_timer(id, now, user);
+            return;
+        };
+        unacked.timer = None;
+        if now >= unacked.deadline {
+            leg.unacked = None;
+            match leg.bye_waits {
+                true => self.send_waiting_bye(id, now),
+                false => self.bye_and_end(id, Ending::NoAck, now, user),
+            }
+            return;
+        }
+        unacked.interval = (unacked.interval * 2).min(t2);
+        unacked.next += unacked.interval;
+        let at = unacked.next.min(unacked.deadline);
+        let flow = unacked.flow;
+        unacked.timer = Some(self.wheel.schedule(at, crate::timer::Timer::Unacked(slot)));
+        let start = self.net.out.begin();
+        self.net.out.arena.extend_from_slice(&unacked.bytes);
+        // Lost like one on the way.
+        let _ = self.transmit(&flow, start, now);
+    }
+
+    /// CANCEL came for the INVITE in `slot` (section 9.2); it has been answered 200.
+    pub(crate) fn cancelled(
+        &mut self,
+        slot: u32,
+        request: &Message<'_>,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let Some(server) = self.servers.get(slot as usize) else {
+            return;
+        };
+        if !matches!(server.state, ServerState::Trying | ServerState::Proceeding) {
+            return;
+        }
+        let transaction = self.server_id(slot);
+        let Some(id) = server.leg else {
+            self.refuse_server(slot, 487, &Content::default(), now);
+            return;
+        };
+        self.refuse_server(slot, 487, &Content::default(), now);
+        let Some(leg) = self.leg_mut(id) else {
+            return;
+        };
+        leg.theirs = None;
+        if leg.setup.is_none() {
+            leg.offers = 0;
+            let indication = Indication::RequestCancelled {
+                leg: id,
+                transaction,
+            };
+            user.indication(self, indication, now);
+            return;
+        }
+        let indication = Indication::Cancelled { leg: id, request };
+        user.indication(self, indication, now);
+        self.close_leg(id);
+    }
+}

@@ -1,0 +1,793 @@
+//! What becomes of each message: checks, transactions, dialogs (RFC 3261 sections 8, 12, 17, 18).
+
+use crate::Endpoint;
+use crate::api::{
+    Content, Ending, Failure, Flow, Indication, LegId, Outside, Refused, ServerTransaction,
+    TransactionId, User,
+};
+use crate::compose::{Lines, check_edits, phrase, reason};
+use crate::credentials::StoredLogin;
+use crate::leg::uac::remote_side;
+use crate::names::{MAGIC, NAME_LEN, Name};
+use crate::transaction::{ClientState, Owner, ServerState};
+use engine::{DropReason, Time, Transport};
+use wire::sip::{Edit, HeaderId, Message, Method, Response};
+
+impl Endpoint {
+    pub(crate) fn message(
+        &mut self,
+        message: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        match (message.is_request(), message.validate()) {
+            (true, Ok(())) => self.request_came(message, flow, now, user),
+            (true, Err(rejection)) => {
+                let reason = rejection.reason.as_bytes();
+                self.refuse_stateless(message, rejection.status, reason, &[], flow, now);
+            }
+            (false, Ok(())) => self.response_came(message, flow, now, user),
+            (false, Err(_)) => self.drops.count(DropReason::SipMalformedResponse),
+        }
+    }
+
+    /// Answers a request without keeping anything (section 8.2.7); an ACK never, nor what names nowhere to answer to.
+    fn refuse_stateless(
+        &mut self,
+        request: &Message<'_>,
+        status: u16,
+        reason: &[u8],
+        edits: &[(HeaderId, &[u8])],
+        flow: &Flow,
+        now: Time,
+    ) {
+        if request.method() == Method::Ack {
+            self.drops.count(DropReason::SipMalformedAck);
+            return;
+        }
+        let Ok(via) = request.via() else {
+            self.drops.count(DropReason::SipUnparsable);
+            return;
+        };
+        let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
+        let tag = self.prints.stateless_tag(request);
+        let start = self.net.out.begin();
+        let agent = self.config.user_agent.as_bytes();
+        Response {
+            to_tag: Some(&tag),
+            source: Some(flow.remote),
+            ..Response::new(request, status, reason)
+        }
+        .write(
+            |writer| {
+                for (id, value) in edits {
+                    writer.header(*id, value);
+                }
+                if !agent.is_empty() {
+                    writer.header(HeaderId::Server, agent);
+                }
+            },
+            &mut self.net.out.arena,
+        );
+        // Lost like one on the way: the client asks again.
+        let _ = self.transmit(&reply, start, now);
+    }
+
+    fn request_came(&mut self, request: &Message<'_>, flow: &Flow, now: Time, user: &mut dyn User) {
+        let method = request.method();
+        let tag = request.to().ok().and_then(|to| to.tag());
+        if method == Method::Ack {
+            self.ack_came(request, tag, now, user);
+            return;
+        }
+        let Some(key) = self.prints.of(request, method) else {
+            self.drops.count(DropReason::SipUnparsable);
+            return;
+        };
+        if let Some(&slot) = self.index.get(&key) {
+            self.repeated_request(slot, request, flow, now);
+            return;
+        }
+        let Some(slot) = self.open_server(key, request, flow) else {
+            self.drops.count(DropReason::SipTableFull);
+            let later = [(HeaderId::RetryAfter, &b"10"[..])];
+            self.refuse_stateless(request, 503, reason(503), &later, flow, now);
+            return;
+        };
+        if method == Method::Cancel {
+            self.cancel_came(slot, request, now, user);
+            return;
+        }
+        if self.refuse_extension(slot, request, now) {
+            return;
+        }
+        match tag {
+            Some(tag) => match self.leg_of_tag(tag) {
+                Some(leg) => self.inside_request(slot, leg, request, flow, now, user),
+                None => self.refuse_server(slot, 481, &Content::default(), now),
+            },
+            None => self.outside_request(slot, request, flow, now, user),
+        }
+    }
+
+    /// A repeated request: the last response again, or silence (sections 17.2.1, 17.2.2).
+    fn repeated_request(&mut self, slot: u32, request: &Message<'_>, flow: &Flow, now: Time) {
+        self.drops.count(DropReason::SipRetransmission);
+        let Some(server) = self.servers.get(slot as usize) else {
+            return;
+        };
+        if Endpoint::is_invite(server.method) {
+            if matches!(
+                server.state,
+                ServerState::Proceeding | ServerState::Completed
+            ) {
+                self.resend_server(slot, now);
+            }
+            return;
+        }
+        let Some(last) = server.last.as_ref() else {
+            return;
+        };
+        let Ok(via) = request.via() else {
+            return;
+        };
+        let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
+        let start = self.net.out.begin();
+        self.net.out.arena.extend_from_slice(last);
+        // Lost like one on the way: the client asks again.
+        let _ = self.transmit(&reply, start, now);
+    }
+
+    /// ACK: for a 2xx it means a leg, else the INVITE's server transaction.
+    fn ack_came(
+        &mut self,
+        request: &Message<'_>,
+        tag: Option<&[u8]>,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let leg = tag.and_then(|tag| self.leg_of_tag(tag)).filter(|&leg| {
+            let from = request.from().ok().and_then(|from| from.tag());
+            self.leg(leg).is_some_and(|leg| {
+                request.call_id() == Ok(leg.own.call_id())
+                    && from.unwrap_or_default() == leg.peer.tag()
+            })
+        });
+        if let Some(leg) = leg
+            && self.acked(leg, request, now, user)
+        {
+            return;
+        }
+        let slot = self
+            .prints
+            .of(request, Method::Invite)
+            .and_then(|key| self.index.get(&key).copied());
+        match slot.and_then(|slot| Some((slot, self.servers.get(slot as usize)?.state))) {
+            Some((slot, ServerState::Completed)) => self.server_invite_confirmed(slot, now),
+            Some((_, ServerState::Confirmed | ServerState::Accepted)) => {
+                self.drops.count(DropReason::SipRetransmission);
+            }
+            _ if leg.is_some() => self.drops.count(DropReason::SipRetransmission),
+            _ => self.drops.count(DropReason::SipStrayAck),
+        }
+    }
+
+    /// CANCEL (section 9.2): answered by itself, then the INVITE that it means is.
+    fn cancel_came(&mut self, slot: u32, request: &Message<'_>, now: Time, user: &mut dyn User) {
+        let invite = self
+            .prints
+            .of(request, Method::Invite)
+            .and_then(|key| self.index.get(&key).copied());
+        let Some(invite) = invite else {
+            self.refuse_server(slot, 481, &Content::default(), now);
+            return;
+        };
+        // The tag of the 200 is the INVITE's (section 9.2).
+        let leg = self.servers.get(invite as usize).and_then(|s| s.leg);
+        if let Some(server) = self.servers.get_mut(slot as usize) {
+            server.leg = leg;
+        }
+        self.final_response(slot, 200, &Content::default(), now);
+        self.cancelled(invite, request, now, user);
+    }
+
+    /// 420 for option tags that we do not have (section 8.2.2.3). `true`: refused.
+    fn refuse_extension(&mut self, slot: u32, request: &Message<'_>, now: Time) -> bool {
+        if !request.has(HeaderId::Require) {
+            return false;
+        }
+        let ours = |tag: &[u8]| {
+            self.config
+                .supported
+                .iter()
+                .any(|ours| ours.as_bytes().eq_ignore_ascii_case(tag))
+        };
+        let unknown: Vec<&[u8]> = request.require().filter(|tag| !ours(tag)).collect();
+        if unknown.is_empty() {
+            return false;
+        }
+        let value = unknown.join(&b", "[..]);
+        let edits = [Edit::Add {
+            id: HeaderId::Unsupported,
+            value: &value,
+        }];
+        self.refuse_server(slot, 420, &Content::default().with(&edits), now);
+        true
+    }
+
+    /// A request outside of any dialog.
+    fn outside_request(
+        &mut self,
+        slot: u32,
+        request: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let method = request.method();
+        if self.loops(request) {
+            self.refuse_server(slot, 482, &Content::default(), now);
+            return;
+        }
+        let hops = request.max_forwards().ok();
+        if self.config.check_max_forwards && hops == Some(0) && method != Method::Options {
+            self.refuse_server(slot, 483, &Content::default(), now);
+            return;
+        }
+        match method {
+            Method::Invite => {
+                if !self.is_merged(slot, request, now) {
+                    self.offered(slot, request, flow, now, user);
+                }
+            }
+            // Only dialogs have these.
+            Method::Bye | Method::Prack | Method::Update => {
+                self.refuse_server(slot, 481, &Content::default(), now);
+            }
+            _ => {
+                let transaction = self.server_id(slot);
+                let indication = Indication::OutOfDialog {
+                    transaction,
+                    request,
+                    flow: *flow,
+                };
+                user.indication(self, indication, now);
+                self.waits_unless_answered(slot, now);
+            }
+        }
+    }
+
+    /// Whether one of the request's Vias is that of a client transaction of ours that still runs: the request has come
+    /// back to us (RFC 5393 section 4.2 asks for no more where nothing is forked in parallel by a proxy).
+    fn loops(&self, request: &Message<'_>) -> bool {
+        request.vias().flatten().any(|via| {
+            let branch = via.branch();
+            branch.len() == MAGIC.len() + NAME_LEN
+                && self.client_of_branch(branch).is_some()
+                && self.net.points.iter().any(|point| point.wrote(&via))
+        })
+    }
+
+    /// The same INVITE by another way (section 8.2.2.2): 482.
+    fn is_merged(&mut self, slot: u32, request: &Message<'_>, now: Time) -> bool {
+        let Some(key) = self.prints.merged(request) else {
+            return false;
+        };
+        if self.merged.get(&key).is_some() {
+            self.refuse_server(slot, 482, &Content::default(), now);
+            return true;
+        }
+        if self.merged.insert(key, slot).is_ok()
+            && let Some(server) = self.servers.get_mut(slot as usize)
+        {
+            server.merged = key;
+        }
+        false
+    }
+
+    fn response_came(
+        &mut self,
+        response: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let (Ok(via), Ok(cseq)) = (response.via(), response.cseq()) else {
+            self.drops.count(DropReason::SipMalformedResponse);
+            return;
+        };
+        if !self.net.points.iter().any(|point| point.wrote(&via)) {
+            self.drops.count(DropReason::SipForeignVia);
+            return;
+        }
+        let slot = self.client_of_branch(via.branch());
+        let slot = match (slot, cseq.method) {
+            (Some(slot), Method::Cancel) => self
+                .clients
+                .get(slot as usize)
+                .map(|client| client.cancel)
+                .filter(|&cancel| self.clients.contains(cancel as usize)),
+            (slot, method) => slot.filter(|&slot| {
+                self.clients
+                    .get(slot as usize)
+                    .is_some_and(|client| client.method == method.known())
+            }),
+        };
+        let Some((slot, owner)) =
+            slot.and_then(|slot| Some((slot, self.clients.get(slot as usize)?.owner)))
+        else {
+            self.drops.count(DropReason::SipStrayResponse);
+            return;
+        };
+        match owner {
+            Owner::Opening(leg) => self.opening_response(slot, leg, response, flow, now, user),
+            Owner::Inside(leg) => self.inside_response(slot, leg, response, flow, now, user),
+            Owner::Outside(number) => {
+                self.outside_response(slot, number, response, flow, now, user);
+            }
+            Owner::Nobody => self.nobodys_response(slot, response, now),
+        }
+    }
+
+    fn outside_response(
+        &mut self,
+        slot: u32,
+        number: u64,
+        response: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let transaction = self.client_id(slot);
+        if self
+            .clients
+            .get(slot as usize)
+            .is_some_and(|client| client.state == ClientState::Completed)
+        {
+            self.drops.count(DropReason::SipRetransmission);
+            return;
+        }
+        if response.status() < 200 {
+            self.other_proceeding(slot);
+        } else if self.try_again(slot, response, now) {
+            return;
+        } else {
+            self.client_other_complete(slot, now);
+        }
+        let indication = Indication::OutOfDialogResponse {
+            transaction,
+            user: number,
+            response,
+            flow: *flow,
+        };
+        user.indication(self, indication, now);
+    }
+
+    /// A response to a request that nobody waits for.
+    fn nobodys_response(&mut self, slot: u32, response: &Message<'_>, now: Time) {
+        let Some(client) = self.clients.get(slot as usize) else {
+            return;
+        };
+        match (client.method, client.state, response.status()) {
+            (Some(Method::Invite), ClientState::Completed, 300..) => {
+                self.drops.count(DropReason::SipRetransmission);
+                self.resend_client(slot, now);
+            }
+            (Some(Method::Invite), _, _) => self.drops.count(DropReason::SipStrayResponse),
+            (_, ClientState::Completed, _) => self.drops.count(DropReason::SipRetransmission),
+            (_, _, ..200) => self.other_proceeding(slot),
+            _ => self.client_other_complete(slot, now),
+        }
+    }
+
+    /// No final response in time: Timers B and F.
+    pub(crate) fn client_gave_up(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        self.client_failed(slot, Failure::TimedOut, now, user);
+    }
+
+    /// The connection on which an answer was awaited has ended.
+    pub(crate) fn client_lost(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        let waits = self.clients.get(slot as usize).is_some_and(|client| {
+            matches!(client.state, ClientState::Calling | ClientState::Proceeding)
+        });
+        if waits {
+            self.client_failed(slot, Failure::Transport, now, user);
+        }
+    }
+
+    fn client_failed(&mut self, slot: u32, why: Failure, now: Time, user: &mut dyn User) {
+        let Some(client) = self.clients.get(slot as usize) else {
+            return;
+        };
+        let (owner, method, refresh, fork) =
+            (client.owner, client.method, client.refresh, client.fork);
+        let heard = client.state == ClientState::Proceeding;
+        let transaction = self.client_id(slot);
+        self.close_client(slot);
+        match owner {
+            Owner::Opening(leg) => {
+                let cancelled = self
+                    .leg(leg)
+                    .and_then(|leg| leg.setup.as_ref())
+                    .is_some_and(|setup| setup.cancelled);
+                let why = match why {
+                    Failure::TimedOut if cancelled && !heard => Failure::CancelledUnheard,
+                    why => why,
+                };
+                self.fail(leg, why, None, now, user);
+            }
+            Owner::Inside(leg) => {
+                self.inside_failed(leg, transaction, method, refresh, fork, now, user);
+            }
+            Owner::Outside(number) => {
+                let indication = Indication::OutOfDialogTimedOut {
+                    transaction,
+                    user: number,
+                };
+                user.indication(self, indication, now);
+            }
+            Owner::Nobody => {}
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // what is left of a transaction that is gone
+    fn inside_failed(
+        &mut self,
+        id: LegId,
+        transaction: TransactionId,
+        method: Option<Method<'static>>,
+        refresh: bool,
+        fork: u8,
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let Some(leg) = self.leg_mut(id) else {
+            return;
+        };
+        if leg.ours == transaction.slot && method == Some(Method::Invite) {
+            leg.ours = crate::transaction::NONE;
+            leg.offers = 0;
+        }
+        if method == Some(Method::Update) {
+            leg.offers &= !crate::leg::OFFER_OUT;
+        }
+        if method == Some(Method::Bye) {
+            self.end(id, Ending::Unanswered, None, now, user);
+            return;
+        }
+        if !refresh {
+            let indication = Indication::TimedOut {
+                leg: id,
+                transaction,
+            };
+            user.indication(self, indication, now);
+        }
+        // Section 12.2.1.2: no answer at all ends the dialog, as 408 does.
+        if fork == u8::MAX && method != Some(Method::Prack) && self.leg(id).is_some() {
+            let ending = self
+                .state_of(id)
+                .is_some_and(|state| state == crate::LegState::Ending);
+            if !ending {
+                self.bye_and_end(id, Ending::Unknown, now, user);
+            }
+        }
+    }
+
+    /// Headers of a request beyond those of its dialog or transaction.
+    pub(crate) fn request_headers(
+        &mut self,
+        local: crate::LocalId,
+        method: Method<'_>,
+        content: &Content<'_>,
+    ) {
+        let dialog = matches!(
+            method,
+            Method::Invite | Method::Update | Method::Refer | Method::Subscribe | Method::Notify
+        );
+        let capable = matches!(method, Method::Invite | Method::Update | Method::Options);
+        let Some(point) = self.net.points.get(usize::from(local.0)) else {
+            return;
+        };
+        let mut hops = [0u8; 3];
+        let hops = max_forwards(content, &mut hops);
+        let mut contact = [0u8; 320];
+        let contact = bracketed(&point.contact, &mut contact);
+        let none: &[u8] = b"";
+        let pick = |wanted: bool, value| if wanted { value } else { none };
+        let mut lines = Lines {
+            out: &mut self.net.out.arena,
+        };
+        lines.content(
+            content,
+            &[
+                (HeaderId::MaxForwards, hops),
+                (HeaderId::Contact, pick(dialog, contact)),
+                (HeaderId::Allow, pick(capable, self.config.allow.as_bytes())),
+                (HeaderId::Supported, pick(capable, &self.supported)),
+                (HeaderId::UserAgent, self.config.user_agent.as_bytes()),
+            ],
+        );
+    }
+
+    /// Headers of a response beyond those that its request gives. `dialog`: it makes or keeps a dialog.
+    pub(crate) fn response_headers(
+        &mut self,
+        local: crate::LocalId,
+        status: u16,
+        dialog: bool,
+        content: &Content<'_>,
+    ) {
+        let Some(point) = self.net.points.get(usize::from(local.0)) else {
+            return;
+        };
+        let mut contact = [0u8; 320];
+        let contact = bracketed(&point.contact, &mut contact);
+        let none: &[u8] = b"";
+        let pick = |wanted: bool, value| if wanted { value } else { none };
+        let success = (200..300).contains(&status);
+        let mut lines = Lines {
+            out: &mut self.net.out.arena,
+        };
+        lines.content(
+            content,
+            &[
+                (HeaderId::Contact, pick(dialog && status < 300, contact)),
+                (
+                    HeaderId::Allow,
+                    pick(
+                        dialog && success || status == 405,
+                        self.config.allow.as_bytes(),
+                    ),
+                ),
+                (
+                    HeaderId::Supported,
+                    pick(dialog && success || status == 420, &self.supported),
+                ),
+                (HeaderId::Server, self.config.user_agent.as_bytes()),
+            ],
+        );
+    }
+
+    pub(crate) fn write_body(&mut self, content: &Content<'_>) {
+        Lines {
+            out: &mut self.net.out.arena,
+        }
+        .body(content);
+    }
+
+    /// The tag of our responses to the request of `slot`.
+    fn response_tag(&mut self, slot: u32) -> Option<Name> {
+        let server = self.servers.get(slot as usize)?;
+        let leg = server.leg;
+        let own = Name::new(slot, u64::from(server.check) << 32 | u64::from(slot));
+        Some(leg.and_then(|leg| self.tag_of(leg)).unwrap_or(own))
+    }
+
+    /// A final response of the endpoint's own; `content` is not checked.
+    pub(crate) fn refuse_server(
+        &mut self,
+        slot: u32,
+        status: u16,
+        content: &Content<'_>,
+        now: Time,
+    ) {
+        self.final_response(slot, status, content, now);
+    }
+
+    pub(crate) fn refuse_server_checked(
+        &mut self,
+        slot: u32,
+        status: u16,
+        content: &Content<'_>,
+        now: Time,
+    ) {
+        self.final_response(slot, status, content, now);
+    }
+
+    pub(crate) fn refuse_server_reason(
+        &mut self,
+        slot: u32,
+        status: u16,
+        reason: &[u8],
+        now: Time,
+    ) {
+        let content = Content {
+            reason: Some(reason),
+            ..Content::default()
+        };
+        self.final_response(slot, status, &content, now);
+    }
+
+    /// Composes and sends a final response, except a 2xx to INVITE.
+    pub(crate) fn final_response(
+        &mut self,
+        slot: u32,
+        status: u16,
+        content: &Content<'_>,
+        now: Time,
+    ) {
+        let tag = self.response_tag(slot);
+        let Some((start, flow)) =
+            self.begin_response(slot, status, phrase(status, content), false, tag)
+        else {
+            return;
+        };
+        let Some(server) = self.servers.get(slot as usize) else {
+            return;
+        };
+        let (method, leg) = (server.method, server.leg);
+        let dialog = (200..300).contains(&status)
+            && matches!(
+                method,
+                Some(Method::Update | Method::Subscribe | Method::Options | Method::Refer)
+            );
+        let session = server.active.as_ref().and_then(|active| active.session);
+        self.response_headers(flow.local, status, dialog, content);
+        if let (Some(leg), Some(asked), true) = (leg, session, dialog) {
+            self.write_session_response(leg, &asked, now);
+        }
+        self.write_body(content);
+        match Endpoint::is_invite(method) {
+            true => self.sent_refusal(slot, start, &flow, now),
+            false => self.sent_final_other(slot, start, &flow, now),
+        }
+    }
+
+    /// Answers a request, in or out of a dialog: any final status; 1xx for a re-INVITE. For other methods a provisional
+    /// response is not allowed but 100, which the endpoint sends itself (RFC 4320).
+    ///
+    /// # Errors
+    /// [`Refused::Gone`], [`Refused::State`] where it was answered, [`Refused::Value`] for a status that is not allowed (408
+    /// to other methods than INVITE included, RFC 4320 section 4.2), [`Refused::Edit`].
+    pub fn respond(
+        &mut self,
+        transaction: ServerTransaction,
+        status: u16,
+        content: &Content<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
+        self.now = now;
+        check_edits(content)?;
+        let server = self.server(transaction).ok_or(Refused::Gone)?;
+        let slot = transaction.slot;
+        let invite = Endpoint::is_invite(server.method);
+        let leg = server.leg;
+        if !matches!(server.state, ServerState::Trying | ServerState::Proceeding) {
+            return Err(Refused::State);
+        }
+        let allowed = match invite {
+            true => (101..=699).contains(&status),
+            false => (200..=699).contains(&status) && status != 408,
+        };
+        if !allowed {
+            return Err(Refused::Value);
+        }
+        let opening = leg
+            .and_then(|leg| self.leg(leg))
+            .is_some_and(|leg| leg.setup.is_some() && leg.theirs == Some(transaction));
+        match (invite, leg, status) {
+            // The INVITE that opens a leg has its own words.
+            (true, _, _) if opening => Err(Refused::State),
+            (true, Some(_), ..200) => {
+                let tag = self.response_tag(slot);
+                let (start, flow) = self
+                    .begin_response(slot, status, phrase(status, content), false, tag)
+                    .ok_or(Refused::State)?;
+                self.response_headers(flow.local, status, true, content);
+                self.write_body(content);
+                self.sent_provisional(slot, start, &flow, now);
+                Ok(())
+            }
+            (true, Some(leg), 200..300) => self.accept_reinvite(leg, slot, status, content, now),
+            _ => {
+                if let Some(leg) = leg {
+                    self.answered_inside(leg, slot, status, content);
+                }
+                self.final_response(slot, status, content, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a request outside of any dialog: OPTIONS, REGISTER, MESSAGE, SUBSCRIBE, PUBLISH, NOTIFY ... Contact of a
+    /// REGISTER is the user's: by an edit.
+    ///
+    /// # Errors
+    /// [`Refused::Value`] for INVITE (see [`Endpoint::invite`]), ACK, CANCEL, BYE, PRACK and UPDATE, and for an unfit URI;
+    /// [`Refused::Edit`], [`Refused::Transport`], [`Refused::TooLarge`], [`Refused::Full`].
+    pub fn send(&mut self, outside: &Outside<'_>, now: Time) -> Result<TransactionId, Refused> {
+        self.now = now;
+        check_edits(&outside.content)?;
+        let target = &outside.target;
+        self.net.check(&target.flow)?;
+        let inside = matches!(
+            outside.method,
+            Method::Invite
+                | Method::Ack
+                | Method::Cancel
+                | Method::Bye
+                | Method::Prack
+                | Method::Update
+        );
+        if inside || target.uri.is_empty() || target.uri.iter().any(|byte| *byte <= b' ') {
+            return Err(Refused::Value);
+        }
+        let own = self.own_side(
+            outside.call_id,
+            outside.from,
+            &outside.content,
+            target.flow.local,
+        );
+        let remote = remote_side(outside.to, &outside.content, target.uri);
+        let (slot, cookie) = self.open_client(Owner::Outside(outside.user), outside.method)?;
+        let start = self.net.out.begin();
+        let tag = Name::new(slot, cookie.rotate_left(32));
+        let Some(point) = self.net.points.get(usize::from(target.flow.local.0)) else {
+            self.close_client(slot);
+            return Err(Refused::Transport);
+        };
+        let mut lines = Lines {
+            out: &mut self.net.out.arena,
+        };
+        lines
+            .request_line(outside.method, target.uri)
+            .raw(b"Via: ")
+            .raw(&point.via)
+            .raw(MAGIC)
+            .raw(Name::new(slot, cookie).as_bytes());
+        if point.transport == Transport::Udp {
+            lines.raw(b";rport");
+        }
+        lines.end();
+        for route in target.routes {
+            lines.header(HeaderId::Route, route);
+        }
+        lines
+            .name(HeaderId::From)
+            .text(own.local())
+            .raw(b";tag=")
+            .raw(tag.as_bytes())
+            .end()
+            .header(HeaderId::To, &remote)
+            .header(HeaderId::CallId, own.call_id())
+            .cseq(outside.cseq.unwrap_or(1), outside.method.as_bytes());
+        self.request_headers(target.flow.local, outside.method, &outside.content);
+        self.write_body(&outside.content);
+        self.launch(slot, start, target.flow, target.tcp_when_large, now)?;
+        if let Some(active) = self
+            .clients
+            .get_mut(slot as usize)
+            .and_then(|client| client.active.as_mut())
+        {
+            active.login = outside
+                .login
+                .map(|login| Box::new(StoredLogin::new(&login)));
+        }
+        Ok(self.client_id(slot))
+    }
+}
+
+/// `<uri>` in the given buffer; a URI that is too long for it is left out.
+fn bracketed<'b>(uri: &[u8], buffer: &'b mut [u8; 320]) -> &'b [u8] {
+    let end = uri.len() + 2;
+    let (Some(inner), true) = (buffer.get_mut(1..uri.len() + 1), end <= 320) else {
+        return b"";
+    };
+    inner.copy_from_slice(uri);
+    buffer[0] = b'<';
+    buffer[end - 1] = b'>';
+    buffer.get(..end).unwrap_or_default()
+}
+
+/// Max-Forwards: the template's less one, else 70 (section 8.1.1.6).
+fn max_forwards<'b>(content: &Content<'_>, buffer: &'b mut [u8; 3]) -> &'b [u8] {
+    let hops = content
+        .template
+        .filter(|template| template.is_request())
+        .and_then(|template| template.max_forwards().ok())
+        .map_or(70, |hops| hops.saturating_sub(1));
+    *buffer = [b'0' + hops / 100, b'0' + hops / 10 % 10, b'0' + hops % 10];
+    let skip = usize::from(hops < 100) + usize::from(hops < 10);
+    buffer.get(skip..).unwrap_or_default()
+}

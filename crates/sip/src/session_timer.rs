@@ -1,0 +1,282 @@
+//! Session timers (RFC 4028).
+
+use crate::Endpoint;
+use crate::api::{Content, Ending, Indication, LegId, LegState, User};
+use crate::compose::Lines;
+use crate::timer::Timer;
+use crate::transaction::NONE;
+use core::time::Duration;
+use engine::Time;
+use engine::timers::TimerKey;
+use wire::sip::{HeaderId, Message, Method, Refresher};
+
+/// The smallest Min-SE there is (section 5).
+const FLOOR: u32 = 90;
+
+/// What a request asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Session-Expires; 0: none.
+    pub(crate) seconds: u32,
+    /// Min-SE; 0: none.
+    pub(crate) min_se: u32,
+    pub(crate) refresher: Option<Refresher>,
+    /// The sender lists `timer` in Supported.
+    pub(crate) supported: bool,
+}
+
+/// The session of a leg.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Session {
+    /// Negotiated interval in seconds; 0: no session timer.
+    pub(crate) seconds: u32,
+    /// Largest Min-SE heard or demanded by a 422; 0: none.
+    pub(crate) min_se: u32,
+    pub(crate) we_refresh: bool,
+    /// The refresh has been started.
+    pub(crate) refreshing: bool,
+    pub(crate) expires: Time,
+    pub(crate) timer: Option<TimerKey>,
+}
+
+impl Session {
+    fn min_se(&self, ours: u32) -> u32 {
+        self.min_se.max(ours).max(FLOOR)
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn our_min_se(&self) -> u32 {
+        self.config.session.map_or(FLOOR, |s| s.min_se.max(FLOOR))
+    }
+
+    /// What a request asks for (section 9).
+    pub(crate) fn session_asked(&self, request: &Message<'_>) -> Asked {
+        let expires = request.session_expires().ok();
+        Asked {
+            seconds: expires.map_or(0, |e| e.seconds),
+            min_se: request.min_se().unwrap_or(0),
+            refresher: expires.and_then(|e| e.refresher),
+            supported: request.lists(HeaderId::Supported, b"timer"),
+        }
+    }
+
+    /// Whether a request asks for less than we take; only a client that knows session timers gets a 422 (section 9).
+    pub(crate) fn session_too_small(&self, asked: &Asked) -> bool {
+        asked.supported && asked.seconds != 0 && asked.seconds < self.our_min_se()
+    }
+
+    /// Session-Expires and Min-SE of a request that opens or refreshes a session (section 7.1).
+    pub(crate) fn write_session_request(&mut self, id: LegId) {
+        let Some(leg) = self.legs.get(id.slot as usize) else {
+            return;
+        };
+        let ours = self.config.session;
+        let seconds = match (leg.session.seconds, ours) {
+            (0, Some(ours)) => ours.expires,
+            (agreed, _) => agreed,
+        };
+        if seconds == 0 {
+            return;
+        }
+        let min_se = leg.session.min_se(ours.map_or(0, |s| s.min_se));
+        let seconds = seconds.max(min_se);
+        let mut lines = Lines {
+            out: &mut self.net.out.arena,
+        };
+        lines
+            .name(HeaderId::SessionExpires)
+            .digits(u64::from(seconds));
+        // Inside a session the refresher stays who it is; in the first request the peer may choose.
+        if leg.session.seconds != 0 {
+            lines.raw(match leg.session.we_refresh {
+                true => b";refresher=uac",
+                false => b";refresher=uas",
+            });
+        }
+        lines.end();
+        if min_se > FLOOR {
+            lines.number(HeaderId::MinSe, u64::from(min_se));
+        }
+    }
+
+    /// Session-Expires and Require of our 2xx to a request that asked `asked`; the session starts (section 9).
+    pub(crate) fn write_session_response(&mut self, id: LegId, asked: &Asked, now: Time) {
+        let Some(ours) = self.config.session.or({
+            // Without a wish of our own we follow the peer's.
+            (asked.seconds != 0).then_some(crate::SessionConfig {
+                expires: asked.seconds,
+                min_se: FLOOR,
+            })
+        }) else {
+            return;
+        };
+        // A request's value may be lowered, not below its Min-SE, and never raised (section 9).
+        let wish = ours.expires.max(ours.min_se).max(FLOOR);
+        let seconds = match asked.seconds {
+            0 => wish,
+            wanted => wanted.min(wish.max(asked.min_se)),
+        };
+        // A client without `timer` cannot refresh; else its wish counts, and by default the client refreshes.
+        let we_refresh = !asked.supported || asked.refresher == Some(Refresher::Uas);
+        let mut lines = Lines {
+            out: &mut self.net.out.arena,
+        };
+        lines
+            .name(HeaderId::SessionExpires)
+            .digits(u64::from(seconds))
+            .raw(match we_refresh {
+                true => b";refresher=uas",
+                false => b";refresher=uac",
+            })
+            .end();
+        if asked.supported {
+            lines.raw(b"Require: timer\r\n");
+        }
+        self.start_session(id, seconds, we_refresh, now);
+    }
+
+    /// A 2xx to a request of ours says what is agreed (section 7.2).
+    pub(crate) fn session_answered(&mut self, id: LegId, response: &Message<'_>, now: Time) {
+        match response.session_expires() {
+            Ok(agreed) if agreed.seconds > 0 => {
+                let we_refresh = agreed.refresher != Some(Refresher::Uas);
+                self.start_session(id, agreed.seconds, we_refresh, now);
+            }
+            _ => self.stop_session(id),
+        }
+    }
+
+    fn stop_session(&mut self, id: LegId) {
+        if let Some(leg) = self.leg_mut(id) {
+            leg.session.seconds = 0;
+            leg.session.refreshing = false;
+            if let Some(timer) = leg.session.timer.take() {
+                self.wheel.cancel(timer);
+            }
+        }
+    }
+
+    /// The session stands for `seconds` from now on: refresh at half of it, or give up shortly before its end (section
+    /// 10: the smaller of 32 s and a third before).
+    fn start_session(&mut self, id: LegId, seconds: u32, we_refresh: bool, now: Time) {
+        let length = Duration::from_secs(u64::from(seconds));
+        let Some(leg) = self.leg_mut(id) else {
+            return;
+        };
+        leg.session.seconds = seconds;
+        leg.session.we_refresh = we_refresh;
+        leg.session.refreshing = false;
+        leg.session.expires = now + (length - (length / 3).min(Duration::from_secs(32)));
+        let at = match we_refresh {
+            true => now + length / 2,
+            false => leg.session.expires,
+        };
+        self.arm_session(id, at);
+    }
+
+    pub(crate) fn arm_session(&mut self, id: LegId, at: Time) {
+        let timer = self.wheel.schedule(at, Timer::Session(id.slot));
+        match self.leg_mut(id) {
+            Some(leg) => {
+                if let Some(old) = leg.session.timer.replace(timer) {
+                    self.wheel.cancel(old);
+                }
+            }
+            None => {
+                self.wheel.cancel(timer);
+            }
+        }
+    }
+
+    /// A session's timer: refresh, or end.
+    pub(crate) fn session_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        let Some(leg) = self.legs.get_mut(slot as usize) else {
+            return;
+        };
+        leg.session.timer = None;
+        let id = LegId {
+            slot,
+            check: leg.cookie as u32,
+        };
+        let expires = leg.session.expires;
+        if leg.session.seconds == 0 || leg.state == LegState::Ending {
+            return;
+        }
+        if now >= expires {
+            user.indication(self, Indication::SessionExpired { leg: id }, now);
+            self.expire(id, now, user);
+            return;
+        }
+        self.arm_session(id, expires);
+        let Some(leg) = self.leg_mut(id).filter(|leg| !leg.session.refreshing) else {
+            return;
+        };
+        leg.session.refreshing = true;
+        if !leg.peer_update {
+            user.indication(self, Indication::RefreshDue { leg: id }, now);
+            return;
+        }
+        self.refresh(id, now);
+    }
+
+    /// Refreshes by UPDATE without offer; where another request is in the way, again soon.
+    pub(crate) fn refresh(&mut self, id: LegId, now: Time) {
+        let sent = self.request_inside(id, None, Method::Update, &Content::default(), true, now);
+        if sent.is_err()
+            && let Some(leg) = self.leg_mut(id)
+        {
+            leg.session.refreshing = false;
+            let soon = (now + Duration::from_secs(2)).min(leg.session.expires);
+            self.arm_session(id, soon);
+        }
+    }
+
+    /// The refresh of our own was answered by an error: after 491 again once the random time is over (RFC 3261 section
+    /// 14.1), after 422 with the larger interval, else the session runs out.
+    pub(crate) fn refresh_failed(&mut self, id: LegId, response: &Message<'_>, now: Time) {
+        let wait = match response.status() {
+            422 => {
+                let wanted = response.min_se().unwrap_or(FLOOR);
+                if let Some(leg) = self.leg_mut(id) {
+                    leg.session.min_se = leg.session.min_se.max(wanted);
+                }
+                Some(Duration::ZERO)
+            }
+            491 => self.glare(id),
+            405 | 501 => {
+                // No UPDATE after all: the next one is a re-INVITE of the user's.
+                if let Some(leg) = self.leg_mut(id) {
+                    leg.peer_update = false;
+                }
+                Some(Duration::ZERO)
+            }
+            500 => response
+                .retry_after()
+                .ok()
+                .map(|s| Duration::from_secs(u64::from(s))),
+            _ => None,
+        };
+        let Some(leg) = self.leg_mut(id) else {
+            return;
+        };
+        leg.session.refreshing = false;
+        if let Some(wait) = wait {
+            let at = (now + wait).min(leg.session.expires);
+            self.arm_session(id, at);
+        }
+    }
+
+    fn expire(&mut self, id: LegId, now: Time, user: &mut dyn User) {
+        let Some(leg) = self.leg_mut(id) else {
+            return;
+        };
+        if leg.state == LegState::Ending {
+            return;
+        }
+        if leg.ours != NONE || leg.unacked.is_some() {
+            leg.bye_waits = false;
+        }
+        self.bye_and_end(id, Ending::SessionExpired, now, user);
+    }
+}

@@ -1,0 +1,133 @@
+//! What every response to one request has in common, rendered when the request comes (RFC 3261 section 8.2.6).
+
+use crate::compose::Lines;
+use crate::names::Name;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use wire::sip::{HeaderId, Message, Values, Via};
+
+/// Via, Record-Route, From, Call-ID, CSeq and To of a request, ready to be written into a response.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Skeleton {
+    bytes: Vec<u8>,
+    via_end: usize,
+    route_end: usize,
+    /// The request's To has a tag already.
+    tagged: bool,
+}
+
+impl Skeleton {
+    /// Renders `request` as it came from `source`: `received` and `rport` are filled in (RFC 3261 section 18.2.1, RFC 3581).
+    pub(crate) fn render(&mut self, request: &Message<'_>, source: SocketAddr) {
+        self.bytes.clear();
+        let mut lines = Lines {
+            out: &mut self.bytes,
+        };
+        vias(&mut lines, request, source);
+        self.via_end = lines.out.len();
+        lines.copy_all(request, HeaderId::RecordRoute);
+        self.route_end = lines.out.len();
+        lines
+            .copy_all(request, HeaderId::From)
+            .copy_all(request, HeaderId::CallId)
+            .copy_all(request, HeaderId::CSeq)
+            .name(HeaderId::To)
+            .text(request.header(HeaderId::To).unwrap_or_default());
+        self.tagged = request.to().is_ok_and(|to| to.tag().is_some());
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Writes the part of a response between status line and the headers of its own. A 100 gets no tag (RFC 3261 section
+    /// 8.2.6.2).
+    pub(crate) fn write(&self, record_route: bool, tag: Option<Name>, out: &mut Vec<u8>) {
+        let part = |from: usize, to: usize| self.bytes.get(from..to).unwrap_or_default();
+        out.extend_from_slice(part(0, self.via_end));
+        if record_route {
+            out.extend_from_slice(part(self.via_end, self.route_end));
+        }
+        out.extend_from_slice(part(self.route_end, self.bytes.len()));
+        if let Some(tag) = tag.filter(|_| !self.tagged) {
+            out.extend_from_slice(b";tag=");
+            out.extend_from_slice(tag.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn vias(lines: &mut Lines<'_>, request: &Message<'_>, source: SocketAddr) {
+    let Ok(top) = request.via() else {
+        lines.copy_all(request, HeaderId::Via);
+        return;
+    };
+    let headers = request.headers().filter(|h| h.id == HeaderId::Via);
+    for (index, header) in headers.enumerate() {
+        if index > 0 {
+            lines.name(HeaderId::Via).text(header.value).end();
+            continue;
+        }
+        lines.name(HeaderId::Via);
+        received(lines, &top, source);
+        for rest in Values::list(header.value).skip(1) {
+            lines.raw(b", ").text(rest);
+        }
+        lines.end();
+    }
+}
+
+/// The topmost Via with `received` and `rport`.
+fn received(lines: &mut Lines<'_>, via: &Via<'_>, source: SocketAddr) {
+    let asked = via.rport().is_some();
+    let ours =
+        |name: &[u8]| name.eq_ignore_ascii_case(b"received") || name.eq_ignore_ascii_case(b"rport");
+    let head = via.raw.len() - via.params.as_bytes().len();
+    // Up to the semicolon in front of the parameters, or all of it.
+    let front = via.raw.get(..head).unwrap_or_default();
+    lines.text(front.strip_suffix(b";").unwrap_or(front).trim_ascii_end());
+    for param in via.params.iter().filter(|param| !ours(param.name)) {
+        lines.raw(b";").text(param.name);
+        if let Some(value) = param.value {
+            lines.raw(b"=").text(value);
+        }
+    }
+    if asked || via.host.ip() != Some(source.ip()) {
+        // Writing into a Vec cannot fail.
+        let _ = write!(lines.out, ";received={}", source.ip());
+    }
+    if asked {
+        lines.raw(b";rport=").digits(u64::from(source.port()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_and_rport_are_filled_in() {
+        let request = b"OPTIONS sip:a@b SIP/2.0\r\n\
+            Via: SIP/2.0/UDP pc33.atlanta.com;branch=z9hG4bKkjshdyff;rport , SIP/2.0/TCP 10.0.0.1;branch=x\r\n\
+            v: SIP/2.0/UDP third\r\n\
+            f: <sip:a@x>;tag=1\r\nTo: <sip:b@x>\r\nCall-ID: 1\r\nCSeq: 2 OPTIONS\r\n\
+            Record-Route: <sip:p;lr>\r\nContent-Length: 0\r\n\r\n";
+        let message = Message::parse(request).unwrap();
+        let mut skeleton = Skeleton::default();
+        skeleton.render(&message, "192.0.2.1:5099".parse().unwrap());
+        let mut out = Vec::new();
+        skeleton.write(true, Some(Name::new(1, 2)), &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "Via: SIP/2.0/UDP pc33.atlanta.com;branch=z9hG4bKkjshdyff;received=192.0.2.1;rport=5099, SIP/2.0/TCP 10.0.0.1;branch=x\r\n\
+             Via: SIP/2.0/UDP third\r\n\
+             Record-Route: <sip:p;lr>\r\n\
+             f: <sip:a@x>;tag=1\r\nCall-ID: 1\r\nCSeq: 2 OPTIONS\r\n\
+             To: <sip:b@x>;tag=000000010000000000000002\r\n"
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! The client transaction of INVITE (RFC 3261 section 17.1.1 with RFC 6026 section 7.2), and CANCEL (section 9.1).
+
+use super::{ClientState, NONE, Owner};
+use crate::Endpoint;
+use crate::api::{Content, Refused, User};
+use crate::compose::Lines;
+use engine::Time;
+use wire::sip::{HeaderId, Message, Method};
+
+impl Endpoint {
+    /// Timer A: send again, doubling; Timer B: give up; Timers D and M: forget.
+    pub(crate) fn client_invite_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        let state = client.state;
+        let Some(active) = client
+            .active
+            .as_mut()
+            .filter(|_| matches!(state, ClientState::Calling | ClientState::Proceeding))
+        else {
+            self.close_client(slot);
+            return;
+        };
+        if now >= active.deadline {
+            self.client_gave_up(slot, now, user);
+            return;
+        }
+        active.interval *= 2;
+        let due = active.next;
+        active.next = due + active.interval;
+        let at = active.next.min(active.deadline);
+        self.resend_client(slot, now);
+        self.arm_client(slot, at);
+    }
+
+    /// A provisional response: no more retransmissions, no Timer B (section 17.1.1.2).
+    pub(crate) fn client_invite_proceeding(&mut self, slot: u32) {
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        if client.state == ClientState::Calling {
+            client.state = ClientState::Proceeding;
+            self.disarm_client(slot);
+        }
+    }
+
+    /// A 2xx: Accepted for 64*T1, so that its repetitions and those of other forks are recognised (RFC 6026).
+    pub(crate) fn client_invite_accept(&mut self, slot: u32, tag: &[u8], now: Time) {
+        let patience = self.patience();
+        let winner = self.prints.tag(tag);
+        self.quiet_client(slot);
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        client.state = ClientState::Accepted;
+        client.winner = winner;
+        self.arm_client(slot, now + patience);
+    }
+
+    /// A final response of 300 or above: acknowledge it (section 17.1.1.3) and absorb its repetitions for Timer D.
+    pub(crate) fn client_invite_refused(&mut self, slot: u32, response: &Message<'_>, now: Time) {
+        let d = self.patience();
+        self.disarm_client(slot);
+        let mut ack = Vec::new();
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        client.state = ClientState::Completed;
+        let reliable = client.reliable;
+        let Some(active) = client.active.as_mut() else {
+            return;
+        };
+        active.login = None;
+        write_ack(&active.bytes, response, &mut ack);
+        active.bytes = ack;
+        self.resend_client(slot, now);
+        match reliable {
+            true => self.close_client(slot),
+            false => self.arm_client(slot, now + d),
+        }
+    }
+
+    /// Sends CANCEL for the INVITE of `slot`, which has had a provisional response; then a final response is awaited for
+    /// 64*T1 more (section 9.1).
+    pub(crate) fn send_cancel(
+        &mut self,
+        slot: u32,
+        content: &Content<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let client = self.clients.get(slot as usize).ok_or(Refused::Gone)?;
+        if client.cancel != NONE {
+            return Ok(());
+        }
+        let cookie = client.cookie;
+        let (cancel, _) = self.open_client(Owner::Nobody, Method::Cancel)?;
+        let start = self.net.out.begin();
+        let Some(flow) = self.write_cancel(slot, content) else {
+            self.close_client(cancel);
+            return Err(Refused::State);
+        };
+        // The branch is the INVITE's: the response is led here by `Client::cancel`, proven by the same cookie.
+        if let Some(client) = self.clients.get_mut(cancel as usize) {
+            client.cookie = cookie;
+        }
+        self.launch(cancel, start, flow, false, now)?;
+        let deadline = now + self.patience();
+        if let Some(client) = self.clients.get_mut(slot as usize) {
+            client.cancel = cancel;
+            if let Some(active) = client.active.as_mut() {
+                active.deadline = deadline;
+            }
+        }
+        self.arm_client(slot, deadline);
+        Ok(())
+    }
+
+    fn write_cancel(&mut self, slot: u32, content: &Content<'_>) -> Option<crate::api::Flow> {
+        let active = self.clients.get(slot as usize)?.active.as_ref()?;
+        let invite = Message::parse(&active.bytes).ok()?;
+        let mut lines = Lines {
+            out: &mut self.net.out.arena,
+        };
+        lines
+            .request_line(Method::Cancel, invite.request_uri())
+            .header(HeaderId::Via, invite.header(HeaderId::Via)?)
+            .raw(b"Max-Forwards: 70\r\n")
+            .copy_all(&invite, HeaderId::Route)
+            .copy_all(&invite, HeaderId::From)
+            .copy_all(&invite, HeaderId::To)
+            .copy_all(&invite, HeaderId::CallId)
+            .cseq(invite.cseq().ok()?.number, b"CANCEL");
+        let agent = self.config.user_agent.as_bytes();
+        lines.content(
+            &Content {
+                template: None,
+                ..*content
+            },
+            &[(HeaderId::UserAgent, agent)],
+        );
+        lines.no_body();
+        let connection = active.connection;
+        let mut flow = active.flow;
+        // The same connection as the INVITE, whatever else stands towards that address.
+        if let Some(connection) = self.net.connections.get(connection as usize) {
+            flow.connection = Some(connection.id);
+        }
+        Some(flow)
+    }
+}
+
+/// ACK for a final response of 300 or above: Request-URI, topmost Via, Route and From of the INVITE, To of the response.
+fn write_ack(invite: &[u8], response: &Message<'_>, out: &mut Vec<u8>) {
+    let Ok(invite) = Message::parse(invite) else {
+        return;
+    };
+    let number = invite.cseq().map_or(0, |cseq| cseq.number);
+    Lines { out }
+        .request_line(Method::Ack, invite.request_uri())
+        .header(
+            HeaderId::Via,
+            invite.header(HeaderId::Via).unwrap_or_default(),
+        )
+        .raw(b"Max-Forwards: 70\r\n")
+        .copy_all(&invite, HeaderId::Route)
+        .copy_all(&invite, HeaderId::From)
+        .copy_all(response, HeaderId::To)
+        .copy_all(&invite, HeaderId::CallId)
+        .cseq(number, b"ACK")
+        .no_body();
+}

@@ -1,0 +1,55 @@
+//! The client transaction of every method but INVITE (RFC 3261 section 17.1.2).
+
+use super::ClientState;
+use crate::Endpoint;
+use crate::api::User;
+use engine::Time;
+
+impl Endpoint {
+    /// Timer E: send again, at most every T2 (section 17.1.2.2); Timer F: give up; Timer K: forget.
+    pub(crate) fn client_other_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        let t2 = self.config.timers.t2;
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        let proceeding = match client.state {
+            ClientState::Calling => false,
+            ClientState::Proceeding => true,
+            ClientState::Completed | ClientState::Accepted => {
+                self.close_client(slot);
+                return;
+            }
+        };
+        let Some(active) = client.active.as_mut() else {
+            self.close_client(slot);
+            return;
+        };
+        if now >= active.deadline {
+            self.client_gave_up(slot, now, user);
+            return;
+        }
+        active.interval = match proceeding {
+            true => t2,
+            false => (active.interval * 2).min(t2),
+        };
+        let due = active.next;
+        active.next = due + active.interval;
+        let at = active.next.min(active.deadline);
+        self.resend_client(slot, now);
+        self.arm_client(slot, at);
+    }
+
+    /// Completed: Timer K absorbs repeated responses over UDP; over a stream nothing is repeated (section 17.1.2.2).
+    pub(crate) fn client_other_complete(&mut self, slot: u32, now: Time) {
+        let k = self.config.timers.t4;
+        self.quiet_client(slot);
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        client.state = ClientState::Completed;
+        match client.reliable {
+            true => self.close_client(slot),
+            false => self.arm_client(slot, now + k),
+        }
+    }
+}
