@@ -426,6 +426,16 @@ pub enum Secret {
     Ha1(String),
 }
 
+impl core::fmt::Debug for Secret {
+    /// Only which kind it is.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Secret::Password(_) => "Password",
+            Secret::Ha1(_) => "Ha1",
+        })
+    }
+}
+
 /// Digest algorithms (RFC 7616, RFC 8760).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestAlgorithm {

@@ -535,20 +535,12 @@ fn register(raw: &Raw, interface: &RawInterface, path: &str, sink: &mut Sink<'_>
     match interface.register.as_deref() {
         None if raw.user.is_empty() => Register::Refuse,
         None => Register::Local,
-        Some("local") => {
-            if raw.user.is_empty() && interface.authenticate == RawAuthenticate::None {
-                return Register::Local;
-            }
-            Register::Local
-        }
+        Some("local") => Register::Local,
         Some("refuse") => Register::Refuse,
         Some(text) => match text.strip_prefix("pass:") {
             Some(name) => Register::Pass(trunk_id(raw, name, &at, sink)),
             None => {
-                let remedy = match did_you_mean(text, ["local", "refuse", "pass:"].into_iter()) {
-                    Some(word) => format!("did you mean \"{word}\"? Possible: \"local\", \"pass:TRUNK\", \"refuse\""),
-                    None => "write \"local\", \"pass:TRUNK\" or \"refuse\"".to_owned(),
-                };
+                let remedy = "write \"local\", \"pass:TRUNK\" or \"refuse\"";
                 sink.report(&at, format!("\"{text}\" is no value of `register`"), remedy);
                 Register::Refuse
             }
