@@ -1,1 +1,314 @@
-//! Tests of policy.
+//! A table of calls and plans; the order by weights as a property.
+
+use super::*;
+use crate::config::parse;
+use engine::ConnectionId;
+use proptest::prelude::*;
+use sip::LocalId;
+use std::collections::HashMap;
+
+#[derive(Default)]
+struct World {
+    down: Vec<(u16, usize)>,
+    calls: HashMap<u16, u32>,
+    contacts: HashMap<&'static str, Vec<Contact>>,
+}
+
+impl View for World {
+    fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
+        !self.down.contains(&(trunk.0, target))
+    }
+    fn trunk_calls(&self, trunk: TrunkId) -> u32 {
+        self.calls.get(&trunk.0).copied().unwrap_or(0)
+    }
+    fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
+        match token {
+            Some(token) => self
+                .contacts
+                .get(std::str::from_utf8(token).unwrap_or_default())
+                .cloned()
+                .unwrap_or_default(),
+            None => self.contacts.get(user).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+fn contact(uri: &str, q: u16) -> Contact {
+    Contact {
+        interface: InterfaceId(0),
+        uri: uri.as_bytes().into(),
+        path: Vec::new(),
+        flow: Flow {
+            local: LocalId(0),
+            transport: Transport::Tcp,
+            remote: "203.0.113.9:5099".parse().unwrap(),
+            connection: Some(ConnectionId(7)),
+        },
+        q,
+    }
+}
+
+const BASE: &str = "[[interface]]\nname=\"out\"\nlisten=[\"udp:192.0.2.1\",\"tcp:192.0.2.1\"]\n\
+    [[interface]]\nname=\"in\"\nkind=\"core\"\nlisten=\"udp:10.0.0.1\"\n\
+    [[trunk]]\nname=\"pbx\"\ninterface=\"in\"\ntarget=\"10.0.0.2\"\n\
+    [[trunk]]\nname=\"gw\"\ninterface=\"out\"\ntarget=[\"tcp:198.51.100.1:5070\", {address=\"198.51.100.2\", priority=1}]\ndomain=\"gw.example\"\nidentity=\"remove\"\nmax_calls=2\n";
+
+fn facts<'a>(from: &'a str, to: &'a str) -> Facts<'a> {
+    Facts {
+        interface: InterfaceId(0),
+        trunk: None,
+        from: from.as_bytes(),
+        to: to.as_bytes(),
+        random: 1,
+        calls: 0,
+        draining: false,
+    }
+}
+
+fn plan(config: &str, facts: &Facts<'_>, world: &World) -> Plan {
+    decide(&parse(config, "t").expect("configuration"), facts, world)
+}
+
+/// `route group:uri@place ...`, or `status why`.
+fn shown(plan: &Plan) -> String {
+    match plan {
+        Plan::Refuse(refusal) => format!("{} {}", refusal.status, refusal.why),
+        Plan::Call(call) => {
+            let steps: Vec<String> = call
+                .steps
+                .iter()
+                .map(|step| {
+                    let place = match &step.place {
+                        Place::Address(address, transport) => format!("{transport}:{address}"),
+                        Place::Flow(flow) => format!("flow:{}", flow.remote),
+                        Place::Name(name, _) => format!("name:{name}"),
+                    };
+                    format!("{}:{} {place}", step.group, String::from_utf8_lossy(&step.uri))
+                })
+                .collect();
+            format!("{} [{}]", call.route, steps.join(", "))
+        }
+    }
+}
+
+const CALLER: &str = "sip:alice@192.0.2.9";
+
+#[test]
+fn routes_decide_by_conditions_in_order() {
+    let routes = "[[route]]\nname=\"emergency\"\nto={user=[\"112\",\"911\"]}\ntrunk=\"gw\"\n\
+        [[route]]\nname=\"premium\"\nto={prefix=\"0900\"}\nreject={status=603, reason=\"No\"}\n\
+        [[route]]\nname=\"abroad\"\nto={regex='00([1-9]\\d+)'}\nreplace='+$1'\ntrunk=\"gw\"\n\
+        [[route]]\nname=\"domestic\"\nto={prefix=\"0\"}\nstrip=1\nprefix=\"+43\"\ntrunk=[\"gw\",\"pbx\"]\n\
+        [[route]]\nname=\"domain\"\nto={domain=\"PBX.example\"}\ntrunk=\"pbx\"\nmedia=\"bypass\"\n\
+        [[route]]\nname=\"boss\"\nfrom={user=\"boss\"}\ntrunk=\"pbx\"\n\
+        [[route]]\nname=\"inside\"\ninterface=\"in\"\ntrunk=\"gw\"\n\
+        [[route]]\nname=\"back\"\nfrom_trunk=\"gw\"\ntrunk=\"pbx\"\n";
+    let config = format!("{BASE}{routes}");
+    let world = World::default();
+    let gw = |uri: &str| {
+        format!("[0:sip:{uri}@gw.example;transport=tcp tcp:198.51.100.1:5070, 1:sip:{uri}@gw.example udp:198.51.100.2:5060")
+    };
+    let cases = [
+        (CALLER, "sip:112@x", format!("emergency {}]", gw("112"))),
+        (CALLER, "sip:0900123@x", "603 refused by a route".to_owned()),
+        (CALLER, "sip:0049301@x", format!("abroad {}]", gw("+49301"))),
+        (CALLER, "sip:00@x", format!("domestic {}, 2:sip:+430@10.0.0.2 udp:10.0.0.2:5060]", gw("+430"))),
+        (CALLER, "tel:01-234.5", format!("domestic {}, 2:sip:+4312345@10.0.0.2 udp:10.0.0.2:5060]", gw("+4312345"))),
+        (CALLER, "sip:bob@pbx.EXAMPLE:5070;x=y", "domain [0:sip:bob@10.0.0.2 udp:10.0.0.2:5060]".to_owned()),
+        ("sip:boss@x", "sip:bob@x", "boss [0:sip:bob@10.0.0.2 udp:10.0.0.2:5060]".to_owned()),
+        (CALLER, "sip:bob@x", "404 no route".to_owned()),
+        (CALLER, "mailto:bob@x", "416 Request-URI of another scheme".to_owned()),
+        (CALLER, "sip:", "400 Request-URI cannot be read".to_owned()),
+        ("<>", "sip:112@x", format!("emergency {}]", gw("112"))),
+        ("<>", "sip:bob@x", "404 no route".to_owned()),
+    ];
+    for (from, to, wanted) in cases {
+        assert_eq!(shown(&plan(&config, &facts(from, to), &world)), wanted, "{from} to {to}");
+    }
+    let mut inside = facts(CALLER, "sip:bob@x");
+    inside.interface = InterfaceId(1);
+    assert_eq!(shown(&plan(&config, &inside, &world)), format!("inside {}]", gw("bob")));
+    let mut back = facts(CALLER, "sip:bob@x");
+    back.trunk = Some(TrunkId(1));
+    assert_eq!(
+        shown(&plan(&config, &back, &world)),
+        "back [0:sip:bob@10.0.0.2 udp:10.0.0.2:5060]"
+    );
+    let Plan::Call(bypassed) = plan(&config, &facts(CALLER, "sip:bob@pbx.example"), &world) else {
+        panic!("refused");
+    };
+    assert_eq!(bypassed.media, MediaMode::Bypass);
+}
+
+#[test]
+fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
+    let mut world = World::default();
+    world.contacts.insert("1000", vec![contact("sip:1000@192.168.1.7", 1000)]);
+    let config = format!("{BASE}[[user]]\nname=\"1001\"\npassword=\"x\"\n");
+    let mut from_pbx = facts(CALLER, "sip:1000@192.0.2.1");
+    from_pbx.trunk = Some(TrunkId(0));
+    from_pbx.interface = InterfaceId(1);
+    assert_eq!(
+        shown(&plan(&config, &from_pbx, &world)),
+        "default [0:sip:1000@192.168.1.7 flow:203.0.113.9:5099]"
+    );
+    from_pbx.to = b"sip:1001@192.0.2.1";
+    assert_eq!(shown(&plan(&config, &from_pbx, &world)), "480 user is not registered");
+    from_pbx.to = b"sip:2000@192.0.2.1";
+    let out = shown(&plan(&config, &from_pbx, &world));
+    assert!(out.starts_with("default [0:sip:2000@gw.example") && !out.contains("10.0.0.2"), "{out}");
+    let phone = facts(CALLER, "sip:2000@192.0.2.1");
+    let out = shown(&plan(&config, &phone, &world));
+    assert!(out.starts_with("default [0:sip:2000@10.0.0.2"), "{out}");
+}
+
+#[test]
+fn our_own_contact_leads_to_its_phone_and_past_every_route() {
+    let mut world = World::default();
+    world.contacts.insert("00ab", vec![contact("sip:1000@192.168.1.7;x=y", 1000)]);
+    let config = format!("{BASE}[[route]]\ntrunk=\"pbx\"\n");
+    let call = |to| shown(&plan(&config, &facts(CALLER, to), &world));
+    assert_eq!(
+        call("sip:1000@192.0.2.1;hw=00ab"),
+        "registration [0:sip:1000@192.168.1.7;x=y flow:203.0.113.9:5099]"
+    );
+    assert_eq!(call("sip:1000@192.0.2.1;hw=00ac"), "480 registration is gone");
+    assert_eq!(call("sip:1000@192.0.2.1"), "route 1 [0:sip:1000@10.0.0.2 udp:10.0.0.2:5060]");
+}
+
+#[test]
+fn contacts_of_equal_preference_ring_together_and_a_route_may_leave_them_to_the_next() {
+    let mut world = World::default();
+    let contacts = [("sip:a@h", 1000), ("sip:b@h", 1000), ("sip:c@h", 300)];
+    let contacts = contacts.map(|(uri, q)| contact(uri, q)).to_vec();
+    world.contacts.insert("1000", contacts);
+    let config = format!("{BASE}[[route]]\nregistered=true\n[[route]]\ntrunk=\"pbx\"\n");
+    let place = "flow:203.0.113.9:5099";
+    assert_eq!(
+        shown(&plan(&config, &facts(CALLER, "sip:1000@x"), &world)),
+        format!("route 1 [0:sip:a@h {place}, 0:sip:b@h {place}, 1:sip:c@h {place}]")
+    );
+    assert_eq!(
+        shown(&plan(&config, &facts(CALLER, "sip:7@x"), &world)),
+        "route 2 [0:sip:7@10.0.0.2 udp:10.0.0.2:5060]"
+    );
+}
+
+#[test]
+fn what_is_down_or_full_is_left_out_and_nothing_left_is_503() {
+    let config = format!("{BASE}[[route]]\ntrunk=[\"gw\",\"pbx\"]\n");
+    let call = facts(CALLER, "sip:1@x");
+    let mut world = World::default();
+    world.down.push((1, 0));
+    assert_eq!(
+        shown(&plan(&config, &call, &world)),
+        "route 1 [0:sip:1@gw.example udp:198.51.100.2:5060, 1:sip:1@10.0.0.2 udp:10.0.0.2:5060]"
+    );
+    world.down.push((0, 0));
+    world.calls.insert(1, 2);
+    let Plan::Refuse(refusal) = plan(&config, &call, &world) else {
+        panic!("not refused");
+    };
+    assert_eq!((refusal.status, refusal.why), (503, "trunks are full"));
+    assert!(refusal.retry_after.is_some());
+    world.calls.insert(1, 1);
+    world.down.push((1, 1));
+    assert_eq!(shown(&plan(&config, &call, &world)), "503 trunks are down");
+}
+
+#[test]
+fn stopping_and_full_borders_refuse_before_anything_else() {
+    let world = World::default();
+    let mut call = facts(CALLER, "nonsense");
+    call.draining = true;
+    assert_eq!(shown(&plan(BASE, &call, &world)), "503 draining");
+    call.draining = false;
+    call.calls = 200_000;
+    assert_eq!(shown(&plan(BASE, &call, &world)), "503 call limit reached");
+}
+
+#[test]
+fn identities_pass_from_the_believed_to_who_may_have_them() {
+    let config = format!("{BASE}[[route]]\ntrunk=[\"pbx\",\"gw\"]\n");
+    let identities = |interface, trunk| {
+        let mut call = facts(CALLER, "sip:1@x");
+        (call.interface, call.trunk) = (InterfaceId(interface), trunk);
+        match plan(&config, &call, &World::default()) {
+            Plan::Call(call) => call.steps.iter().map(|s| s.identity).collect::<Vec<_>>(),
+            Plan::Refuse(refusal) => panic!("{refusal:?}"),
+        }
+    };
+    assert_eq!(identities(0, None), [false, false, false], "phones are not believed");
+    assert_eq!(identities(1, None), [true, false, false], "gw: identity = remove");
+    assert_eq!(identities(0, Some(TrunkId(1))), [true, false, false]);
+}
+
+#[test]
+fn a_user_part_with_odd_letters_is_escaped() {
+    let config = format!("{BASE}[[route]]\ntrunk=\"pbx\"\n");
+    let out = shown(&plan(&config, &facts(CALLER, "sip:a%40b%20c;x=1@h"), &World::default()));
+    assert_eq!(out, "route 1 [0:sip:a%40b%20c@10.0.0.2 udp:10.0.0.2:5060]");
+}
+
+#[test]
+fn the_same_facts_give_the_same_plan() {
+    let config = format!("{BASE}[[route]]\ntrunk=[{{name=\"gw\",weight=3}},{{name=\"pbx\"}}]\n");
+    let world = World::default();
+    let mut call = facts(CALLER, "sip:1@x");
+    let mut seen = Vec::new();
+    for random in 0..64 {
+        call.random = random;
+        let first = plan(&config, &call, &world);
+        assert_eq!(first, plan(&config, &call, &world));
+        seen.push(shown(&first));
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
+proptest! {
+    #[test]
+    fn an_order_holds_everyone_once_by_priority(
+        entries in proptest::collection::vec((0u16..4, 0u16..6), 0..12), seed: u64,
+    ) {
+        let mut random = seed;
+        let order = in_order(entries.iter().copied(), &mut random);
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        prop_assert_eq!(sorted, (0..entries.len()).collect::<Vec<_>>());
+        for pair in order.windows(2) {
+            let (a, b) = (entries[pair[0]], entries[pair[1]]);
+            prop_assert!(a.0 <= b.0);
+            // Weight 0 never comes before a weight above it in the same priority.
+            prop_assert!(a.0 != b.0 || a.1 > 0 || b.1 == 0);
+        }
+    }
+
+    #[test]
+    fn shares_follow_weights(a in 1u16..50, b in 1u16..50, seed: u64) {
+        const DRAWS: u64 = 4_000;
+        let firsts = (0..DRAWS)
+            .filter(|draw| {
+                let mut random = seed.wrapping_add(*draw).wrapping_mul(0xd129_0d3b_3a1f_7e95);
+                in_order([(0, a), (0, b)].into_iter(), &mut random).first() == Some(&0)
+            })
+            .count();
+        let wanted = f64::from(a) / f64::from(a + b);
+        let seen = firsts as f64 / DRAWS as f64;
+        // Six standard deviations: never by chance.
+        let bound = 6.0 * (wanted * (1.0 - wanted) / DRAWS as f64).sqrt() + 0.002;
+        prop_assert!((seen - wanted).abs() < bound, "{} instead of {}", seen, wanted);
+    }
+
+    #[test]
+    fn any_bytes_get_a_plan(to in proptest::collection::vec(any::<u8>(), 0..60), from in "\\PC{0,40}") {
+        let config = parse(&format!("{BASE}[[route]]\nto={{regex='0(\\d+)'}}\nreplace='$1'\ntrunk=\"gw\"\n"), "t").unwrap();
+        let call = Facts { to: &to, ..facts(&from, "") };
+        if let Plan::Call(call) = decide(&config, &call, &World::default()) {
+            for step in call.steps {
+                prop_assert!(Uri::parse(&step.uri).is_some(), "{}", step.uri.escape_ascii());
+            }
+        }
+    }
+}
