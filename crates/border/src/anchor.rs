@@ -19,17 +19,15 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-/// The ports of one address, and what is written into descriptions for it.
+/// The ports of one range of one address.
 #[derive(Debug)]
 pub(crate) struct MediaPool {
-    /// The interface to which it belongs, for events.
-    pub(crate) interface: String,
+    /// First port of the range.
+    pub(crate) first: u16,
+    /// Last port of the range.
+    pub(crate) last: u16,
     /// The ports.
     pub(crate) ports: PortPool,
-    /// The address written into descriptions (another than the sockets' behind a static NAT).
-    pub(crate) advertised: IpAddr,
-    /// No longer in the configuration: calls that use it keep it, new ones do not get it.
-    pub(crate) retired: bool,
 }
 
 /// Everything of which calls take media from.
@@ -79,6 +77,8 @@ pub(crate) enum AnchorError {
     Exhausted(u16),
     /// None of its lines can be anchored.
     Unanchorable,
+    /// It is a part of a multipart body, which we do not open.
+    Multipart,
 }
 
 impl AnchorError {
@@ -87,6 +87,7 @@ impl AnchorError {
         match self {
             AnchorError::Bad(_) | AnchorError::Unanchorable => 488,
             AnchorError::Exhausted(_) => 503,
+            AnchorError::Multipart => 415,
         }
     }
 
@@ -96,6 +97,7 @@ impl AnchorError {
             AnchorError::Bad(bad) => bad.text(),
             AnchorError::Exhausted(_) => "no media port left",
             AnchorError::Unanchorable => "no media line that can be anchored",
+            AnchorError::Multipart => "multipart body in a call whose media is anchored",
         }
     }
 }
@@ -125,6 +127,8 @@ struct Offer {
     facts: Described,
     /// Lines that this offer added.
     added: u16,
+    /// An early dialog has answered it.
+    answered: bool,
 }
 
 /// One side of a call's media as the plan has it.
@@ -132,6 +136,8 @@ struct Offer {
 pub(crate) struct MediaSide {
     /// The pool of its ports.
     pub(crate) pool: u16,
+    /// The address written into descriptions (another than the sockets' behind a static NAT).
+    pub(crate) advertised: IpAddr,
     /// From where it may be learned.
     pub(crate) latching: Latching,
     /// Code point towards it.
@@ -146,6 +152,8 @@ pub(crate) struct CallMedia {
     sides: [MediaSide; 2],
     lines: SmallVec<[Option<Line>; 1]>,
     offer: Option<Box<Offer>>,
+    /// Some offer was answered.
+    negotiated: bool,
 }
 
 impl CallMedia {
@@ -157,6 +165,7 @@ impl CallMedia {
             sides,
             lines: SmallVec::new(),
             offer: None,
+            negotiated: false,
         }
     }
 
@@ -205,13 +214,18 @@ impl CallMedia {
                 }
             }
         }
-        self.offer = Some(Box::new(Offer { from, facts, added }));
-        if !self.added {
+        self.offer = Some(Box::new(Offer {
+            from,
+            facts,
+            added,
+            answered: false,
+        }));
+        if !self.negotiated {
             // Early media may come before any answer does: the session stands from the first offer on.
             self.signal_offer();
             self.command(plane);
         }
-        self.write(plane, from.other(), offer, out);
+        self.write(from.other(), offer, out);
         Ok(())
     }
 
@@ -229,9 +243,9 @@ impl CallMedia {
         out: &mut Vec<u8>,
     ) -> Result<(), AnchorError> {
         let facts = describe(answer).map_err(AnchorError::Bad)?;
-        let Some(offer) = self.offer.take() else {
+        let Some(mut offer) = self.offer.take() else {
             // A repeated answer (200 after a reliable 183): the addresses of the first one stand.
-            self.write(plane, from.other(), answer, out);
+            self.write(from.other(), answer, out);
             return Ok(());
         };
         for index in 0..self.lines.len() {
@@ -245,19 +259,69 @@ impl CallMedia {
                 _ => self.drop_line(plane, index),
             }
         }
-        self.write(plane, from.other(), answer, out);
+        self.write(from.other(), answer, out);
+        self.negotiated = true;
         self.command(plane);
         if provisional {
+            offer.answered = true;
             self.offer = Some(offer);
         }
         Ok(())
     }
 
-    /// The open offer was refused or came to nothing: what was in force stays.
+    /// The open offer was refused or came to nothing: what was in force stays. One that an early dialog has answered is
+    /// settled by that answer.
     pub(crate) fn abandon(&mut self, plane: &mut MediaPlane) {
-        if let Some(offer) = self.offer.take() {
+        if let Some(offer) = self.offer.take()
+            && !offer.answered
+        {
             self.drop_lines(plane, offer.added);
         }
+    }
+
+    /// The same offer to another target: appends to `out` what it gets to see.
+    pub(crate) fn offer_again(&self, offer: &[u8], out: &mut Vec<u8>) {
+        if let Some(open) = &self.offer {
+            self.write(open.from.other(), offer, out);
+        }
+    }
+
+    /// The side is now reached from another pool: its lines get new ports.
+    ///
+    /// # Errors
+    /// [`AnchorError::Exhausted`]; nothing has changed then.
+    pub(crate) fn rehome(
+        &mut self,
+        plane: &mut MediaPlane,
+        side: Side,
+        media: MediaSide,
+    ) -> Result<(), AnchorError> {
+        let Some(old) = self.sides.get(side.index()).copied() else {
+            return Ok(());
+        };
+        if old.pool != media.pool {
+            let mut fresh = SmallVec::<[LineSide; 2]>::new();
+            for _ in self.lines.iter().flatten() {
+                match new_side(plane, media.pool) {
+                    Ok(new) => fresh.push(new),
+                    Err(error) => {
+                        for new in fresh {
+                            drop_side(plane, media.pool, new);
+                        }
+                        return Err(error);
+                    }
+                }
+            }
+            for (line, new) in self.lines.iter_mut().flatten().zip(fresh) {
+                if let Some(slot) = line.sides.get_mut(side.index()) {
+                    drop_side(plane, old.pool, core::mem::replace(slot, new));
+                }
+            }
+        }
+        if let Some(slot) = self.sides.get_mut(side.index()) {
+            *slot = media;
+        }
+        Ok(())
     }
 
     /// Whether a socket belongs to this call.
@@ -277,16 +341,6 @@ impl CallMedia {
         if self.added {
             plane.sessions = plane.sessions.saturating_sub(1);
             plane.commands.push_back(MediaCommand::Remove(self.session));
-        }
-    }
-
-    /// From where the media of `side` may be learned from now on.
-    pub(crate) fn set_side(&mut self, side: Side, media: MediaSide) {
-        if let Some(slot) = self.sides.get_mut(side.index()) {
-            *slot = MediaSide {
-                pool: slot.pool,
-                ..media
-            };
         }
     }
 
@@ -380,7 +434,7 @@ impl CallMedia {
             .iter()
             .enumerate()
             .filter_map(|(index, line)| line.as_ref().map(|line| (index, line)))
-            .map(|(index, line)| self.flow_plan(plane, index, line))
+            .map(|(index, line)| self.flow_plan(index, line))
             .collect();
         let plan = SessionPlan {
             session: self.session,
@@ -397,7 +451,7 @@ impl CallMedia {
         }
     }
 
-    fn flow_plan(&self, plane: &MediaPlane, index: usize, line: &Line) -> FlowPlan {
+    fn flow_plan(&self, index: usize, line: &Line) -> FlowPlan {
         let side = |number: usize| -> SidePlan {
             let [caller, callee] = &line.sides;
             let (own, other) = if number == 0 {
@@ -432,7 +486,6 @@ impl CallMedia {
                 clock_rates,
             }
         };
-        let _ = plane;
         FlowPlan {
             line: index as u8,
             carriage: line.carriage,
@@ -441,7 +494,7 @@ impl CallMedia {
     }
 
     /// Appends `sdp` as `towards` gets to see it.
-    fn write(&self, plane: &MediaPlane, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
+    fn write(&self, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
         let ports: SmallVec<[u16; 4]> = match describe(sdp) {
             Ok(facts) => facts
                 .iter()
@@ -456,9 +509,8 @@ impl CallMedia {
                 .collect(),
             Err(_) => return,
         };
-        let pool = self.sides.get(towards.index()).map(|side| side.pool);
-        if let Some(pool) = pool.and_then(|pool| plane.pools.get(usize::from(pool))) {
-            rewrite(sdp, pool.advertised, &ports, out);
+        if let Some(side) = self.sides.get(towards.index()) {
+            rewrite(sdp, side.advertised, &ports, out);
         }
     }
 }

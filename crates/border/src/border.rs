@@ -1,3 +1,317 @@
-//! The border.
+//! The border: one engine out of the endpoint (SIP), calls, policy, trunks, the registrar, and the control of media.
 
+mod core;
+mod locals;
+pub(crate) mod outside;
+mod report;
+mod resolve;
 pub(crate) mod sockets;
+
+pub(crate) use self::core::{Alarm, Core, Placed, identities};
+pub use report::{BorderCensus, CallInfo, Counters, Outcome};
+
+use crate::call::CallKey;
+use crate::config::Config;
+use engine::{
+    Control, Deadline, DropReason, Drops, Engine, Entropy, Event, Input, Output, SocketId, Time,
+};
+use media::{MediaCommand, MediaEvent};
+use sip::{Endpoint, Indication, User};
+use sockets::{MEDIA_BASE, SocketWork};
+
+/// A session border controller without IO: an [`Engine`] for signalling that controls a forwarder of media
+/// ([`media::Forwarder`]).
+#[derive(Debug)]
+pub struct Border {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) core: Core,
+}
+
+impl Border {
+    /// A border by `config`. It opens its sockets with its first outputs.
+    pub fn new(config: Config, mut entropy: Entropy) -> Border {
+        let mut endpoint = Endpoint::new(core::endpoint_config(&config), entropy.fork());
+        let core = Core::new(config, &mut endpoint, entropy);
+        Border { endpoint, core }
+    }
+
+    /// Whether events are made at all; they are unless this says no. Without a listener their texts are not built.
+    pub fn set_events_wanted(&mut self, wanted: bool) {
+        self.core.events.wanted = wanted;
+    }
+
+    /// Everything dropped so far on the signalling side, by reason.
+    pub fn drops(&self) -> Drops {
+        let mut drops = self.core.drops.clone();
+        drops.merge(self.endpoint.drops());
+        drops
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.core.config
+    }
+
+    fn is_welcome(&mut self, socket: SocketId, source: std::net::SocketAddr, bytes: &[u8]) -> bool {
+        // Responses and keep-alives are judged by whether somebody waits for them.
+        if bytes.first().is_none_or(|byte| !byte.is_ascii_uppercase()) || bytes.starts_with(b"SIP/")
+        {
+            return true;
+        }
+        self.core.is_welcome(socket, source)
+    }
+
+    fn take(&mut self, input: Input<'_>, now: Time) {
+        match input {
+            Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
+                // Media is the forwarder's; without one, or by a mistake of the driver's, nobody wants it.
+                self.core.drops.count(DropReason::MediaNoFlow);
+            }
+            Input::Datagram(datagram) if self.core.is_resolver(datagram.socket) => {
+                let source = datagram.source;
+                self.core
+                    .located(&mut self.endpoint, source, datagram.bytes, now);
+            }
+            Input::Datagram(datagram) => {
+                if self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
+                    self.endpoint
+                        .feed(Input::Datagram(datagram), now, &mut self.core);
+                } else {
+                    self.core.drops.count(DropReason::SipUnauthorised);
+                }
+            }
+            Input::Accepted {
+                connection,
+                socket,
+                remote,
+                ..
+            } if !self.core.is_welcome(socket, remote) => {
+                self.core.drops.count(DropReason::SipUnauthorised);
+                self.core.unwelcome.push_back(connection);
+            }
+            Input::Opened { socket, local } => {
+                self.core.opened(socket, local, now);
+                if socket.0 < MEDIA_BASE {
+                    self.endpoint
+                        .feed(Input::Opened { socket, local }, now, &mut self.core);
+                }
+            }
+            Input::OpenFailed { socket, error } => {
+                self.core
+                    .open_failed(&mut self.endpoint, socket, error, now);
+                if socket.0 < MEDIA_BASE {
+                    self.endpoint
+                        .feed(Input::OpenFailed { socket, error }, now, &mut self.core);
+                }
+            }
+            input => self.endpoint.feed(input, now, &mut self.core),
+        }
+    }
+}
+
+impl Engine for Border {
+    fn handle(&mut self, input: Input<'_>, now: Time) {
+        let timeout = matches!(input, Input::Timeout);
+        self.core.begin(now);
+        self.take(input, now);
+        if timeout {
+            self.core.alarms(&mut self.endpoint, now);
+        }
+    }
+
+    fn next_output(&mut self) -> Option<Output<'_>> {
+        if let Some(work) = self.core.plane.work.pop_front() {
+            return Some(match work {
+                SocketWork::Open {
+                    socket,
+                    kind,
+                    local,
+                } => Output::Open {
+                    socket,
+                    kind,
+                    local,
+                },
+                SocketWork::Shut(socket) => Output::Shut { socket },
+            });
+        }
+        if let Some(connection) = self.core.unwelcome.pop_front() {
+            return Some(Output::Close { connection });
+        }
+        if let Some(event) = self.core.events.queue.pop_front() {
+            return Some(Output::Event(event));
+        }
+        if let Some(query) = self.core.queries.pop_front() {
+            let question = self.core.question.insert(query);
+            return Some(Output::Datagram {
+                socket: question.socket,
+                destination: question.server,
+                bytes: &question.bytes,
+            });
+        }
+        self.endpoint.next_output()
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
+        Deadline::earlier(self.endpoint.next_deadline(), self.core.next_deadline())
+    }
+}
+
+impl Control for Border {
+    type Command = MediaCommand;
+    type Report = MediaEvent;
+
+    fn next_command(&mut self) -> Option<MediaCommand> {
+        self.core.plane.commands.pop_front()
+    }
+
+    fn report(&mut self, report: MediaEvent, now: Time) {
+        self.core.begin(now);
+        match report {
+            MediaEvent::Timeout { session, .. } => {
+                self.core
+                    .media_timed_out(&mut self.endpoint, CallKey(session), now);
+            }
+            MediaEvent::Latched {
+                session,
+                side,
+                address,
+                ..
+            } => self
+                .core
+                .media_latched(CallKey(session), side, address, now),
+            MediaEvent::Stats {
+                session,
+                last,
+                stats,
+            } => {
+                if last {
+                    self.core.counters.media_sessions_ended += 1;
+                }
+                self.core.last_stats = Some((session, stats));
+            }
+            MediaEvent::Refused { session, .. } => {
+                self.core
+                    .media_refused(&mut self.endpoint, CallKey(session), now);
+            }
+        }
+    }
+}
+
+impl User for Core {
+    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        match indication {
+            Indication::Offered { leg, request, flow } => {
+                self.offered(endpoint, leg, request, flow, now);
+            }
+            Indication::Progressed {
+                leg,
+                fork,
+                response,
+                reliable,
+            } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.progressed(endpoint, slot, leg, fork, response, reliable, now);
+                }
+            }
+            Indication::Answered { leg, response } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.answered(endpoint, slot, leg, response, now);
+                } else {
+                    self.stray_answer(endpoint, leg, now);
+                }
+            }
+            Indication::Failed { leg, why, response } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.failed(endpoint, slot, leg, why, response, now);
+                }
+            }
+            Indication::Acked { leg, request } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.acked(endpoint, slot, leg, request, now);
+                }
+            }
+            Indication::Cancelled { leg, request } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.cancelled(endpoint, slot, leg, request, now);
+                }
+            }
+            Indication::Pracked {
+                leg,
+                transaction,
+                request,
+            } => match self.slot_of_leg(endpoint, leg) {
+                Some(slot) => self.pracked(endpoint, slot, transaction, request, now),
+                None => crate::call::inside::refuse(endpoint, transaction, 200, now),
+            },
+            Indication::Request {
+                leg,
+                transaction,
+                request,
+            } => match self.slot_of_leg(endpoint, leg) {
+                Some(slot) => self.requested(endpoint, slot, leg, transaction, request, now),
+                None => crate::call::inside::refuse(endpoint, transaction, 481, now),
+            },
+            Indication::RequestCancelled { leg, transaction } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.request_cancelled(slot, transaction);
+                }
+            }
+            Indication::Response {
+                leg,
+                transaction,
+                response,
+            } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.responded(endpoint, slot, leg, transaction, response, now);
+                }
+            }
+            Indication::TimedOut { leg, transaction } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.request_timed_out(endpoint, slot, transaction, now);
+                }
+            }
+            Indication::OutOfDialog {
+                transaction,
+                request,
+                flow,
+            } => self.outside(endpoint, transaction, request, flow, now),
+            Indication::OutOfDialogResponse {
+                user,
+                response,
+                flow,
+                ..
+            } => self.outside_answered(endpoint, user, response, flow, now),
+            Indication::OutOfDialogTimedOut { user, .. } => {
+                self.outside_timed_out(endpoint, user, now);
+            }
+            Indication::Ended { leg, why, message } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.ended(endpoint, slot, leg, why, message, now);
+                }
+            }
+            Indication::RefreshDue { leg } => {
+                if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+                    self.refresh(endpoint, slot, leg, now);
+                }
+            }
+            Indication::SessionExpired { leg } => self.session_expired(endpoint, leg, now),
+            Indication::FlowFailed { flow } => self.flow_failed(flow, now),
+        }
+    }
+}
+
+/// Events, while somebody wants them.
+#[derive(Debug)]
+pub(crate) struct Events {
+    pub(crate) wanted: bool,
+    pub(crate) queue: std::collections::VecDeque<Event>,
+}
+
+impl Events {
+    /// Tells what `make` says, which is only asked where somebody listens.
+    pub(crate) fn tell(&mut self, now: Time, make: impl FnOnce() -> engine::Note) {
+        if self.wanted {
+            self.queue.push_back(Event::new(now, make()));
+        }
+    }
+}

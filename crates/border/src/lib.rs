@@ -6,6 +6,7 @@ pub mod border;
 pub mod call;
 pub mod carrier;
 pub mod config;
+pub mod operate;
 pub mod policy;
 pub mod registrar;
 pub mod trunks;

@@ -13,10 +13,9 @@ fn plane(pairs: u16) -> MediaPlane {
     for (octet, first) in [(1, 20_000u16), (2, 30_000)] {
         let address = IpAddr::from([192, 0, 2, octet]);
         plane.pools.push(MediaPool {
-            interface: format!("i{octet}"),
+            first,
+            last: first + 2 * pairs - 1,
             ports: PortPool::new(address, first, first + 2 * pairs - 1, entropy.fork()).unwrap(),
-            advertised: address,
-            retired: false,
         });
     }
     plane
@@ -25,6 +24,7 @@ fn plane(pairs: u16) -> MediaPlane {
 fn call() -> CallMedia {
     let side = |pool| MediaSide {
         pool,
+        advertised: IpAddr::from([192, 0, 2, pool as u8 + 1]),
         latching: Latching::Anywhere,
         dscp: 0,
     };

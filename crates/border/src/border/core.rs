@@ -1,0 +1,623 @@
+//! Everything of the border but the endpoint.
+
+use super::locals::LocalPoint;
+use super::outside::Asked;
+use super::sockets::{MEDIA_BASE, SocketWork};
+use super::{Counters, Events};
+use crate::anchor::{MediaPlane, MediaPool, MediaSide};
+use crate::call::{Call, CallKey, Side, Step};
+use crate::carrier::Carriers;
+use crate::config::{Config, InterfaceId, InterfaceKind, Trunk, TrunkId};
+use crate::operate::Draining;
+use crate::policy::{Contact, View};
+use crate::registrar::{Authority, Location};
+use crate::trunks::{PingResult, Trunks};
+use engine::timers::Wheel;
+use engine::{
+    BoundedMap, ConnectionId, Deadline, Drops, Entropy, HashKey, Note, SocketId, Time, Transport,
+};
+use media::Latching;
+use media::ports::PortPool;
+use sip::{Content, Endpoint, EndpointConfig, Failure, Flow, LegId, SessionConfig, TimerConfig};
+use siphasher::sip::SipHasher13;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use wire::sip::{HeaderId, Host, Message, NameAddr, Uri};
+
+/// Media sockets open at a time: below the limit of descriptors that systems grant.
+const MEDIA_SOCKETS: usize = 16_000;
+/// Addresses of located names that may send requests although no list names them.
+const LOCATED_PEERS: usize = 4_096;
+
+/// What a timer of the border's is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alarm {
+    /// A call rang for too long.
+    RingTimeout(CallKey),
+    /// A target has not said anything.
+    AnswerTimeout(CallKey, LegId),
+    /// Glare is waited out.
+    JoinAgain(CallKey),
+    /// The time for draining is over.
+    DrainOver,
+    /// A DNS query has to be sent again, or is given up.
+    Resolver,
+}
+
+/// Buffers that messages are written in, kept for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    pub(crate) sdp: Vec<u8>,
+}
+
+/// A DNS query to be sent.
+#[derive(Debug)]
+pub(crate) struct Query {
+    pub(crate) socket: SocketId,
+    pub(crate) server: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The border's state.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: Arc<Config>,
+    pub(crate) calls: Slab<Call>,
+    pub(crate) numbers: u64,
+    pub(crate) plane: MediaPlane,
+    /// The pool of each of the configuration's ranges.
+    pub(crate) pools: Vec<u16>,
+    pub(crate) timers: Wheel<Alarm>,
+    pub(crate) events: Events,
+    pub(crate) counters: Counters,
+    pub(crate) drops: Drops,
+    pub(crate) buffers: Buffers,
+    pub(crate) entropy: Entropy,
+    pub(crate) marks: HashKey,
+    pub(crate) locals: Vec<LocalPoint>,
+    pub(crate) next_socket: u32,
+    pub(crate) unwelcome: VecDeque<ConnectionId>,
+    pub(crate) trunks: Trunks,
+    pub(crate) authority: Authority,
+    pub(crate) location: Location,
+    pub(crate) carriers: Carriers,
+    pub(crate) asked: Slab<Asked>,
+    pub(crate) asked_serial: u32,
+    pub(crate) draining: Option<Draining>,
+    pub(crate) located_peers: BoundedMap<IpAddr, ()>,
+    pub(crate) queries: VecDeque<Query>,
+    pub(crate) question: Option<Query>,
+    pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
+    pub(crate) now: Time,
+}
+
+/// What the endpoint is told by a configuration.
+pub(crate) fn endpoint_config(config: &Config) -> EndpointConfig {
+    EndpointConfig {
+        user_agent: config.sip.agent.clone(),
+        allow: String::from(
+            "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, NOTIFY, MESSAGE, REGISTER, PUBLISH",
+        ),
+        // Beyond its own, the border passes what both ends agree upon between themselves.
+        supported: [
+            "100rel",
+            "timer",
+            "replaces",
+            "norefersub",
+            "precondition",
+            "histinfo",
+            "join",
+            "answermode",
+            "early-session",
+            "path",
+            "outbound",
+            "gruu",
+            "uui",
+            "199",
+        ]
+        .map(String::from)
+        .to_vec(),
+        session: config.session_timer.expires.map(|expires| SessionConfig {
+            expires: seconds(expires),
+            min_se: seconds(config.session_timer.min).max(90),
+        }),
+        timers: TimerConfig {
+            trying: core::time::Duration::ZERO,
+            ..TimerConfig::default()
+        },
+        limits: config.limits.clone(),
+        check_max_forwards: true,
+        symmetric_responses: true,
+    }
+}
+
+fn seconds(span: core::time::Duration) -> u32 {
+    u32::try_from(span.as_secs()).unwrap_or(u32::MAX)
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, endpoint: &mut Endpoint, mut entropy: Entropy) -> Core {
+        let plane = MediaPlane::new(MEDIA_SOCKETS, HashKey::new(&mut entropy));
+        let trunks = Trunks::new(&config, entropy.fork(), Time::ZERO);
+        let authority = Authority::new(&config, entropy.fork());
+        let location = Location::new(
+            config.registrar,
+            config.limits.registrations,
+            entropy.fork(),
+        );
+        let carriers = Carriers::new(&config, entropy.fork(), Time::ZERO);
+        let marks = HashKey::new(&mut entropy);
+        let config = Arc::new(config);
+        let mut core = Core {
+            config: config.clone(),
+            calls: Slab::new(),
+            numbers: 0,
+            plane,
+            pools: Vec::new(),
+            timers: Wheel::new(),
+            events: Events {
+                wanted: true,
+                queue: VecDeque::new(),
+            },
+            counters: Counters::default(),
+            drops: Drops::new(),
+            buffers: Buffers::default(),
+            marks,
+            locals: Vec::new(),
+            next_socket: 0,
+            unwelcome: VecDeque::new(),
+            trunks,
+            authority,
+            location,
+            carriers,
+            asked: Slab::new(),
+            asked_serial: 0,
+            draining: None,
+            located_peers: BoundedMap::new(LOCATED_PEERS, marks),
+            queries: VecDeque::new(),
+            question: None,
+            last_stats: None,
+            now: Time::ZERO,
+            entropy,
+        };
+        core.open_locals(endpoint, &config);
+        core.open_pools(&config);
+        core
+    }
+
+    /// An input comes.
+    pub(crate) fn begin(&mut self, now: Time) {
+        self.now = now;
+        self.question = None;
+    }
+
+    /// The pools of a configuration: those that are there stay as they are, with the ports that calls hold.
+    pub(crate) fn open_pools(&mut self, config: &Config) {
+        self.pools.clear();
+        for range in &config.media_ranges {
+            let known = self.plane.pools.iter().position(|pool| {
+                (pool.ports.address(), pool.first, pool.last)
+                    == (range.address, range.first, range.last)
+            });
+            let index = match known {
+                Some(index) => index,
+                None => {
+                    let entropy = self.entropy.fork();
+                    match PortPool::new(range.address, range.first, range.last, entropy) {
+                        Ok(ports) => {
+                            self.plane.pools.push(MediaPool {
+                                first: range.first,
+                                last: range.last,
+                                ports,
+                            });
+                            self.plane.pools.len() - 1
+                        }
+                        // The configuration was checked: a range has a pair. An index beyond all pools refuses calls.
+                        Err(_) => usize::from(u16::MAX),
+                    }
+                }
+            };
+            self.pools.push(u16::try_from(index).unwrap_or(u16::MAX));
+        }
+        self.plane.inactivity = config.media.timeout;
+        self.plane.hold_inactivity = config.media.hold_timeout;
+    }
+
+    /// How media goes through an interface towards a peer whose signalling is at `remote`.
+    pub(crate) fn media_side(
+        &self,
+        interface: InterfaceId,
+        _trunk: Option<TrunkId>,
+        remote: IpAddr,
+    ) -> Option<MediaSide> {
+        let media = &self.config.interface(interface)?.media;
+        let same = |at: &&crate::config::MediaAddress| at.address.is_ipv4() == remote.is_ipv4();
+        let address = media.iter().find(same).or(media.first())?;
+        Some(MediaSide {
+            pool: *self.pools.get(address.range)?,
+            advertised: address.signalled(),
+            latching: Latching::SameAddress(remote),
+            dscp: self.config.media.dscp,
+        })
+    }
+
+    pub(crate) fn ports_exhausted(&mut self, pool: u16, now: Time) {
+        self.counters.ports_exhausted += 1;
+        let config = self.config.clone();
+        let pools = &self.pools;
+        self.events.tell(now, || {
+            let interface = config.interfaces.iter().find(|interface| {
+                interface
+                    .media
+                    .iter()
+                    .any(|media| pools.get(media.range) == Some(&pool))
+            });
+            Note::MediaPortsExhausted {
+                interface: interface.map_or_else(String::new, |interface| interface.name.clone()),
+            }
+        });
+    }
+
+    /// The key of the call in a slot.
+    pub(crate) fn key_of(&self, slot: usize) -> CallKey {
+        CallKey::new(slot, self.calls.get(slot).map_or(0, |call| call.number))
+    }
+
+    /// The slot of a key, where that call is still there.
+    pub(crate) fn slot_of(&self, key: CallKey) -> Option<usize> {
+        let slot = key.slot()?;
+        (self.calls.contains(slot) && self.key_of(slot) == key).then_some(slot)
+    }
+
+    pub(crate) fn slot_of_leg(&self, endpoint: &Endpoint, leg: LegId) -> Option<usize> {
+        self.slot_of(CallKey(endpoint.user_of(leg)?))
+    }
+
+    /// A keyed hash of a Request-URI.
+    pub(crate) fn mark_of(&self, uri: &[u8]) -> u64 {
+        let mut hasher: SipHasher13 = self.marks.build_hasher();
+        hasher.write(uri);
+        hasher.finish()
+    }
+
+    /// A Call-ID for a leg of the call: whoever sends it back to us is recognised.
+    pub(crate) fn call_id(&mut self, key: CallKey, out: &mut Vec<u8>) {
+        use std::io::Write;
+        let random = self.entropy.u64();
+        let masked = key.0 ^ self.hash_of(&[random, 1]);
+        let proof = self.hash_of(&[random, key.0, 2]);
+        // Writing into a Vec cannot fail.
+        let _ = write!(out, "{random:016x}{masked:016x}{proof:016x}");
+    }
+
+    /// The call to which a Call-ID of ours belongs.
+    pub(crate) fn call_of_id(&self, call_id: &[u8]) -> Option<CallKey> {
+        let text = std::str::from_utf8(call_id)
+            .ok()
+            .filter(|id| id.len() == 48)?;
+        let number = |range| u64::from_str_radix(text.get(range)?, 16).ok();
+        let (random, masked, proof) = (number(0..16)?, number(16..32)?, number(32..48)?);
+        let key = masked ^ self.hash_of(&[random, 1]);
+        (self.hash_of(&[random, key, 2]) == proof).then_some(CallKey(key))
+    }
+
+    fn hash_of(&self, values: &[u64]) -> u64 {
+        let mut hasher: SipHasher13 = self.marks.build_hasher();
+        for value in values {
+            hasher.write_u64(*value);
+        }
+        hasher.finish()
+    }
+
+    pub(crate) fn trunk_call_began(&mut self, trunk: Option<TrunkId>) {
+        if let Some(trunk) = trunk {
+            self.trunks.call_began(trunk);
+        }
+    }
+
+    pub(crate) fn trunk_call_ended(&mut self, trunk: Option<TrunkId>) {
+        if let Some(trunk) = trunk {
+            self.trunks.call_ended(trunk);
+        }
+    }
+
+    pub(crate) fn trunk_calls(&self) -> u64 {
+        (0..self.config.trunks.len())
+            .map(|index| u64::from(self.trunks.calls(TrunkId(index as u16))))
+            .sum()
+    }
+
+    /// What a failed hop says of its trunk.
+    pub(crate) fn hop_ended(
+        &mut self,
+        slot: usize,
+        hop: u16,
+        why: Failure,
+        status: u16,
+        heard: bool,
+        now: Time,
+    ) {
+        let Some((trunk, target)) = self
+            .calls
+            .get(slot)
+            .and_then(|call| call.set_up.as_deref())
+            .and_then(|set_up| set_up.hops.get(usize::from(hop)))
+            .and_then(|hop| Some((hop.trunk?, hop.target)))
+        else {
+            return;
+        };
+        let result = match why {
+            Failure::TimedOut | Failure::Transport if !heard => PingResult::TimedOut,
+            Failure::Response if status == 503 => PingResult::Response(503),
+            _ => return,
+        };
+        if let Some(note) = self.trunks.call_failed(trunk, target, result) {
+            self.events.tell(now, || note);
+        }
+    }
+
+    /// Whether asserted identities pass from one side to the other (RFC 3325); where they do, `changes` gets
+    /// P-Asserted-Identity with our host.
+    pub(crate) fn believes(&self, call: &Call, side: Side) -> bool {
+        call.trunks.get(side).is_some()
+            || self
+                .config
+                .interface(*call.interfaces.get(side))
+                .is_some_and(|interface| interface.kind == InterfaceKind::Core)
+    }
+
+    /// Whether digest credentials in requests of this side are for us.
+    pub(crate) fn consumes_credentials(&self, call: &Call, side: Side) -> bool {
+        call.trunks.get(side).is_none()
+            && self
+                .config
+                .interface(*call.interfaces.get(side))
+                .is_some_and(|interface| {
+                    interface.authenticate == crate::config::Authenticate::Digest
+                })
+    }
+
+    /// The name under which we write ourselves towards a side: the trunk's domain, else our address there.
+    pub(crate) fn own_host(&self, call: &Call, side: Side, endpoint: &Endpoint) -> Vec<u8> {
+        let domain = call
+            .trunks
+            .get(side)
+            .and_then(|trunk| self.config.trunk(trunk))
+            .and_then(|trunk| trunk.domain.as_ref());
+        if let Some(domain) = domain {
+            return domain.to_string().into_bytes();
+        }
+        call.leg(side)
+            .and_then(|leg| endpoint.flow_of(leg))
+            .map(|flow| self.advertised_host(flow.local))
+            .unwrap_or_default()
+    }
+
+    /// The registration store, trunk states and transports as policy looks at them.
+    pub(crate) fn view(&self) -> World<'_> {
+        World {
+            trunks: &self.trunks,
+            location: &self.location,
+        }
+    }
+
+    pub(crate) fn media_latched(&mut self, key: CallKey, side: u8, address: SocketAddr, now: Time) {
+        let Some(call) = self.slot_of(key).and_then(|slot| self.calls.get(slot)) else {
+            return;
+        };
+        let number = call.number;
+        let side = if side == 0 {
+            Side::Caller
+        } else {
+            Side::Callee
+        };
+        self.events.tell(now, || Note::MediaLatched {
+            call: number,
+            side: side.name().to_owned(),
+            address: address.to_string(),
+        });
+    }
+
+    /// The forwarder could not take a session: the call would be silent.
+    pub(crate) fn media_refused(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+        if let Some(slot) = self.slot_of(key) {
+            let reason = b"SIP;cause=503;text=\"Media refused\"";
+            self.reject_caller(endpoint, slot, 503, None, now);
+            self.end_call(endpoint, slot, "us", "media refused", Some(reason), now);
+        }
+    }
+
+    /// A socket could not be opened: calls that were to use it end.
+    pub(crate) fn open_failed(
+        &mut self,
+        endpoint: &mut Endpoint,
+        socket: SocketId,
+        error: &str,
+        now: Time,
+    ) {
+        let address = match socket.0 >= MEDIA_BASE {
+            true => self.plane.sockets.failed(socket),
+            false => self
+                .locals
+                .iter()
+                .find(|point| point.socket == socket)
+                .map(|point| point.address),
+        };
+        self.events.tell(now, || Note::SocketFailed {
+            what: if socket.0 >= MEDIA_BASE {
+                "media"
+            } else {
+                "sip"
+            }
+            .to_owned(),
+            address: address.map_or_else(String::new, |address| address.to_string()),
+            error: error.to_owned(),
+        });
+        if socket.0 < MEDIA_BASE {
+            return;
+        }
+        let victims: Vec<usize> = self
+            .calls
+            .iter()
+            .filter(|(_, call)| call.media.as_ref().is_some_and(|media| media.uses(socket)))
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in victims {
+            let reason = b"SIP;cause=503;text=\"Media port\"";
+            self.reject_caller(endpoint, slot, 503, None, now);
+            self.end_call(endpoint, slot, "us", "media port", Some(reason), now);
+        }
+    }
+
+    /// An INVITE of ours was answered that belongs to nothing any more.
+    pub(crate) fn stray_answer(&mut self, endpoint: &mut Endpoint, leg: LegId, now: Time) {
+        let _ = endpoint.ack(leg, &Content::default(), now);
+        let _ = endpoint.hang_up(leg, &Content::default(), now);
+    }
+
+    /// The session of a leg ran out.
+    pub(crate) fn session_expired(&mut self, endpoint: &mut Endpoint, leg: LegId, now: Time) {
+        if let Some(slot) = self.slot_of_leg(endpoint, leg) {
+            let reason = b"SIP;cause=408;text=\"Session expired\"";
+            self.end_call(endpoint, slot, "us", "session expired", Some(reason), now);
+        }
+    }
+
+    /// What is due by time.
+    pub(crate) fn alarms(&mut self, endpoint: &mut Endpoint, now: Time) {
+        while let Some(alarm) = self.timers.pop_due(now) {
+            match alarm {
+                Alarm::RingTimeout(key) => {
+                    if let Some(slot) = self.slot_of(key) {
+                        self.rang_too_long(endpoint, slot, now);
+                    }
+                }
+                Alarm::AnswerTimeout(key, leg) => {
+                    if let Some(slot) = self.slot_of(key) {
+                        self.said_nothing(endpoint, slot, leg, now);
+                    }
+                }
+                Alarm::JoinAgain(key) => {
+                    if let Some(slot) = self.slot_of(key) {
+                        self.join_alarm(endpoint, slot, now);
+                    }
+                }
+                Alarm::DrainOver => self.drain_over(endpoint, now),
+                Alarm::Resolver => self.resolver_alarm(endpoint, now),
+            }
+        }
+        self.ping_trunks(endpoint, now);
+        self.register_at_carriers(endpoint, now);
+        self.expire_registrations(now);
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Deadline> {
+        let timers = self.timers.next_at().map(|at| Deadline::new(at, "calls"));
+        let trunks = self.trunks.next_deadline();
+        let location = self.location.next_deadline();
+        let carriers = self.carriers.next_deadline();
+        [trunks, location, carriers]
+            .into_iter()
+            .fold(timers, Deadline::earlier)
+    }
+
+    /// Sockets that are no longer used by anybody and belong to no range of the configuration.
+    pub(crate) fn shut_old_media(&mut self) {
+        let config = self.config.clone();
+        let wanted = |address: SocketAddr| {
+            config.media_ranges.iter().any(|range| {
+                range.address == address.ip()
+                    && (range.first..=range.last).contains(&address.port())
+            })
+        };
+        let mut work: VecDeque<SocketWork> = VecDeque::new();
+        self.plane.sockets.shut_unwanted(wanted, &mut work);
+        self.plane.work.append(&mut work);
+    }
+}
+
+/// The state of the world for policy.
+#[derive(Debug)]
+pub(crate) struct World<'a> {
+    trunks: &'a Trunks,
+    location: &'a Location,
+}
+
+impl View for World<'_> {
+    fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
+        self.trunks.target_up(trunk, target)
+    }
+
+    fn trunk_calls(&self, trunk: TrunkId) -> u32 {
+        self.trunks.calls(trunk)
+    }
+
+    fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
+        self.location.contacts(user, token)
+    }
+}
+
+/// How we write ourselves and the target at one hop.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// Host of From.
+    pub(crate) from_host: Vec<u8>,
+    to_host: Vec<u8>,
+    /// The target takes TCP, too, at the same address and port.
+    pub(crate) takes_tcp: bool,
+}
+
+impl Placed {
+    pub(crate) fn new(core: &Core, hop: &Step, trunk: Option<&Trunk>, flow: Flow) -> Placed {
+        let own = core.advertised_host(flow.local);
+        let domain = trunk
+            .and_then(|trunk| trunk.domain.as_ref())
+            .map(|domain| domain.to_string().into_bytes());
+        let to_host = match (trunk, &domain) {
+            (_, Some(domain)) => domain.clone(),
+            (Some(_), None) => Uri::parse(&hop.uri)
+                .map(|uri| uri.host_port().to_string().into_bytes())
+                .unwrap_or_default(),
+            // A registered user's address of record is ours.
+            (None, None) => own.clone(),
+        };
+        let takes_tcp = flow.transport == Transport::Udp
+            && trunk.is_some_and(|trunk| {
+                trunk.targets.iter().any(|target| {
+                    target.transport == Some(Transport::Tcp)
+                        && target.address(Transport::Tcp) == Some(flow.remote)
+                })
+            });
+        Placed {
+            from_host: domain.unwrap_or(own),
+            to_host,
+            takes_tcp,
+        }
+    }
+
+    /// The host in the place of the caller's; `None`: it stays (anonymous callers, RFC 3323 section 4.1).
+    pub(crate) fn from_host_for(&self, caller: &NameAddr<'_>) -> Option<&[u8]> {
+        let anonymous = caller.parse_uri().is_some_and(
+            |uri| matches!(uri.host, Host::Name(name) if name.to_ascii_lowercase().ends_with(b".invalid")),
+        );
+        (!anonymous).then_some(self.from_host.as_slice())
+    }
+
+    /// Appends To.
+    pub(crate) fn to(&self, called: &NameAddr<'_>, out: &mut Vec<u8>) {
+        crate::call::headers::address_with_host(called, Some(&self.to_host), out);
+    }
+}
+
+/// The P-Asserted-Identity values of a message with `host` as theirs.
+pub(crate) fn identities(message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) {
+    for identity in message.name_addrs(HeaderId::PAssertedIdentity).flatten() {
+        if !out.is_empty() {
+            out.extend_from_slice(b", ");
+        }
+        crate::call::headers::address_with_host(&identity, Some(host), out);
+    }
+}

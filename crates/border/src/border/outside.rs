@@ -1,0 +1,658 @@
+//! Requests outside of calls: answered here, passed on as a pair of transactions, or refused with a clear status.
+//!
+//! OPTIONS is answered, REGISTER is the registrar's or the core's, MESSAGE and PUBLISH are passed on with failover.
+//! SUBSCRIBE would found a dialog of its own and is refused (489: no event package is served, RFC 6665 section 4.2.1);
+//! NOTIFY and other requests of dialogs that we do not know get 481.
+
+use super::locals::point_for;
+use super::{Core, Placed};
+use crate::call::headers::address_with_host;
+use crate::call::inside::refuse;
+use crate::call::offered::{Origin, Refused};
+use crate::call::{Place, Step};
+use crate::carrier::{CarrierResult, OurEnd, Registration};
+use crate::config::{Config, Register, TrunkId};
+use crate::registrar::Passing;
+use crate::trunks::{Ping, PingResult};
+use engine::Time;
+use sip::{Content, Endpoint, Flow, Login, Outside, ServerTransaction, Target};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+/// Requests passed on at a time, at most.
+const MAX_ASKED: usize = 100_000;
+
+/// A request that we sent outside of any dialog.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    serial: u32,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Ping(Ping),
+    Relay(Box<Relay>),
+    Register(Box<PassedRegister>),
+    /// A registration of ours: the trunk, and the number to give back.
+    Carrier(TrunkId, u32),
+}
+
+/// A request passed on.
+#[derive(Debug)]
+struct Relay {
+    server: ServerTransaction,
+    request: Box<[u8]>,
+    hops: Vec<Step>,
+    next: usize,
+}
+
+/// A REGISTER passed on.
+#[derive(Debug)]
+struct PassedRegister {
+    server: ServerTransaction,
+    passing: Passing,
+}
+
+impl Core {
+    /// A request outside of any dialog.
+    pub(crate) fn outside(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) {
+        match request.method() {
+            Method::Options => self.answer_options(endpoint, transaction, now),
+            Method::Subscribe => refuse(endpoint, transaction, 489, now),
+            Method::Message | Method::Publish => {
+                let result = self
+                    .origin(request, flow, now)
+                    .and_then(|origin| Ok((self.plan(request, origin)?, origin)));
+                match result {
+                    Ok((plan, _)) => {
+                        self.relay(endpoint, transaction, request, plan.steps, now);
+                    }
+                    Err(refused) => {
+                        self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
+                    }
+                }
+            }
+            Method::Register => self.register(endpoint, transaction, request, flow, now),
+            Method::Refer => refuse(endpoint, transaction, 403, now),
+            Method::Notify
+            | Method::Info
+            | Method::Update
+            | Method::Bye
+            | Method::Prack
+            | Method::Ack
+            | Method::Cancel
+            | Method::Invite => refuse(endpoint, transaction, 481, now),
+            Method::Other(_) => refuse(endpoint, transaction, 405, now),
+        }
+    }
+
+    fn answer_options(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        now: Time,
+    ) {
+        let edits = [
+            Edit::Add {
+                id: HeaderId::Accept,
+                value: b"application/sdp",
+            },
+            Edit::Add {
+                id: HeaderId::AcceptEncoding,
+                value: b"identity",
+            },
+            Edit::Add {
+                id: HeaderId::AcceptLanguage,
+                value: b"en",
+            },
+        ];
+        let status = if self.draining.is_some() { 503 } else { 200 };
+        let _ = endpoint.respond(transaction, status, &Content::default().with(&edits), now);
+    }
+
+    fn refuse_outside(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &Refused,
+        now: Time,
+    ) {
+        self.tell_refusal(request, flow, refused, now);
+        let edits: SmallVec<[Edit<'_>; 4]> = refused
+            .headers
+            .iter()
+            .map(|(id, value)| Edit::Add { id: *id, value })
+            .collect();
+        let content = Content {
+            edits: &edits,
+            reason: refused.reason.as_deref().map(str::as_bytes),
+            ..Content::default()
+        };
+        let _ = endpoint.respond(transaction, refused.status, &content, now);
+    }
+
+    /// Keeps what is asked; the number under which the answer will come.
+    fn ask(&mut self, what: What) -> Option<u64> {
+        if self.asked.len() >= MAX_ASKED {
+            return None;
+        }
+        self.asked_serial = self.asked_serial.wrapping_add(1);
+        let serial = self.asked_serial;
+        let index = self.asked.insert(Asked { serial, what });
+        Some((u64::from(serial) << 32) | (index as u64 + 1))
+    }
+
+    fn take_asked(&mut self, user: u64) -> Option<What> {
+        let index = (user & 0xffff_ffff).checked_sub(1)? as usize;
+        let asked = self.asked.get(index)?;
+        if u64::from(asked.serial) != user >> 32 {
+            return None;
+        }
+        self.asked.try_remove(index).map(|asked| asked.what)
+    }
+
+    fn relay(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        hops: Vec<Step>,
+        now: Time,
+    ) {
+        self.counters.relayed += 1;
+        let relay = Relay {
+            server: transaction,
+            request: request.bytes().into(),
+            hops,
+            next: 0,
+        };
+        self.relay_next(endpoint, Box::new(relay), 503, now);
+    }
+
+    /// Sends a request to the next of its hops; refuses it with `status` where none is left.
+    fn relay_next(
+        &mut self,
+        endpoint: &mut Endpoint,
+        mut relay: Box<Relay>,
+        status: u16,
+        now: Time,
+    ) {
+        loop {
+            let Some(hop) = relay.hops.get(relay.next).cloned() else {
+                return refuse(endpoint, relay.server, status, now);
+            };
+            relay.next += 1;
+            let Some(flow) = self.flow_to(&hop) else {
+                continue;
+            };
+            let server = relay.server;
+            let bytes = relay.request.clone();
+            let Some(user) = self.ask(What::Relay(relay)) else {
+                return refuse(endpoint, server, 503, now);
+            };
+            if Message::parse(&bytes)
+                .is_ok_and(|request| self.send_relay(endpoint, &request, &hop, flow, user, now))
+            {
+                return;
+            }
+            match self.take_asked(user) {
+                Some(What::Relay(back)) => relay = back,
+                _ => return refuse(endpoint, server, 500, now),
+            }
+        }
+    }
+
+    fn send_relay(
+        &mut self,
+        endpoint: &mut Endpoint,
+        request: &Message<'_>,
+        hop: &Step,
+        flow: Flow,
+        user: u64,
+        now: Time,
+    ) -> bool {
+        let config = self.config.clone();
+        let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
+        let placed = Placed::new(self, hop, trunk, flow);
+        let (Ok(caller), Ok(called)) = (request.from(), request.to()) else {
+            return false;
+        };
+        let (mut from, mut to) = (Vec::new(), Vec::new());
+        address_with_host(&caller, placed.from_host_for(&caller), &mut from);
+        placed.to(&called, &mut to);
+        let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
+        let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+        for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
+            if request.has(id) {
+                edits.push(Edit::Remove(id));
+            }
+        }
+        if !hop.identity {
+            for id in [HeaderId::PAssertedIdentity, HeaderId::RemotePartyId] {
+                if request.has(id) {
+                    edits.push(Edit::Remove(id));
+                }
+            }
+        }
+        let outside = Outside {
+            from: Some(&from),
+            to: Some(&to),
+            content: Content::like(request).with(&edits),
+            user,
+            login: trunk
+                .and_then(|trunk| trunk.credentials.as_ref())
+                .map(|login| Login {
+                    user: login.username.as_bytes(),
+                    password: login.password.as_bytes(),
+                }),
+            ..Outside::new(
+                request.method(),
+                Target {
+                    uri: &hop.uri,
+                    flow,
+                    routes: &routes,
+                    pinned: matches!(hop.place, Place::Flow(_)),
+                    tcp_when_large: placed.takes_tcp,
+                },
+            )
+        };
+        endpoint.send(&outside, now).is_ok()
+    }
+
+    /// REGISTER: kept here, passed to the core, or refused, as the interface says.
+    fn register(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) {
+        let origin = match self.origin(request, flow, now) {
+            Ok(origin) => origin,
+            Err(refused) => {
+                return self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
+            }
+        };
+        let register = self
+            .config
+            .interface(origin.interface)
+            .map_or(Register::Refuse, |interface| interface.register);
+        match register {
+            Register::Local => {
+                self.register_here(endpoint, transaction, request, origin, flow, now);
+            }
+            Register::Pass(trunk) => {
+                self.pass_register(endpoint, transaction, request, origin, trunk, flow, now);
+            }
+            Register::Refuse => {
+                let refused = Refused::new(403, "registrations are not taken here");
+                self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
+            }
+        }
+    }
+
+    fn register_here(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        origin: Origin,
+        flow: Flow,
+        now: Time,
+    ) {
+        let user = address_of_record(request);
+        let answer = self
+            .location
+            .register(&user, request, origin.interface, flow, now);
+        self.answer_register(endpoint, transaction, answer, None, now);
+    }
+
+    fn answer_register(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        answer: crate::registrar::Answer,
+        response: Option<&Message<'_>>,
+        now: Time,
+    ) {
+        for note in answer.notes {
+            self.events.tell(now, || note);
+        }
+        let edits: SmallVec<[Edit<'_>; 8]> = answer
+            .headers
+            .iter()
+            .map(|(id, value)| Edit::Add { id: *id, value })
+            .collect();
+        let content = Content {
+            template: response,
+            edits: &edits,
+            body: sip::Body::Template,
+            reason: answer.reason.map(str::as_bytes),
+        };
+        if endpoint
+            .respond(transaction, answer.status, &content, now)
+            .is_err()
+        {
+            refuse(endpoint, transaction, 500, now);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn pass_register(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        origin: Origin,
+        trunk: crate::config::TrunkId,
+        flow: Flow,
+        now: Time,
+    ) {
+        let config = self.config.clone();
+        let Some(place) = config.trunk(trunk).and_then(|trunk| {
+            let target = trunk.targets.first()?;
+            Some((trunk, target))
+        }) else {
+            return refuse(endpoint, transaction, 503, now);
+        };
+        let (settings, target) = place;
+        let Some((remote, transport)) = target.direct() else {
+            return refuse(endpoint, transaction, 503, now);
+        };
+        let Some(local) = self.local_for(settings.interface, transport, remote) else {
+            return refuse(endpoint, transaction, 503, now);
+        };
+        let host = String::from_utf8_lossy(&self.advertised_host(local)).into_owned();
+        let user = address_of_record(request);
+        let passing =
+            match self
+                .location
+                .pass(&user, request, origin.interface, flow, &host, transport)
+            {
+                Ok(passing) => passing,
+                Err(answer) => {
+                    return self.answer_register(endpoint, transaction, *answer, None, now);
+                }
+            };
+        let onward = Flow {
+            local,
+            transport,
+            remote,
+            connection: None,
+        };
+        let contacts = passing.contacts.join(&b", "[..]);
+        let passed = PassedRegister {
+            server: transaction,
+            passing,
+        };
+        let Some(asked) = self.ask(What::Register(Box::new(passed))) else {
+            return refuse(endpoint, transaction, 503, now);
+        };
+        if !self.send_register(endpoint, request, target, onward, &contacts, asked, now) {
+            self.take_asked(asked);
+            refuse(endpoint, transaction, 503, now);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn send_register(
+        &mut self,
+        endpoint: &mut Endpoint,
+        request: &Message<'_>,
+        target: &crate::config::Target,
+        flow: Flow,
+        contacts: &[u8],
+        user: u64,
+        now: Time,
+    ) -> bool {
+        let Ok(to) = request.to() else { return false };
+        let Ok(from) = request.from() else {
+            return false;
+        };
+        let host = target.host.to_string();
+        let uri = [b"sip:", host.as_bytes()].concat();
+        let (mut to_value, mut from_value) = (Vec::new(), Vec::new());
+        address_with_host(&to, Some(host.as_bytes()), &mut to_value);
+        address_with_host(&from, Some(host.as_bytes()), &mut from_value);
+        let contact = match contacts.is_empty() {
+            true => Edit::Remove(HeaderId::Contact),
+            false => Edit::Replace {
+                id: HeaderId::Contact,
+                value: contacts,
+            },
+        };
+        let outside = Outside {
+            from: Some(&from_value),
+            to: Some(&to_value),
+            cseq: request.cseq().ok().map(|cseq| cseq.number),
+            content: Content::like(request).with(std::slice::from_ref(&contact)),
+            user,
+            ..Outside::new(Method::Register, Target::new(&uri, flow))
+        };
+        endpoint.send(&outside, now).is_ok()
+    }
+
+    /// A response to a request that we sent outside of any dialog.
+    pub(crate) fn outside_answered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        user: u64,
+        response: &Message<'_>,
+        _flow: Flow,
+        now: Time,
+    ) {
+        let status = response.status();
+        if status < 200 {
+            return;
+        }
+        match self.take_asked(user) {
+            Some(What::Ping(ping)) => self.ping_done(ping, PingResult::Response(status), now),
+            Some(What::Relay(relay)) => {
+                if status == 503 && relay.next < relay.hops.len() {
+                    return self.relay_next(endpoint, relay, 503, now);
+                }
+                let _ = endpoint.respond(relay.server, status, &Content::like(response), now);
+            }
+            Some(What::Register(passed)) => {
+                if (200..300).contains(&status) {
+                    let answer = self.location.passed(&passed.passing, response, now);
+                    self.answer_register(endpoint, passed.server, answer, Some(response), now);
+                } else {
+                    let _ = endpoint.respond(passed.server, status, &Content::like(response), now);
+                }
+            }
+            Some(What::Carrier(trunk, number)) => {
+                let result = CarrierResult::Response(response);
+                if let Some(note) = self.carriers.result(trunk, number, result, now) {
+                    self.events.tell(now, || note);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// A request that we sent outside of any dialog got no answer.
+    pub(crate) fn outside_timed_out(&mut self, endpoint: &mut Endpoint, user: u64, now: Time) {
+        match self.take_asked(user) {
+            Some(What::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut, now),
+            Some(What::Relay(relay)) => self.relay_next(endpoint, relay, 408, now),
+            Some(What::Register(passed)) => refuse(endpoint, passed.server, 504, now),
+            Some(What::Carrier(trunk, number)) => {
+                let result = CarrierResult::TimedOut;
+                if let Some(note) = self.carriers.result(trunk, number, result, now) {
+                    self.events.tell(now, || note);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn ping_done(&mut self, ping: Ping, result: PingResult, now: Time) {
+        if let Some(note) = self.trunks.result(ping, result) {
+            self.events.tell(now, || note);
+        }
+    }
+
+    /// Sends the OPTIONS that are due.
+    pub(crate) fn ping_trunks(&mut self, endpoint: &mut Endpoint, now: Time) {
+        while let Some(ping) = self.trunks.next_ping(now) {
+            let config = self.config.clone();
+            let sent = config
+                .trunk(ping.trunk)
+                .and_then(|trunk| {
+                    let target = trunk.targets.get(usize::from(ping.target))?;
+                    let (remote, transport) = target.direct()?;
+                    let local = self.local_for(trunk.interface, transport, remote)?;
+                    let uri = format!("sip:{}", trunk.domain.as_ref().unwrap_or(&target.host));
+                    Some((uri, local, remote, transport))
+                })
+                .and_then(|(uri, local, remote, transport)| {
+                    let user = self.ask(What::Ping(ping))?;
+                    let flow = Flow {
+                        local,
+                        transport,
+                        remote,
+                        connection: None,
+                    };
+                    let outside = Outside {
+                        user,
+                        ..Outside::new(Method::Options, Target::new(uri.as_bytes(), flow))
+                    };
+                    match endpoint.send(&outside, now) {
+                        Ok(_) => Some(()),
+                        Err(_) => {
+                            self.take_asked(user);
+                            None
+                        }
+                    }
+                });
+            if sent.is_none() {
+                self.ping_done(ping, PingResult::TimedOut, now);
+            }
+        }
+    }
+
+    /// Sends the registrations of ours that are due.
+    pub(crate) fn register_at_carriers(&mut self, endpoint: &mut Endpoint, now: Time) {
+        loop {
+            let config = self.config.clone();
+            let locals = &self.locals;
+            let next = self
+                .carriers
+                .next_registration(now, |interface, trunk, target| {
+                    let (remote, transport) = config.trunk(trunk)?.targets.get(target)?.direct()?;
+                    let point = point_for(locals, interface, transport, remote)?;
+                    Some(OurEnd {
+                        host: String::from_utf8_lossy(&point.advertised).into_owned(),
+                        transport,
+                    })
+                });
+            let Some(registration) = next else { return };
+            let (trunk, number) = (registration.trunk, registration.number);
+            if !self.send_registration(endpoint, &config, &registration, now)
+                && let Some(note) = self
+                    .carriers
+                    .result(trunk, number, CarrierResult::NotSent, now)
+            {
+                self.events.tell(now, || note);
+            }
+        }
+    }
+
+    fn carrier_flow(&self, config: &Config, trunk: TrunkId, target: usize) -> Option<Flow> {
+        let trunk = config.trunk(trunk)?;
+        let (remote, transport) = trunk.targets.get(target)?.direct()?;
+        Some(Flow {
+            local: self.local_for(trunk.interface, transport, remote)?,
+            transport,
+            remote,
+            connection: None,
+        })
+    }
+
+    fn send_registration(
+        &mut self,
+        endpoint: &mut Endpoint,
+        config: &Config,
+        registration: &Registration,
+        now: Time,
+    ) -> bool {
+        let trunk = registration.trunk;
+        let Some(flow) = self.carrier_flow(config, trunk, registration.target) else {
+            return false;
+        };
+        let Some(user) = self.ask(What::Carrier(trunk, registration.number)) else {
+            return false;
+        };
+        let expires = registration.expires.to_string();
+        let edits = [
+            Edit::Replace {
+                id: HeaderId::Contact,
+                value: &registration.contact,
+            },
+            Edit::Add {
+                id: HeaderId::Expires,
+                value: expires.as_bytes(),
+            },
+        ];
+        let login = config
+            .trunk(trunk)
+            .and_then(|trunk| trunk.credentials.as_ref());
+        let outside = Outside {
+            from: Some(&registration.account),
+            to: Some(&registration.account),
+            call_id: Some(registration.call_id.as_bytes()),
+            cseq: Some(registration.cseq),
+            content: Content::default().with(&edits),
+            user,
+            login: login.map(|login| Login {
+                user: login.username.as_bytes(),
+                password: login.password.as_bytes(),
+            }),
+            ..Outside::new(Method::Register, Target::new(&registration.uri, flow))
+        };
+        let sent = endpoint.send(&outside, now).is_ok();
+        if !sent {
+            self.take_asked(user);
+        }
+        sent
+    }
+
+    /// Registrations whose time is over.
+    pub(crate) fn expire_registrations(&mut self, now: Time) {
+        for note in self.location.expire(now) {
+            self.events.tell(now, || note);
+        }
+    }
+
+    /// A connection is gone: what was registered over it cannot be reached any more.
+    pub(crate) fn flow_failed(&mut self, flow: Flow, now: Time) {
+        let Some(connection) = flow.connection else {
+            return;
+        };
+        for note in self.location.flow_failed(connection) {
+            self.events.tell(now, || note);
+        }
+    }
+}
+
+/// The user part of To.
+fn address_of_record(request: &Message<'_>) -> String {
+    let user = request
+        .to()
+        .ok()
+        .and_then(|to| to.parse_uri()?.user)
+        .unwrap_or_default();
+    String::from_utf8_lossy(&wire::sip::percent_decode(user)).into_owned()
+}

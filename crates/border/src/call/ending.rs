@@ -1,0 +1,265 @@
+//! How calls end: by CANCEL, by BYE, by time, by us; and what is given back then.
+
+use super::pass::Changes;
+use super::{CallKey, Phase, Side};
+use crate::border::{Core, Outcome};
+use engine::{Note, Time};
+use sip::{Body, Content, Ending, Endpoint, LegId};
+use wire::sip::{Edit, HeaderId, Message};
+
+impl Core {
+    /// The caller gave up before there was an answer; its leg is gone.
+    pub(crate) fn cancelled(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        request: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if call.leg(Side::Caller) != Some(leg) {
+            return self.join_cancelled(slot, leg, now);
+        }
+        *call.legs.get_mut(Side::Caller) = None;
+        call.status = 487;
+        self.counters.count(Outcome::Cancelled);
+        let reason = request.header(HeaderId::Reason);
+        self.end_call(endpoint, slot, "caller", "cancelled", reason, now);
+    }
+
+    /// A leg that stood has ended.
+    pub(crate) fn ended(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        why: Ending,
+        message: Option<&Message<'_>>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(side) = call.side_of(leg) else {
+            return self.join_leg_ended(endpoint, slot, leg, now);
+        };
+        *call.legs.get_mut(side) = None;
+        if let Some(set_up) = call.set_up.as_deref_mut() {
+            set_up.branches.retain(|branch| branch.leg != leg);
+        }
+        let text = match why {
+            Ending::Peer => "bye",
+            Ending::Us => "done",
+            Ending::Unanswered => "bye not answered",
+            Ending::NoAck => "no ack",
+            Ending::NoPrack => "no prack",
+            Ending::SessionExpired => "session expired",
+            Ending::Unknown => "dialog unknown",
+        };
+        if call.phase == Phase::Ending {
+            return self.finish_if_over(slot, now);
+        }
+        let by = match why {
+            Ending::Peer | Ending::Unknown => side.name(),
+            _ => "us",
+        };
+        if why == Ending::NoPrack {
+            call.status = 500;
+            self.counters.count(Outcome::Failed);
+        }
+        match message.filter(|_| why == Ending::Peer) {
+            Some(bye) => self.pass_bye(endpoint, slot, side, bye, text, now),
+            None => {
+                let reason: Option<&[u8]> = match why {
+                    Ending::NoAck => Some(b"SIP;cause=408;text=\"ACK missing\""),
+                    Ending::SessionExpired => Some(b"SIP;cause=408;text=\"Session expired\""),
+                    Ending::Unknown => Some(b"SIP;cause=481;text=\"Dialog unknown\""),
+                    _ => None,
+                };
+                self.end_call(endpoint, slot, by, text, reason, now);
+            }
+        }
+    }
+
+    /// BYE with the headers of the other side's BYE (Reason, User-to-User and what else it has).
+    fn pass_bye(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        from: Side,
+        bye: &Message<'_>,
+        why: &'static str,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let other = call.leg(from.other()).filter(|_| call.join.is_none());
+        let ack_due = call.ack_due.take();
+        if let Some(other) = other {
+            if ack_due == Some(from.other()) {
+                let _ = endpoint.ack(other, &Content::default(), now);
+            }
+            if let Some(call) = self.calls.get(slot) {
+                let mut changes = Changes::default();
+                let edits = self.pass_edits(endpoint, call, from, bye, None, &mut changes);
+                let content = Self::passed(bye, &edits, Body::Template);
+                if endpoint.bye(other, &content, now).is_err() {
+                    let _ = endpoint.hang_up(other, &Content::default(), now);
+                }
+            }
+        }
+        self.close(endpoint, slot, from.name(), why, None, other, now);
+    }
+
+    /// Ends a call: every leg that is left is closed, media is given back.
+    pub(crate) fn end_call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        by: &'static str,
+        why: &'static str,
+        reason: Option<&[u8]>,
+        now: Time,
+    ) {
+        self.close(endpoint, slot, by, why, reason, None, now);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn close(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        by: &'static str,
+        why: &'static str,
+        reason: Option<&[u8]>,
+        closed: Option<LegId>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        call.phase = Phase::Ending;
+        if call.end.is_none() {
+            call.end = Some((by, why));
+        }
+        let edit = reason.map(|value| {
+            [Edit::Add {
+                id: HeaderId::Reason,
+                value,
+            }]
+        });
+        let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
+        let content = Content::default().with(edits);
+        let ack_due = call.ack_due.take();
+        let legs = Side::BOTH.map(|side| (side, call.leg(side)));
+        let mut branches = Vec::new();
+        if let Some(set_up) = call.set_up.as_deref_mut() {
+            set_up.next = set_up.hops.len();
+            set_up.locating = 0;
+            for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
+                .into_iter()
+                .flatten()
+            {
+                self.timers.cancel(timer);
+            }
+            for branch in &mut set_up.branches {
+                if !branch.cancelled {
+                    branch.cancelled = true;
+                    branches.push(branch.leg);
+                }
+            }
+        }
+        for link in std::mem::take(&mut call.links) {
+            // Whoever asked something of a call that ends is told so.
+            let _ = endpoint.respond(link.server, 487, &Content::default(), now);
+        }
+        for leg in branches {
+            let _ = endpoint.cancel(leg, &content, now);
+        }
+        for (side, leg) in legs {
+            let Some(leg) = leg.filter(|leg| Some(*leg) != closed) else {
+                continue;
+            };
+            if ack_due == Some(side) {
+                let _ = endpoint.ack(leg, &Content::default(), now);
+            }
+            if endpoint.hang_up(leg, &content, now).is_err() {
+                self.forget_leg(slot, side);
+            } else if endpoint.state_of(leg).is_none() {
+                // A leg that was only offered is gone at once; no `Ended` follows.
+                self.forget_leg(slot, side);
+            }
+        }
+        self.close_join(endpoint, slot, now);
+        self.release_media(slot);
+        self.finish_if_over(slot, now);
+    }
+
+    fn forget_leg(&mut self, slot: usize, side: Side) {
+        if let Some(call) = self.calls.get_mut(slot) {
+            *call.legs.get_mut(side) = None;
+        }
+    }
+
+    /// Ports and session go back; once.
+    pub(crate) fn release_media(&mut self, slot: usize) {
+        if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
+            media.release(&mut self.plane);
+        }
+    }
+
+    /// Takes the call out of the table where every leg is gone.
+    pub(crate) fn finish_if_over(&mut self, slot: usize, now: Time) {
+        let over = self
+            .calls
+            .get(slot)
+            .is_some_and(|call| call.phase == Phase::Ending && call.is_over());
+        if !over {
+            return;
+        }
+        self.release_media(slot);
+        let Some(call) = self.calls.try_remove(slot) else {
+            return;
+        };
+        if let Some(trunk) = *call.trunks.get(Side::Callee)
+            && call.answered_at.is_some()
+        {
+            self.trunk_call_ended(Some(trunk));
+        }
+        self.trunk_call_ended(*call.trunks.get(Side::Caller));
+        if call.status == 200 {
+            self.counters.count(Outcome::Completed);
+        }
+        let (by, why) = call.end.unwrap_or(("us", "done"));
+        self.events.tell(now, || Note::CallEnded {
+            call: call.number,
+            by: by.to_owned(),
+            why: why.to_owned(),
+            status: call.status,
+        });
+        self.after_call(now);
+    }
+
+    /// Nothing came on the media ports of a call for too long.
+    pub(crate) fn media_timed_out(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+        let Some(slot) = self.slot_of(key) else {
+            return;
+        };
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        if call.phase != Phase::Confirmed && call.phase != Phase::Answered {
+            return;
+        }
+        let number = call.number;
+        self.counters.media_timeouts += 1;
+        self.events
+            .tell(now, || Note::MediaTimeout { call: number });
+        let reason = b"SIP;cause=408;text=\"No media\"";
+        self.end_call(endpoint, slot, "us", "media timeout", Some(reason), now);
+    }
+}

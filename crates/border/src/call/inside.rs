@@ -1,0 +1,393 @@
+//! Requests inside a call: they pass to the other leg, and its answers pass back.
+
+use super::pass::{Carried, Changes, Role, body_of, has_sdp};
+use super::{Link, LinkKind, MAX_LINKS, Phase, Side};
+use crate::border::Core;
+use crate::config::Refer;
+use engine::Time;
+use sip::{Content, Endpoint, LegId, Refused, ServerTransaction, TransactionId};
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+/// The status for a command that the endpoint refused (RFC 3261 section 14, RFC 3311 section 5.2).
+fn status_of(refused: Refused) -> u16 {
+    match refused {
+        Refused::InvitePending | Refused::OfferPending => 491,
+        Refused::Gone => 481,
+        Refused::Full => 503,
+        Refused::TooLarge => 513,
+        Refused::State | Refused::Transport | Refused::Edit(_) | Refused::Value => 500,
+        Refused::NotSupported => 420,
+    }
+}
+
+impl Core {
+    /// ACK of a 2xx that we sent.
+    pub(crate) fn acked(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        ack: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(from) = call.side_of(leg) else {
+            return;
+        };
+        if call.phase == Phase::Answered {
+            call.phase = Phase::Confirmed;
+        }
+        let due = call.ack_due.take();
+        self.free_set_up(slot);
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let Some(other) = call.leg(from.other()).filter(|_| due == Some(from.other())) else {
+            return;
+        };
+        let mut buffers = std::mem::take(&mut self.buffers);
+        buffers.sdp.clear();
+        let answers = has_sdp(ack) && self.open_offer(slot) == Some(from.other());
+        let carried = match (has_sdp(ack), answers) {
+            (true, true) => self
+                .carry_body(slot, from, ack, Role::Answer, &mut buffers.sdp)
+                .unwrap_or(Carried::Nothing),
+            (true, false)
+                if self
+                    .calls
+                    .get(slot)
+                    .is_some_and(|call| call.media.is_some()) =>
+            {
+                Carried::Nothing
+            }
+            _ => Carried::Untouched,
+        };
+        if let Some(call) = self.calls.get(slot) {
+            let mut changes = Changes::default();
+            let edits = self.pass_edits(endpoint, call, from, ack, None, &mut changes);
+            let content = Self::passed(ack, &edits, body_of(carried, &buffers.sdp));
+            if endpoint.ack(other, &content, now).is_err() {
+                let _ = endpoint.ack(other, &Content::default(), now);
+            }
+        }
+        self.buffers = buffers;
+    }
+
+    /// Frees what only the set-up needed.
+    pub(crate) fn free_set_up(&mut self, slot: usize) {
+        if let Some(call) = self.calls.get_mut(slot)
+            && call.phase != Phase::SetUp
+            && call
+                .set_up
+                .as_deref()
+                .is_some_and(|set_up| set_up.branches.is_empty() && set_up.locating == 0)
+        {
+            call.set_up = None;
+        }
+    }
+
+    /// A request inside the dialog of a leg.
+    pub(crate) fn requested(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get(slot) else {
+            return refuse(endpoint, transaction, 481, now);
+        };
+        let Some(from) = call.side_of(leg) else {
+            // A leg of a transfer that is not part of the call yet, or no longer.
+            let status = match request.method() {
+                Method::Notify | Method::Options | Method::Info => 200,
+                _ => 491,
+            };
+            return refuse(endpoint, transaction, status, now);
+        };
+        if call.phase == Phase::Ending {
+            return refuse(endpoint, transaction, 481, now);
+        }
+        if request.method() == Method::Refer && self.acts_on_refer(call, from) {
+            return self.referred(endpoint, slot, from, leg, transaction, request, now);
+        }
+        let busy = call.links.len() >= MAX_LINKS;
+        let joining = call.join.is_some() || call.ack_due.is_some();
+        let negotiates = matches!(request.method(), Method::Invite | Method::Update);
+        if negotiates && joining && request.method() == Method::Invite {
+            return refuse(endpoint, transaction, 491, now);
+        }
+        let Some(other) = self.peer_leg(slot, from) else {
+            return refuse(endpoint, transaction, 491, now);
+        };
+        if busy {
+            return refuse(endpoint, transaction, 503, now);
+        }
+        self.pass_request(endpoint, slot, from, other, transaction, request, now);
+    }
+
+    /// The leg to which requests of `from` pass: during the set-up the one that is being called, where it is but one.
+    fn peer_leg(&self, slot: usize, from: Side) -> Option<LegId> {
+        let call = self.calls.get(slot)?;
+        if let Some(leg) = call.leg(from.other()) {
+            return Some(leg);
+        }
+        let set_up = call.set_up.as_deref()?;
+        let mut live = set_up.branches.iter().filter(|branch| !branch.cancelled);
+        let only = live.next()?;
+        (from == Side::Caller && live.next().is_none()).then_some(only.leg)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn pass_request(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        from: Side,
+        other: LegId,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        now: Time,
+    ) {
+        let kind = match request.method() {
+            Method::Invite => LinkKind::Invite,
+            Method::Update => LinkKind::Update,
+            _ => LinkKind::Other,
+        };
+        let offer = has_sdp(request) && kind != LinkKind::Other;
+        if offer
+            && self.calls.get(slot).is_some_and(|call| {
+                call.links
+                    .iter()
+                    .any(|link| link.offer && link.from != from)
+            })
+        {
+            return refuse(endpoint, transaction, 491, now);
+        }
+        let mut buffers = std::mem::take(&mut self.buffers);
+        buffers.sdp.clear();
+        let carried = match offer {
+            true => self.carry_body(slot, from, request, Role::Offer, &mut buffers.sdp),
+            false => Ok(Carried::Untouched),
+        };
+        let sent = carried
+            .map_err(|error| {
+                if let crate::anchor::AnchorError::Exhausted(pool) = error {
+                    self.ports_exhausted(pool, now);
+                }
+                error.status()
+            })
+            .and_then(|carried| {
+                let call = self.calls.get(slot).ok_or(481u16)?;
+                let mut changes = Changes::default();
+                let edits = self.pass_edits(endpoint, call, from, request, None, &mut changes);
+                let content = Self::passed(request, &edits, body_of(carried, &buffers.sdp));
+                endpoint
+                    .request(other, request.method(), &content, now)
+                    .map_err(status_of)
+            });
+        self.buffers = buffers;
+        match sent {
+            Ok(client) => {
+                if let Some(call) = self.calls.get_mut(slot) {
+                    call.links.push(Link {
+                        from,
+                        server: transaction,
+                        client,
+                        kind,
+                        offer,
+                    });
+                }
+            }
+            Err(status) => {
+                if offer {
+                    self.abandon_offer(slot);
+                }
+                refuse(endpoint, transaction, status, now);
+            }
+        }
+    }
+
+    /// PRACK of the caller: it passes to the early dialog whose response it acknowledges.
+    pub(crate) fn pracked(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        transaction: ServerTransaction,
+        prack: &Message<'_>,
+        now: Time,
+    ) {
+        let waiting = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+            .and_then(|set_up| set_up.to_prack.pop_front());
+        let Some((leg, fork)) = waiting else {
+            return refuse(endpoint, transaction, 200, now);
+        };
+        let sdp = has_sdp(prack);
+        let answers = self.open_offer(slot) == Some(Side::Callee);
+        let role = if answers { Role::Answer } else { Role::Offer };
+        let mut buffers = std::mem::take(&mut self.buffers);
+        buffers.sdp.clear();
+        let carried = match sdp {
+            true => self.carry_body(slot, Side::Caller, prack, role, &mut buffers.sdp),
+            false => Ok(Carried::Untouched),
+        };
+        let sent = carried.map_err(|error| error.status()).and_then(|carried| {
+            let call = self.calls.get(slot).ok_or(481u16)?;
+            let mut changes = Changes::default();
+            let edits = self.pass_edits(endpoint, call, Side::Caller, prack, None, &mut changes);
+            let content = Self::passed(prack, &edits, body_of(carried, &buffers.sdp));
+            endpoint.prack(leg, fork, &content, now).map_err(status_of)
+        });
+        self.buffers = buffers;
+        match (sent, self.calls.get_mut(slot)) {
+            (Ok(client), Some(call)) => {
+                if sdp
+                    && answers
+                    && let Some(set_up) = call.set_up.as_deref_mut()
+                {
+                    set_up.answered_by = Some((leg, Some(fork)));
+                }
+                call.links.push(Link {
+                    from: Side::Caller,
+                    server: transaction,
+                    client,
+                    kind: LinkKind::Prack,
+                    offer: sdp && !answers,
+                });
+            }
+            // The branch is gone: the caller's PRACK is in order all the same.
+            (Err(481), _) => refuse(endpoint, transaction, 200, now),
+            (Err(status), _) => refuse(endpoint, transaction, status, now),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// A response to a request that we passed on (or that a join sent).
+    pub(crate) fn responded(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        transaction: TransactionId,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let status = response.status();
+        let link = match status {
+            100..=199 => call
+                .links
+                .iter()
+                .find(|link| link.client == transaction)
+                .copied(),
+            _ => call.take_link(transaction),
+        };
+        let Some(link) = link else {
+            return self.join_responded(endpoint, slot, leg, transaction, response, now);
+        };
+        let success = (200..300).contains(&status);
+        let answers = has_sdp(response) && link.offer && success;
+        let late = has_sdp(response) && !link.offer && success && link.kind == LinkKind::Invite;
+        let to = link.from.other();
+        let mut buffers = std::mem::take(&mut self.buffers);
+        buffers.sdp.clear();
+        let carried = match (answers, late) {
+            (true, _) => self.carry_body(slot, to, response, Role::Answer, &mut buffers.sdp),
+            (_, true) => self.carry_body(slot, to, response, Role::Offer, &mut buffers.sdp),
+            _ => Ok(Carried::Untouched),
+        };
+        if link.offer && status >= 200 && !answers {
+            self.abandon_offer(slot);
+        }
+        let sent = carried.map_err(|error| error.status()).and_then(|carried| {
+            let call = self.calls.get(slot).ok_or(481u16)?;
+            let mut changes = Changes::default();
+            let edits = self.pass_edits(endpoint, call, to, response, None, &mut changes);
+            let content = Self::passed(response, &edits, body_of(carried, &buffers.sdp));
+            endpoint
+                .respond(link.server, status, &content, now)
+                .map_err(status_of)
+        });
+        self.buffers = buffers;
+        let accepted = link.kind == LinkKind::Invite && success;
+        match sent {
+            Ok(()) if accepted => {
+                if let Some(call) = self.calls.get_mut(slot) {
+                    call.ack_due = Some(to);
+                }
+            }
+            Ok(()) => {}
+            Err(status) => {
+                if accepted {
+                    // The asker is gone or cannot be told; the dialog must not be left without its ACK.
+                    let _ = endpoint.ack(leg, &Content::default(), now);
+                }
+                if (200..700).contains(&response.status()) {
+                    refuse(endpoint, link.server, status, now);
+                }
+            }
+        }
+    }
+
+    /// A request that we passed on got no answer.
+    pub(crate) fn request_timed_out(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        transaction: TransactionId,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        match call.take_link(transaction) {
+            Some(link) => {
+                if link.offer {
+                    self.abandon_offer(slot);
+                }
+                refuse(endpoint, link.server, 408, now);
+            }
+            None => self.join_timed_out(endpoint, slot, transaction, now),
+        }
+    }
+
+    /// A re-INVITE that we had passed on was cancelled. The other side goes on with it: when it answers, its 2xx is
+    /// acknowledged and both sides are brought to agree again.
+    pub(crate) fn request_cancelled(&mut self, slot: usize, transaction: ServerTransaction) {
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.links.retain(|link| link.server != transaction);
+        }
+    }
+
+    /// Whether we carry out a REFER of this side ourselves.
+    fn acts_on_refer(&self, call: &super::Call, from: Side) -> bool {
+        call.trunks
+            .get(from)
+            .and_then(|trunk| self.config.trunk(trunk))
+            .is_some_and(|trunk| trunk.refer == Refer::Act)
+    }
+}
+
+/// Answers a request without more.
+pub(crate) fn refuse(
+    endpoint: &mut Endpoint,
+    transaction: ServerTransaction,
+    status: u16,
+    now: Time,
+) {
+    let retry = [Edit::Add {
+        id: HeaderId::RetryAfter,
+        value: b"1",
+    }];
+    let edits: &[Edit<'_>] = if status == 503 { &retry } else { &[] };
+    let _ = endpoint.respond(transaction, status, &Content::default().with(edits), now);
+}

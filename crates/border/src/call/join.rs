@@ -1,0 +1,908 @@
+//! Third party call control: bringing two legs together that did not call each other. Used for transfer (REFER carried
+//! out by us, RFC 3515, RFC 5589), for INVITE with Replaces (RFC 3891), and for refreshing a session with a peer that
+//! takes no UPDATE (RFC 4028).
+//!
+//! One leg is asked for an offer (or has just given one), the other is given it by re-INVITE, and its answer goes back in
+//! the first one's ACK (RFC 3725 flow I, with the side that may ring for long asked first, so that no 2xx has to wait).
+
+use super::inside::refuse;
+use super::pass::{Carried, Role, has_sdp};
+use super::try_next::text;
+use super::{CallKey, Phase, Place, Side, Step};
+use crate::border::{Alarm, Core};
+use crate::config::{InterfaceId, TrunkId};
+use crate::policy::{Facts, Plan, decide};
+use engine::{Note, Time};
+use sip::{
+    Content, Endpoint, Failure, Flow, Invite, LegId, Prack, ServerTransaction, Target,
+    TransactionId,
+};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, percent_decode};
+
+/// Glare is waited out this often.
+const TRIES: u8 = 3;
+
+/// Why legs are brought together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The session of this side has to be refreshed.
+    Refresh,
+    /// The referrer's place is taken by the new leg.
+    Transfer {
+        /// Whose place is taken.
+        referrer: LegId,
+        /// The referrer's leg of the call that is dissolved (attended transfer).
+        consultation: Option<CallKey>,
+    },
+    /// The new leg, which waits for its answer, takes the place of this one.
+    Replace {
+        /// Whose place is taken.
+        replaced: LegId,
+    },
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The new leg is being called.
+    Calling,
+    /// The offerer was asked for an offer.
+    Offer,
+    /// The answerer was given the offer.
+    Answer,
+    /// Glare: the re-INVITE is tried again when the alarm comes.
+    Waiting,
+}
+
+/// Two legs being brought together.
+#[derive(Debug)]
+pub(crate) struct Join {
+    pub(crate) purpose: Purpose,
+    pub(crate) stage: Stage,
+    /// The side of the call on which the new leg will be (or, for a refresh, the side that is refreshed).
+    side: Side,
+    /// The leg that is not one of the call's legs yet.
+    new: Option<LegId>,
+    /// Our re-INVITE.
+    waiting: Option<TransactionId>,
+    /// The offer for the answerer, while it may have to be sent again.
+    offer: Vec<u8>,
+    hops: Vec<Step>,
+    next: usize,
+    /// Headers of the transferred call.
+    from: Vec<u8>,
+    referred_by: Vec<u8>,
+    hop: usize,
+    tries: u8,
+}
+
+impl Join {
+    fn new(purpose: Purpose, stage: Stage, side: Side) -> Join {
+        Join {
+            purpose,
+            stage,
+            side,
+            new: None,
+            waiting: None,
+            offer: Vec::new(),
+            hops: Vec::new(),
+            next: 0,
+            from: Vec::new(),
+            referred_by: Vec::new(),
+            hop: 0,
+            tries: 0,
+        }
+    }
+
+    /// Whether no leg outside of the call's two is left.
+    pub(crate) fn legs_are_gone(&self) -> bool {
+        self.new.is_none()
+    }
+}
+
+/// What Refer-To asks for.
+struct Referral {
+    uri: Vec<u8>,
+    /// Call-ID and tags of Replaces.
+    replaces: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>,
+}
+
+fn referral(request: &Message<'_>) -> Option<Referral> {
+    let refer_to = request.refer_to().ok()?;
+    let uri = refer_to.parse_uri().filter(|uri| uri.is_sip())?;
+    if uri
+        .params
+        .get(b"method")
+        .is_some_and(|method| !method.eq_ignore_ascii_case(b"INVITE"))
+    {
+        return None;
+    }
+    let replaces = uri
+        .header_pairs()
+        .find(|(name, _)| name.eq_ignore_ascii_case(b"Replaces"))
+        .map(|(_, value)| percent_decode(value).into_owned());
+    let replaces = match replaces {
+        None => None,
+        Some(value) => {
+            let parsed = wire::sip::Replaces::parse(&value)?;
+            Some((
+                parsed.call_id.to_vec(),
+                parsed.to_tag.to_vec(),
+                parsed.from_tag.to_vec(),
+            ))
+        }
+    };
+    let end = refer_to
+        .uri
+        .iter()
+        .position(|&byte| byte == b'?')
+        .unwrap_or(refer_to.uri.len());
+    Some(Referral {
+        uri: refer_to.uri.get(..end)?.to_vec(),
+        replaces,
+    })
+}
+
+impl Core {
+    /// A REFER that we carry out.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn referred(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        from: Side,
+        leg: LegId,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(referral) = referral(request) else {
+            return refuse(endpoint, transaction, 400, now);
+        };
+        let ready = self.calls.get(slot).is_some_and(|call| {
+            call.phase == Phase::Confirmed
+                && call.join.is_none()
+                && call.ack_due.is_none()
+                && call.leg(from.other()).is_some()
+        });
+        if !ready {
+            return refuse(endpoint, transaction, 491, now);
+        }
+        let purpose = |consultation| Purpose::Transfer {
+            referrer: leg,
+            consultation,
+        };
+        if let Some((call_id, to_tag, from_tag)) = &referral.replaces {
+            let consultation = endpoint
+                .find_leg(call_id, to_tag, from_tag)
+                .or_else(|| endpoint.find_leg(call_id, from_tag, to_tag))
+                .and_then(|leg| Some((leg, CallKey(endpoint.user_of(leg)?))));
+            let Some((consulting, key)) = consultation else {
+                // Not a dialog of ours: the target itself has to know it.
+                return refuse(endpoint, transaction, 481, now);
+            };
+            let join = Join::new(purpose(Some(key)), Stage::Offer, from);
+            if !self.take_consulted(endpoint, slot, join, consulting, key, now) {
+                return refuse(endpoint, transaction, 481, now);
+            }
+            refuse(endpoint, transaction, 202, now);
+            return self.ask_for_offer(endpoint, slot, now);
+        }
+        let hops = self.hops_for_transfer(slot, from, &referral.uri, request);
+        if hops.is_empty() {
+            return refuse(endpoint, transaction, 404, now);
+        }
+        let mut join = Join::new(purpose(None), Stage::Calling, from);
+        join.hops = hops;
+        join.from = request.to().map(|to| to.uri.to_vec()).unwrap_or_default();
+        join.referred_by = request
+            .header(HeaderId::ReferredBy)
+            .map(<[u8]>::to_vec)
+            .unwrap_or_default();
+        refuse(endpoint, transaction, 202, now);
+        let _ = endpoint.notify_refer(leg, 100, b"Trying", now);
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.join = Some(Box::new(join));
+        }
+        self.call_next_transfer(endpoint, slot, 503, now);
+    }
+
+    /// Where a transfer leads, as policy decides for a call of the referrer's.
+    fn hops_for_transfer(
+        &mut self,
+        slot: usize,
+        from: Side,
+        uri: &[u8],
+        request: &Message<'_>,
+    ) -> Vec<Step> {
+        let Some(call) = self.calls.get(slot) else {
+            return Vec::new();
+        };
+        let facts = Facts {
+            interface: *call.interfaces.get(from),
+            trunk: *call.trunks.get(from),
+            from: request.from().map(|from| from.uri).unwrap_or_default(),
+            to: uri,
+            random: self.entropy.u64(),
+            calls: self.calls.len(),
+            draining: self.draining.is_some(),
+        };
+        match decide(&self.config, &facts, &self.view()) {
+            Plan::Call(plan) => plan.steps,
+            Plan::Refuse(_) => Vec::new(),
+        }
+    }
+
+    /// Takes the far leg of the referrer's other call into this one; that call is dissolved.
+    fn take_consulted(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        mut join: Join,
+        consulting: LegId,
+        key: CallKey,
+        _now: Time,
+    ) -> bool {
+        let Some(other_slot) = self.slot_of(key).filter(|&other| other != slot) else {
+            return false;
+        };
+        let Some(other) = self.calls.get_mut(other_slot) else {
+            return false;
+        };
+        let Some(side) = other.side_of(consulting) else {
+            return false;
+        };
+        if other.phase != Phase::Confirmed || other.join.is_some() || other.ack_due.is_some() {
+            return false;
+        }
+        let Some(far) = other.legs.get_mut(side.other()).take() else {
+            return false;
+        };
+        let (interface, trunk) = (
+            *other.interfaces.get(side.other()),
+            other.trunks.get_mut(side.other()).take(),
+        );
+        self.release_media(other_slot);
+        endpoint.set_user(far, self.key_of(slot).0);
+        join.new = Some(far);
+        join.hops.push(known_step(interface, trunk));
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.join = Some(Box::new(join));
+        }
+        true
+    }
+
+    /// Sends a re-INVITE without a body to the leg that shall offer.
+    fn ask_for_offer(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(join) = call.join.as_deref_mut() else {
+            return;
+        };
+        let leg = match join.purpose {
+            Purpose::Refresh => *call.legs.get(join.side),
+            _ => join.new,
+        };
+        let sent = leg.and_then(|leg| {
+            endpoint
+                .request(leg, Method::Invite, &Content::default(), now)
+                .ok()
+        });
+        join.waiting = sent;
+        join.stage = Stage::Offer;
+        if sent.is_none() {
+            self.join_failed(endpoint, slot, 491, now);
+        }
+    }
+
+    /// Our turn to refresh the session with a leg whose peer takes no UPDATE.
+    pub(crate) fn refresh(&mut self, endpoint: &mut Endpoint, slot: usize, leg: LegId, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(side) = call.side_of(leg) else {
+            return;
+        };
+        if call.join.is_some() || call.ack_due.is_some() || call.phase != Phase::Confirmed {
+            return;
+        }
+        call.join = Some(Box::new(Join::new(Purpose::Refresh, Stage::Offer, side)));
+        self.ask_for_offer(endpoint, slot, now);
+    }
+
+    /// An INVITE with Replaces for one of our legs: whether it was taken (answered or under way).
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn replace(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        replaced: LegId,
+        early_only: bool,
+        request: &Message<'_>,
+        flow: Flow,
+        hop: Step,
+        now: Time,
+    ) {
+        let slot = endpoint
+            .user_of(replaced)
+            .and_then(|user| self.slot_of(CallKey(user)));
+        let status = match slot.and_then(|slot| Some((slot, self.calls.get(slot)?))) {
+            None => Err(481),
+            Some((_, call)) if call.phase != Phase::Confirmed => Err(481),
+            Some(_) if early_only => Err(486),
+            Some((_, call)) if call.join.is_some() || call.ack_due.is_some() => Err(491),
+            Some((slot, call)) => match call.side_of(replaced) {
+                Some(side) if call.leg(side.other()).is_some() => Ok((slot, side)),
+                _ => Err(481),
+            },
+        };
+        let (slot, side) = match status {
+            Ok(found) => found,
+            Err(status) => {
+                let _ = endpoint.reject(leg, status, &Content::default(), now);
+                return;
+            }
+        };
+        endpoint.set_user(leg, self.key_of(slot).0);
+        let mut join = Join::new(Purpose::Replace { replaced }, Stage::Answer, side);
+        join.new = Some(leg);
+        join.hops.push(hop);
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.join = Some(Box::new(join));
+        }
+        self.offer_of_new(endpoint, slot, Some(flow), request, now);
+    }
+
+    /// The next place to which a transferred call may go.
+    fn call_next_transfer(&mut self, endpoint: &mut Endpoint, slot: usize, status: u16, now: Time) {
+        let key = self.key_of(slot);
+        loop {
+            let Some(join) = self
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.join.as_deref_mut())
+            else {
+                return;
+            };
+            let index = join.next;
+            join.next += 1;
+            join.hop = index;
+            let Some(hop) = join.hops.get(index).cloned() else {
+                return self.join_failed(endpoint, slot, status, now);
+            };
+            let (from, referred_by) = (join.from.clone(), join.referred_by.clone());
+            let Some(flow) = self.flow_to(&hop) else {
+                continue;
+            };
+            let host = self.advertised_host(flow.local);
+            let from = super::try_next::moved_uri(&from, &host);
+            let from = [b"<", from.as_slice(), b">"].concat();
+            let edit = [Edit::Add {
+                id: HeaderId::ReferredBy,
+                value: &referred_by,
+            }];
+            let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
+            let mut invite = Invite::new(Target {
+                uri: &hop.uri,
+                flow,
+                routes: &routes,
+                pinned: matches!(hop.place, Place::Flow(_)),
+                tcp_when_large: false,
+            });
+            invite.from = Some(&from);
+            invite.user = key.0;
+            invite.prack = Prack::Automatic;
+            invite.content.edits = if referred_by.is_empty() { &[] } else { &edit };
+            let Ok(leg) = endpoint.invite(&invite, now) else {
+                continue;
+            };
+            let number = self.calls.get(slot).map_or(0, |call| call.number);
+            self.trunk_call_began(hop.trunk);
+            self.events.tell(now, || Note::CallRouted {
+                call: number,
+                target: hop.label,
+                call_id: text(endpoint.call_id_of(leg).unwrap_or_default()),
+            });
+            if let Some(join) = self
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.join.as_deref_mut())
+            {
+                join.new = Some(leg);
+            }
+            return;
+        }
+    }
+
+    /// The new leg rings.
+    pub(crate) fn join_progressed(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(join) = self.calls.get(slot).and_then(|call| call.join.as_deref()) else {
+            return;
+        };
+        if let (true, Purpose::Transfer { referrer, .. }) = (join.new == Some(leg), join.purpose) {
+            let _ = endpoint.notify_refer(referrer, response.status(), response.reason(), now);
+        }
+    }
+
+    /// The new leg answered, with its offer.
+    pub(crate) fn join_answered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let known = self
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .is_some_and(|join| join.new == Some(leg) && join.stage == Stage::Calling);
+        if !known || !has_sdp(response) {
+            let _ = endpoint.ack(leg, &Content::default(), now);
+            let _ = endpoint.hang_up(leg, &Content::default(), now);
+            if known {
+                self.join_failed(endpoint, slot, 488, now);
+            }
+            return;
+        }
+        self.offer_of_new(endpoint, slot, None, response, now);
+    }
+
+    /// Gives the offer (or its absence) in `message` of the new or refreshed leg to the leg opposite.
+    fn offer_of_new(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        flow: Option<Flow>,
+        message: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(join) = self.calls.get(slot).and_then(|call| call.join.as_deref()) else {
+            return;
+        };
+        let (side, new) = (join.side, join.new);
+        let hop = join.hops.get(join.hop).cloned();
+        let mut sdp = Vec::new();
+        let rehomed = match (hop, new) {
+            (Some(hop), Some(leg)) => {
+                let remote = flow
+                    .or_else(|| endpoint.flow_of(leg))
+                    .map(|flow| flow.remote.ip());
+                let media = remote.and_then(|ip| self.media_side(hop.interface, hop.trunk, ip));
+                match (
+                    media,
+                    self.calls
+                        .get_mut(slot)
+                        .and_then(|call| call.media.as_deref_mut()),
+                ) {
+                    (Some(media), Some(anchored)) => anchored
+                        .rehome(&mut self.plane, side, media)
+                        .map_err(|error| error.status()),
+                    (None, Some(_)) => Err(488),
+                    (_, None) => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        };
+        let carried = rehomed.and_then(|()| match has_sdp(message) {
+            true => self
+                .carry_body(slot, side, message, Role::Offer, &mut sdp)
+                .map_err(|error| error.status()),
+            false => Ok(Carried::Nothing),
+        });
+        match carried {
+            Ok(carried) => {
+                if carried == Carried::Untouched {
+                    sdp.extend_from_slice(message.body());
+                }
+                if let Some(join) = self
+                    .calls
+                    .get_mut(slot)
+                    .and_then(|call| call.join.as_deref_mut())
+                {
+                    join.offer = sdp;
+                }
+                self.offer_to_other(endpoint, slot, now);
+            }
+            Err(status) => self.join_failed(endpoint, slot, status, now),
+        }
+    }
+
+    fn offer_to_other(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(join) = call.join.as_deref_mut() else {
+            return;
+        };
+        let Some(other) = *call.legs.get(join.side.other()) else {
+            return self.join_failed(endpoint, slot, 481, now);
+        };
+        let content = match join.offer.is_empty() {
+            true => Content::default(),
+            false => Content::sdp(&join.offer),
+        };
+        join.stage = Stage::Answer;
+        match endpoint.request(other, Method::Invite, &content, now) {
+            Ok(transaction) => join.waiting = Some(transaction),
+            Err(_) => self.join_again(endpoint, slot, other, 491, now),
+        }
+    }
+
+    /// Glare: tries again after a while, a few times.
+    fn join_again(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        status: u16,
+        now: Time,
+    ) {
+        let key = self.key_of(slot);
+        let wait = endpoint.glare_wait(leg);
+        let Some(join) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.as_deref_mut())
+        else {
+            return;
+        };
+        join.tries += 1;
+        match wait.filter(|_| join.tries < TRIES && status == 491) {
+            Some(wait) => {
+                join.stage = Stage::Waiting;
+                join.waiting = None;
+                self.timers.schedule(now + wait, Alarm::JoinAgain(key));
+            }
+            None => self.join_failed(endpoint, slot, status, now),
+        }
+    }
+
+    /// The wait after glare is over.
+    pub(crate) fn join_alarm(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let waits = self
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .is_some_and(|join| join.stage == Stage::Waiting);
+        if waits {
+            self.offer_to_other(endpoint, slot, now);
+        }
+    }
+
+    /// A response to a re-INVITE of ours, or to one whose asker is gone.
+    pub(crate) fn join_responded(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        transaction: TransactionId,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let status = response.status();
+        if status < 200 {
+            return;
+        }
+        let success = status < 300;
+        let stage = self
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .filter(|join| join.waiting == Some(transaction))
+            .map(|join| join.stage);
+        match stage {
+            Some(Stage::Offer) if success && has_sdp(response) => {
+                self.offer_of_new(endpoint, slot, None, response, now);
+            }
+            Some(Stage::Offer) => {
+                if success {
+                    let _ = endpoint.ack(leg, &Content::default(), now);
+                }
+                self.join_failed(endpoint, slot, if success { 488 } else { status }, now);
+            }
+            Some(Stage::Answer) if success => self.joined(endpoint, slot, leg, response, now),
+            Some(Stage::Answer) if status == 491 => {
+                self.join_again(endpoint, slot, leg, status, now);
+            }
+            Some(_) => self.join_failed(endpoint, slot, status, now),
+            None if success && response.method() == Method::Invite => {
+                // Its asker cancelled: the dialog gets its ACK, then both sides are brought to agree again.
+                let _ = endpoint.ack(leg, &Content::default(), now);
+                self.abandon_offer(slot);
+                self.refresh(endpoint, slot, leg, now);
+            }
+            None => {}
+        }
+    }
+
+    /// The opposite leg has answered: the legs are together.
+    fn joined(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        other: LegId,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(join) = self.calls.get_mut(slot).and_then(|call| call.join.take()) else {
+            return;
+        };
+        let offered = !join.offer.is_empty();
+        let role = if offered { Role::Answer } else { Role::Offer };
+        let mut sdp = Vec::new();
+        let carried = match has_sdp(response) {
+            true => self.carry_body(slot, join.side.other(), response, role, &mut sdp),
+            false => Ok(Carried::Nothing),
+        };
+        if carried == Ok(Carried::Untouched) {
+            sdp.extend_from_slice(response.body());
+        }
+        let content = match sdp.is_empty() {
+            true => Content::default(),
+            false => Content::sdp(&sdp),
+        };
+        let good = carried.is_ok();
+        match join.purpose {
+            Purpose::Refresh => {
+                let _ = endpoint.ack(other, &Content::default(), now);
+                let leg = self.calls.get(slot).and_then(|call| call.leg(join.side));
+                if let Some(leg) = leg {
+                    let _ = endpoint.ack(leg, &content, now);
+                }
+            }
+            Purpose::Transfer {
+                referrer,
+                consultation,
+            } => {
+                let _ = endpoint.ack(other, &Content::default(), now);
+                let Some(new) = join.new else { return };
+                let _ = endpoint.ack(new, &content, now);
+                let _ = endpoint.notify_refer(referrer, 200, b"OK", now);
+                self.put_in_place(endpoint, slot, &join, new, now);
+                if let Some(slot) = consultation.and_then(|key| self.slot_of(key)) {
+                    self.end_call(endpoint, slot, "us", "transferred", None, now);
+                }
+            }
+            Purpose::Replace { .. } => {
+                let Some(new) = join.new else { return };
+                if endpoint.answer(new, 200, &content, now).is_ok() {
+                    self.put_in_place(endpoint, slot, &join, new, now);
+                    if let Some(call) = self.calls.get_mut(slot) {
+                        call.ack_due = Some(join.side.other());
+                    }
+                } else {
+                    let _ = endpoint.ack(other, &Content::default(), now);
+                }
+            }
+        }
+        if !good {
+            self.end_call(endpoint, slot, "us", "answer cannot be passed", None, now);
+        }
+    }
+
+    /// The new leg takes its side; the one that had it is closed.
+    fn put_in_place(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        join: &Join,
+        new: LegId,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let old = call.legs.get_mut(join.side).replace(new);
+        let mut left = None;
+        if let Some(hop) = join.hops.get(join.hop) {
+            left = core::mem::replace(call.trunks.get_mut(join.side), hop.trunk);
+            *call.interfaces.get_mut(join.side) = hop.interface;
+        }
+        self.trunk_call_ended(left);
+        if let Some(old) = old {
+            endpoint.set_user(old, 0);
+            let _ = endpoint.hang_up(old, &Content::default(), now);
+        }
+    }
+
+    /// Bringing the legs together did not work: everyone is told, and the call goes on as it was, where it can.
+    fn join_failed(&mut self, endpoint: &mut Endpoint, slot: usize, status: u16, now: Time) {
+        self.abandon_offer(slot);
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(join) = call.join.take() else { return };
+        let trunk = join.hops.get(join.hop).and_then(|hop| hop.trunk);
+        match join.purpose {
+            Purpose::Refresh => {
+                let waits = join.stage != Stage::Offer;
+                let leg = call.leg(join.side).filter(|_| waits);
+                if let Some(leg) = leg {
+                    // Its offer was not answered: there is no agreement to go back to.
+                    let _ = endpoint.ack(leg, &Content::default(), now);
+                    self.end_call(endpoint, slot, "us", "refresh failed", None, now);
+                }
+            }
+            Purpose::Transfer {
+                referrer,
+                consultation,
+            } => {
+                let _ = endpoint.notify_refer(referrer, status, b"", now);
+                if let Some(new) = join.new {
+                    self.trunk_call_ended(trunk);
+                    endpoint.set_user(new, 0);
+                    let _ = endpoint.ack(new, &Content::default(), now);
+                    let _ = endpoint.hang_up(new, &Content::default(), now);
+                }
+                if let Some(slot) = consultation.and_then(|key| self.slot_of(key)) {
+                    self.end_call(endpoint, slot, "us", "transfer failed", None, now);
+                }
+            }
+            Purpose::Replace { .. } => {
+                if let Some(new) = join.new {
+                    let status = if status < 400 { 500 } else { status };
+                    endpoint.set_user(new, 0);
+                    let _ = endpoint.reject(new, status, &Content::default(), now);
+                }
+            }
+        }
+    }
+
+    /// The new leg was never answered.
+    pub(crate) fn join_unanswered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        why: Failure,
+        response: Option<&Message<'_>>,
+        now: Time,
+    ) {
+        let Some(join) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.as_deref_mut())
+        else {
+            return;
+        };
+        if join.new != Some(leg) {
+            return;
+        }
+        join.new = None;
+        let trunk = join.hops.get(join.hop).and_then(|hop| hop.trunk);
+        let status = match why {
+            Failure::Response => response.map_or(500, Message::status),
+            Failure::TimedOut => 408,
+            Failure::Transport => 503,
+            Failure::CancelCrossed | Failure::CancelledUnheard => 487,
+        };
+        if why == Failure::Response && status != 503 {
+            join.next = join.hops.len();
+        }
+        self.trunk_call_ended(trunk);
+        self.call_next_transfer(endpoint, slot, status, now);
+    }
+
+    /// The leg that wanted to replace another gave up.
+    pub(crate) fn join_cancelled(&mut self, slot: usize, leg: LegId, _now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if call
+            .join
+            .as_deref()
+            .is_some_and(|join| join.new == Some(leg))
+        {
+            // The answer to our re-INVITE finds no join and brings the old legs to agree again.
+            call.join = None;
+        }
+    }
+
+    /// A leg outside of the call's two has ended.
+    pub(crate) fn join_leg_ended(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        now: Time,
+    ) {
+        let Some(join) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.as_deref_mut())
+        else {
+            return self.finish_if_over(slot, now);
+        };
+        if join.new == Some(leg) {
+            join.new = None;
+            self.join_failed(endpoint, slot, 487, now);
+        }
+        self.finish_if_over(slot, now);
+    }
+
+    /// Our re-INVITE got no answer.
+    pub(crate) fn join_timed_out(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        transaction: TransactionId,
+        now: Time,
+    ) {
+        let waits = self
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .is_some_and(|join| join.waiting == Some(transaction));
+        if waits {
+            self.join_failed(endpoint, slot, 408, now);
+        }
+    }
+
+    /// The call ends: whatever was being joined to it ends, too.
+    pub(crate) fn close_join(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let Some(join) = self.calls.get_mut(slot).and_then(|call| call.join.take()) else {
+            return;
+        };
+        if let Purpose::Transfer { consultation, .. } = join.purpose
+            && let Some(slot) = consultation.and_then(|key| self.slot_of(key))
+        {
+            self.end_call(endpoint, slot, "us", "transfer failed", None, now);
+        }
+        if let Some(new) = join.new {
+            self.trunk_call_ended(join.hops.get(join.hop).and_then(|hop| hop.trunk));
+            endpoint.set_user(new, 0);
+            let _ = endpoint.ack(new, &Content::default(), now);
+            let _ = endpoint.hang_up(new, &Content::default(), now);
+        }
+    }
+}
+
+/// The Replaces header of an INVITE: Call-ID, our tag, theirs, and early-only.
+pub(crate) fn replaces(request: &Message<'_>) -> Option<(Vec<u8>, Vec<u8>, Vec<u8>, bool)> {
+    let value = request.replaces().ok()?;
+    Some((
+        value.call_id.to_vec(),
+        value.to_tag.to_vec(),
+        value.from_tag.to_vec(),
+        value.early_only,
+    ))
+}
+
+/// Whether a name-addr's host is one of `hosts`.
+pub(crate) fn names_one_of(address: &NameAddr<'_>, hosts: &[Vec<u8>]) -> bool {
+    address.parse_uri().is_some_and(|uri| {
+        let host_port = uri.host_port().to_string();
+        hosts
+            .iter()
+            .any(|host| host.eq_ignore_ascii_case(host_port.as_bytes()))
+    })
+}
+
+/// A step that stands for a leg that is there already.
+pub(crate) fn known_step(interface: InterfaceId, trunk: Option<TrunkId>) -> Step {
+    Step {
+        group: 0,
+        interface,
+        trunk,
+        target: 0,
+        label: String::new(),
+        uri: Vec::new(),
+        routes: Vec::new(),
+        place: Place::Address(
+            std::net::SocketAddr::from(([0, 0, 0, 0], 0)),
+            engine::Transport::Udp,
+        ),
+        identity: false,
+    }
+}

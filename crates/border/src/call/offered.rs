@@ -1,0 +1,277 @@
+//! A call comes: who may call, whether it loops, where it goes.
+
+use super::join::{known_step, replaces};
+use super::try_next::text;
+use super::{Call, CallKey, Phase, SetUp, Side, Sides};
+use crate::border::{Alarm, Core, Outcome};
+use crate::config::{Authenticate, InterfaceId, InterfaceKind, MediaMode, TrunkId};
+use crate::policy::{CallPlan, Facts, Plan, Refusal, decide};
+use crate::registrar::Proof;
+use engine::{Note, Time};
+use sip::{Content, Endpoint, Flow, LegId};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use wire::sip::{Edit, HeaderId, Message};
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) interface: InterfaceId,
+    pub(crate) trunk: Option<TrunkId>,
+}
+
+/// A refusal with the headers it needs.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) status: u16,
+    pub(crate) reason: Option<String>,
+    pub(crate) why: &'static str,
+    pub(crate) headers: Vec<(HeaderId, Vec<u8>)>,
+}
+
+impl Refused {
+    pub(crate) fn new(status: u16, why: &'static str) -> Refused {
+        Refused {
+            status,
+            reason: None,
+            why,
+            headers: Vec::new(),
+        }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        let headers = refusal
+            .retry_after
+            .map(|seconds| (HeaderId::RetryAfter, seconds.to_string().into_bytes()));
+        Refused {
+            status: refusal.status,
+            reason: refusal.reason,
+            why: refusal.why,
+            headers: headers.into_iter().collect(),
+        }
+    }
+}
+
+impl Core {
+    /// A new INVITE.
+    pub(crate) fn offered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) {
+        self.counters.offered += 1;
+        let result = self
+            .origin(request, flow, now)
+            .and_then(|origin| self.without_loop(request).map(|()| origin));
+        let origin = match result {
+            Ok(origin) => origin,
+            Err(refused) => return self.refuse_call(endpoint, leg, request, flow, &refused, now),
+        };
+        if self
+            .config
+            .interface(origin.interface)
+            .is_some_and(|interface| interface.kind == InterfaceKind::Access)
+        {
+            // Phones behind NAT write addresses that nobody reaches: they are met where they are.
+            let _ = endpoint.pin(leg, flow);
+        }
+        if let Some((call_id, to_tag, from_tag, early_only)) = replaces(request)
+            && let Some(replaced) = endpoint.find_leg(&call_id, &to_tag, &from_tag)
+        {
+            let hop = known_step(origin.interface, origin.trunk);
+            self.trunk_call_began(origin.trunk);
+            return self.replace(endpoint, leg, replaced, early_only, request, flow, hop, now);
+        }
+        match self.plan(request, origin) {
+            Ok(plan) => self.begin_call(endpoint, leg, request, flow, origin, plan, now),
+            Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
+        }
+    }
+
+    /// Who sent a request outside of any dialog, where he may.
+    pub(crate) fn origin(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) -> Result<Origin, Refused> {
+        let interface = self
+            .interface_of(flow.local)
+            .ok_or(Refused::new(503, "interface is no longer served"))?;
+        let config = self.config.clone();
+        let trunk = config.trunk_of(interface, flow.remote, flow.transport);
+        let origin = Origin { interface, trunk };
+        let proven = config
+            .interface(interface)
+            .is_some_and(|interface| interface.authenticate == Authenticate::Digest);
+        if !proven || trunk.is_some() {
+            return Ok(origin);
+        }
+        match self.authority.check(&config, request, now) {
+            Proof::Proven(_) => Ok(origin),
+            Proof::Challenge { status, headers } => Err(Refused {
+                headers,
+                ..Refused::new(status, "proof is asked for")
+            }),
+            Proof::Refused { status, why } => Err(Refused::new(status, why)),
+        }
+    }
+
+    /// An INVITE that we sent and that comes back with the Request-URI that it had loops (RFC 5393 section 4.2); with
+    /// another one it spirals, which is in order. Loops through others that change the Call-ID end by Max-Forwards.
+    fn without_loop(&self, request: &Message<'_>) -> Result<(), Refused> {
+        let call = request
+            .call_id()
+            .ok()
+            .and_then(|id| self.call_of_id(id))
+            .and_then(|key| self.slot_of(key))
+            .and_then(|slot| self.calls.get(slot));
+        match call {
+            Some(call) if call.mark == self.mark_of(request.request_uri()) => {
+                Err(Refused::new(482, "loop"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What policy says about a request.
+    pub(crate) fn plan(
+        &mut self,
+        request: &Message<'_>,
+        origin: Origin,
+    ) -> Result<CallPlan, Refused> {
+        let from = request.from().map(|from| from.uri).unwrap_or_default();
+        let facts = Facts {
+            interface: origin.interface,
+            trunk: origin.trunk,
+            from,
+            to: request.request_uri(),
+            random: self.entropy.u64(),
+            calls: self.calls.len(),
+            draining: self.draining.is_some(),
+        };
+        match decide(&self.config, &facts, &self.view()) {
+            Plan::Call(plan) => Ok(plan),
+            Plan::Refuse(refusal) => Err(refusal.into()),
+        }
+    }
+
+    pub(crate) fn refuse_call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &Refused,
+        now: Time,
+    ) {
+        if refused.status != 401 && refused.status != 407 {
+            self.counters.count(Outcome::of(refused.status));
+        } else {
+            // The call proper comes with the proof.
+            self.counters.offered -= 1;
+        }
+        self.tell_refusal(request, flow, refused, now);
+        let edits: SmallVec<[Edit<'_>; 4]> = refused
+            .headers
+            .iter()
+            .map(|(id, value)| Edit::Add { id: *id, value })
+            .collect();
+        let content = Content {
+            edits: &edits,
+            reason: refused.reason.as_deref().map(str::as_bytes),
+            ..Content::default()
+        };
+        let _ = endpoint.reject(leg, refused.status, &content, now);
+    }
+
+    pub(crate) fn tell_refusal(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &Refused,
+        now: Time,
+    ) {
+        self.events.tell(now, || Note::RequestRefused {
+            method: text(request.method().as_bytes()),
+            status: refused.status,
+            why: refused.why.to_owned(),
+            source: flow.remote.to_string(),
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn begin_call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        origin: Origin,
+        plan: CallPlan,
+        now: Time,
+    ) {
+        self.numbers += 1;
+        let number = self.numbers;
+        let entry = self.calls.vacant_entry();
+        let slot = entry.key();
+        let key = CallKey::new(slot, number);
+        let ring_timer = self
+            .timers
+            .schedule(now + plan.ring_timeout, Alarm::RingTimeout(key));
+        let reliable = request.lists(HeaderId::Supported, b"100rel")
+            || request.lists(HeaderId::Require, b"100rel");
+        entry.insert(Call {
+            number,
+            phase: Phase::SetUp,
+            legs: Sides::new(Some(leg), None),
+            interfaces: Sides::new(origin.interface, origin.interface),
+            trunks: Sides::new(origin.trunk, None),
+            set_up: Some(Box::new(SetUp {
+                invite: request.bytes().into(),
+                hops: plan.steps,
+                next: 0,
+                locating: 0,
+                branches: SmallVec::new(),
+                progressed: false,
+                offered: super::pass::has_sdp(request),
+                reliable,
+                answered_by: None,
+                to_prack: VecDeque::new(),
+                best: super::Best::default(),
+                anchor: plan.media == MediaMode::Anchor,
+                source: flow.remote,
+                ring_timer: Some(ring_timer),
+                answer_timer: None,
+            })),
+            media: None,
+            links: Vec::new(),
+            join: None,
+            ack_due: None,
+            mark: 0,
+            offered_at: now,
+            answered_at: None,
+            end: None,
+            status: 0,
+        });
+        endpoint.set_user(leg, key.0);
+        self.trunk_call_began(origin.trunk);
+        let config = self.config.clone();
+        self.events.tell(now, || Note::CallOffered {
+            call: number,
+            interface: config
+                .interface(origin.interface)
+                .map_or_else(String::new, |interface| interface.name.clone()),
+            call_id: text(request.call_id().unwrap_or_default()),
+            from: text(request.from().map(|from| from.uri).unwrap_or_default()),
+            to: text(request.request_uri()),
+        });
+        self.try_with(endpoint, slot, request, now);
+        self.settle_set_up(endpoint, slot, now);
+    }
+}

@@ -1,0 +1,586 @@
+//! What the called side says before and when it answers.
+
+use super::pass::{Carried, Changes, Role, body_of, has_sdp};
+use super::{Phase, Place, Side};
+use crate::border::{Core, Outcome};
+use crate::config::HostName;
+use crate::config::Redirect;
+use engine::{Note, Time, Transport};
+use sip::{Content, Endpoint, Failure, Fork, LegId};
+use std::net::SocketAddr;
+use wire::sip::{Edit, HeaderId, Message, NameAddr};
+
+/// Contacts of a redirection that are followed, and hops of a call in all, at most.
+const MAX_HOPS: usize = 16;
+
+impl Core {
+    /// A provisional response of a called leg.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn progressed(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        fork: Option<Fork>,
+        response: &Message<'_>,
+        reliable: bool,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let caller = call.leg(Side::Caller);
+        let number = call.number;
+        let Some(set_up) = call.set_up.as_deref_mut() else {
+            return self.join_progressed(endpoint, slot, leg, response, now);
+        };
+        let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
+            return self.join_progressed(endpoint, slot, leg, response, now);
+        };
+        if branch.cancelled {
+            return;
+        }
+        let Some(caller) = caller else { return };
+        branch.heard = true;
+        set_up.progressed = true;
+        let offered = set_up.offered;
+        let couple = reliable && set_up.reliable;
+        if let Some(timer) = set_up.answer_timer.take() {
+            self.timers.cancel(timer);
+        }
+        let status = response.status();
+        let sdp = has_sdp(response);
+        let (role, carry) = match (sdp, offered) {
+            (false, _) => (Role::Offer, false),
+            (true, true) => (Role::EarlyAnswer, true),
+            // An offer of theirs counts only where it can be answered: in a reliable response that we couple.
+            (true, false) => (Role::Offer, couple),
+        };
+        let another = sdp
+            && couple
+            && set_up
+                .answered_by
+                .is_some_and(|answered| answered != (leg, fork));
+        let mut buffers = std::mem::take(&mut self.buffers);
+        buffers.sdp.clear();
+        let carried = match carry {
+            true => self
+                .carry_body(slot, Side::Callee, response, role, &mut buffers.sdp)
+                .unwrap_or(Carried::Nothing),
+            false if sdp => Carried::Nothing,
+            false => Carried::Untouched,
+        };
+        // Towards the caller there is one early dialog, which has one reliable answer: that of the first fork.
+        let carried = if another { Carried::Nothing } else { carried };
+        let sent = self.pass_progress(
+            endpoint,
+            slot,
+            caller,
+            status,
+            response,
+            carried,
+            &buffers.sdp,
+            couple,
+            now,
+        );
+        self.buffers = buffers;
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        match (sent && couple, couple, fork) {
+            (true, _, Some(fork)) => {
+                set_up.to_prack.push_back((leg, fork));
+                if sdp && set_up.answered_by.is_none() {
+                    set_up.answered_by = Some((leg, Some(fork)));
+                }
+            }
+            // It did not pass reliably, so that no PRACK of the caller's will come: ours goes without a body.
+            (false, true, Some(fork)) => {
+                let _ = endpoint.prack(leg, fork, &Content::default(), now);
+            }
+            _ => {}
+        }
+        self.events.tell(now, || Note::CallProgressed {
+            call: number,
+            status,
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn pass_progress(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        caller: LegId,
+        status: u16,
+        response: &Message<'_>,
+        carried: Carried,
+        sdp: &[u8],
+        reliable: bool,
+        now: Time,
+    ) -> bool {
+        let Some(call) = self.calls.get(slot) else {
+            return false;
+        };
+        let mut changes = Changes::default();
+        let edits = self.pass_edits(endpoint, call, Side::Callee, response, None, &mut changes);
+        let content = Self::passed(response, &edits, body_of(carried, sdp));
+        let sent = endpoint.progress(caller, status, &content, reliable, now);
+        if sent.is_err() && reliable {
+            // Another one still waits for its PRACK: this one goes unreliably, so that the caller hears of it.
+            let _ = endpoint.progress(caller, status, &content, false, now);
+        }
+        sent.is_ok()
+    }
+
+    /// A called leg answered.
+    pub(crate) fn answered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let caller = call.leg(Side::Caller);
+        let number = call.number;
+        let known = |set_up: &super::SetUp| set_up.branches.iter().any(|branch| branch.leg == leg);
+        let Some(set_up) = call.set_up.as_deref_mut().filter(|set_up| known(set_up)) else {
+            return self.join_answered(endpoint, slot, leg, response, now);
+        };
+        let cancelled = set_up
+            .branches
+            .iter()
+            .find(|branch| branch.leg == leg)
+            .is_none_or(|branch| branch.cancelled);
+        let Some(caller) = caller.filter(|_| !cancelled) else {
+            // Nobody waits for it any more.
+            let _ = endpoint.ack(leg, &Content::default(), now);
+            let _ = endpoint.hang_up(leg, &Content::default(), now);
+            return;
+        };
+        let offered = set_up.offered;
+        let settled = set_up.answered_by.is_some();
+        set_up.branches.retain(|branch| branch.leg != leg);
+        for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
+            .into_iter()
+            .flatten()
+        {
+            self.timers.cancel(timer);
+        }
+        *call.legs.get_mut(Side::Callee) = Some(leg);
+        call.phase = Phase::Answered;
+        call.answered_at = Some(now);
+        call.status = 200;
+        let mut buffers = std::mem::take(&mut self.buffers);
+        buffers.sdp.clear();
+        let role = match offered {
+            true => Role::Answer,
+            false => Role::Offer,
+        };
+        let carried = match has_sdp(response) {
+            true if settled => Ok(Carried::Nothing),
+            true => self.carry_body(slot, Side::Callee, response, role, &mut buffers.sdp),
+            false => Ok(Carried::Untouched),
+        };
+        let result = match carried {
+            Ok(carried) => {
+                self.pass_answer(endpoint, slot, caller, response, carried, &buffers.sdp, now)
+            }
+            Err(error) => Err(error.status()),
+        };
+        self.buffers = buffers;
+        self.cancel_branches(endpoint, slot, Some(200), now);
+        match result {
+            Ok(()) => {
+                if let Some(call) = self.calls.get_mut(slot) {
+                    call.ack_due = Some(Side::Callee);
+                }
+                self.counters.answered += 1;
+                self.events
+                    .tell(now, || Note::CallAnswered { call: number });
+            }
+            Err(status) => {
+                // The callee has answered something that the caller cannot be given.
+                let _ = endpoint.ack(leg, &Content::default(), now);
+                self.reject_caller(endpoint, slot, status, None, now);
+                self.end_call(endpoint, slot, "us", "answer cannot be passed", None, now);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn pass_answer(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        caller: LegId,
+        response: &Message<'_>,
+        carried: Carried,
+        sdp: &[u8],
+        now: Time,
+    ) -> Result<(), u16> {
+        let call = self.calls.get(slot).ok_or(500u16)?;
+        let mut changes = Changes::default();
+        let edits = self.pass_edits(endpoint, call, Side::Callee, response, None, &mut changes);
+        let content = Self::passed(response, &edits, body_of(carried, sdp));
+        endpoint
+            .answer(caller, response.status(), &content, now)
+            .map_err(|_| 500)
+    }
+
+    /// A called leg is gone without having been answered.
+    pub(crate) fn failed(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        why: Failure,
+        response: Option<&Message<'_>>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Some((set_up, at)) = call.set_up.as_deref_mut().and_then(|set_up| {
+            let at = set_up
+                .branches
+                .iter()
+                .position(|branch| branch.leg == leg)?;
+            Some((set_up, at))
+        }) else {
+            return self.join_unanswered(endpoint, slot, leg, why, response, now);
+        };
+        let branch = set_up.branches.remove(at);
+        let trunk = set_up
+            .hops
+            .get(usize::from(branch.hop))
+            .and_then(|hop| hop.trunk);
+        self.trunk_call_ended(trunk);
+        let (status, text) = match why {
+            Failure::Response => (response.map_or(500, Message::status), "refused"),
+            Failure::TimedOut => (408, "no answer from the target"),
+            Failure::Transport => (503, "target cannot be reached"),
+            Failure::CancelCrossed | Failure::CancelledUnheard => (487, "cancelled"),
+        };
+        if !branch.cancelled || why == Failure::Transport {
+            self.hop_ended(slot, branch.hop, why, status, branch.heard, now);
+        }
+        if !branch.cancelled
+            && self
+                .calls
+                .get(slot)
+                .is_some_and(|call| call.phase == Phase::SetUp)
+        {
+            self.take_failure(
+                endpoint,
+                slot,
+                branch.hop,
+                branch.heard,
+                why,
+                status,
+                text,
+                response,
+                now,
+            );
+        }
+        self.try_next(endpoint, slot, now);
+    }
+
+    /// Draws the conclusions of a failed hop for the call: another hop, a redirection, or the end.
+    #[allow(clippy::too_many_arguments)]
+    fn take_failure(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        hop: u16,
+        heard: bool,
+        why: Failure,
+        status: u16,
+        text: &'static str,
+        response: Option<&Message<'_>>,
+        now: Time,
+    ) {
+        if let Some(response) = response
+            && (300..400).contains(&status)
+            && self.follow(slot, hop, response)
+        {
+            return;
+        }
+        let config = self.config.clone();
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        // A challenge that our own credentials should have met is no business of the caller's.
+        let own_login = set_up
+            .hops
+            .get(usize::from(hop))
+            .and_then(|hop| hop.trunk)
+            .and_then(|trunk| config.trunk(trunk))
+            .is_some_and(|trunk| trunk.credentials.is_some());
+        let (status, message) = match status {
+            401 | 407 if own_login => (403, None),
+            _ => (status, response.map(Message::bytes)),
+        };
+        set_up.best.offer(status, message, text);
+        let elsewhere = matches!(status, 408 | 503) || why != Failure::Response;
+        // A registered user's other contacts, of lower preference, are tried whatever the first ones said.
+        let user = set_up
+            .hops
+            .get(set_up.next)
+            .is_some_and(|next| next.trunk.is_none());
+        let moves_on = match user {
+            true => status < 600 && status != 603 && !set_up.answered_reliably(),
+            false => elsewhere && !heard && !set_up.progressed,
+        };
+        if !moves_on {
+            set_up.next = set_up.hops.len();
+        }
+        if status >= 600 {
+            self.cancel_branches(endpoint, slot, None, now);
+        }
+    }
+
+    /// Adds the contacts of a 3xx to the hops, where the trunk is configured so; whether it did.
+    fn follow(&mut self, slot: usize, hop: u16, response: &Message<'_>) -> bool {
+        let config = self.config.clone();
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return false;
+        };
+        let Some(from) = set_up.hops.get(usize::from(hop)).cloned() else {
+            return false;
+        };
+        let follows = from
+            .trunk
+            .and_then(|trunk| config.trunk(trunk))
+            .is_some_and(|trunk| trunk.redirect == Redirect::Follow);
+        if !follows || set_up.progressed {
+            return false;
+        }
+        let mut contacts: Vec<(u16, Vec<u8>)> = response
+            .contacts()
+            .flatten()
+            .filter(|contact| contact.parse_uri().is_some_and(|uri| uri.is_sip()))
+            .map(|contact: NameAddr<'_>| {
+                (
+                    contact.q_thousandths().unwrap_or(1_000),
+                    contact.uri.to_vec(),
+                )
+            })
+            .collect();
+        contacts.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
+        let mut added = false;
+        for (_, uri) in contacts {
+            let known = set_up.hops.iter().any(|hop| hop.uri == uri);
+            if known || set_up.hops.len() >= MAX_HOPS {
+                continue;
+            }
+            let mut next = from.clone();
+            next.group = set_up.hops.len() as u16;
+            let Some(place) = place_of(&uri) else {
+                continue;
+            };
+            next.place = place;
+            next.routes = Vec::new();
+            next.uri = uri;
+            let at = set_up.next + usize::from(added);
+            set_up.hops.insert(at.min(set_up.hops.len()), next);
+            added = true;
+        }
+        added
+    }
+
+    /// Where nothing is under way any more: the caller gets the best answer there was, and the call ends.
+    pub(crate) fn settle_set_up(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if call.phase != Phase::SetUp {
+            return self.finish_if_over(slot, now);
+        }
+        let Some(set_up) = call.set_up.as_deref_mut() else {
+            return;
+        };
+        if set_up.is_busy() || set_up.next < set_up.hops.len() {
+            return;
+        }
+        let best = std::mem::take(&mut set_up.best);
+        let status = match best.status {
+            0 => 480,
+            // RFC 3261 section 16.7 step 6: their overload is not ours. Our own 503 has no message.
+            503 if best.message.is_some() => 500,
+            status => status,
+        };
+        let why = if best.why.is_empty() {
+            "nobody to call"
+        } else {
+            best.why
+        };
+        let message = best.message.filter(|_| status == best.status);
+        self.reject_caller(endpoint, slot, status, message.as_deref(), now);
+        self.end_call(endpoint, slot, "callee", why, None, now);
+    }
+
+    /// Refuses the caller's INVITE, like `message` where there is one.
+    pub(crate) fn reject_caller(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        status: u16,
+        message: Option<&[u8]>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        call.status = status;
+        let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
+            return;
+        };
+        self.counters.count(Outcome::of(status));
+        let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let mut changes = Changes::default();
+        let sent = match &parsed {
+            Some(response) => {
+                let edits =
+                    self.pass_edits(endpoint, call, Side::Callee, response, None, &mut changes);
+                let content = Self::passed(response, &edits, sip::Body::Template);
+                endpoint.reject(caller, status, &content, now)
+            }
+            None => {
+                let retry = Edit::Add {
+                    id: HeaderId::RetryAfter,
+                    value: b"10",
+                };
+                let edits = [retry];
+                let edits = if status == 503 { &edits[..] } else { &[] };
+                endpoint.reject(caller, status, &Content::default().with(edits), now)
+            }
+        };
+        if sent.is_err() {
+            let _ = endpoint.hang_up(caller, &Content::default(), now);
+        }
+    }
+
+    /// Gives up every leg that is being called.
+    pub(crate) fn cancel_branches(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        reason: Option<u16>,
+        now: Time,
+    ) {
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        set_up.next = set_up.hops.len();
+        let mut legs = Vec::new();
+        for branch in &mut set_up.branches {
+            if !branch.cancelled {
+                branch.cancelled = true;
+                legs.push(branch.leg);
+            }
+        }
+        let elsewhere = [Edit::Add {
+            id: HeaderId::Reason,
+            value: b"SIP;cause=200;text=\"Call completed elsewhere\"",
+        }];
+        let edits = if reason == Some(200) {
+            &elsewhere[..]
+        } else {
+            &[]
+        };
+        for leg in legs {
+            let _ = endpoint.cancel(leg, &Content::default().with(edits), now);
+        }
+    }
+}
+
+/// Where a redirection leads.
+fn place_of(uri: &[u8]) -> Option<Place> {
+    let uri = wire::sip::Uri::parse(uri)?;
+    let host = HostName::parse(&uri.host_port().to_string())?;
+    let transport = match uri.transport() {
+        Some(name) if name.eq_ignore_ascii_case(b"udp") => Some(Transport::Udp),
+        Some(name) if name.eq_ignore_ascii_case(b"tcp") => Some(Transport::Tcp),
+        Some(_) => return None,
+        None => None,
+    };
+    Some(match host.ip() {
+        Some(ip) => Place::Address(
+            SocketAddr::new(ip, host.port.unwrap_or(5060)),
+            transport.unwrap_or(Transport::Udp),
+        ),
+        None => Place::Name(host, transport),
+    })
+}
+
+impl Core {
+    /// The call has rung for as long as it may.
+    pub(crate) fn rang_too_long(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let Some(call) = self
+            .calls
+            .get_mut(slot)
+            .filter(|call| call.phase == Phase::SetUp)
+        else {
+            return;
+        };
+        if let Some(set_up) = call.set_up.as_deref_mut() {
+            set_up.ring_timer = None;
+        }
+        self.reject_caller(endpoint, slot, 480, None, now);
+        let reason = b"SIP;cause=480;text=\"No answer\"";
+        self.end_call(endpoint, slot, "us", "no answer", Some(reason), now);
+    }
+
+    /// A target has not said anything for as long as it may: the next one is tried.
+    pub(crate) fn said_nothing(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        leg: LegId,
+        now: Time,
+    ) {
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
+            return;
+        };
+        if branch.heard || branch.cancelled {
+            return;
+        }
+        branch.cancelled = true;
+        let hop = branch.hop;
+        self.hop_ended(slot, hop, Failure::TimedOut, 408, false, now);
+        self.hop_failed(slot, 408, None, "no answer from the target");
+        let _ = endpoint.cancel(leg, &Content::default(), now);
+        self.try_next(endpoint, slot, now);
+    }
+}

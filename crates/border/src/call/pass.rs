@@ -1,0 +1,303 @@
+//! Passing a message from one leg to the other: the body by the call's media, the headers by a few rules.
+//!
+//! The endpoint writes what belongs to a leg (Via, From, To, Call-ID, CSeq, Contact, routes); everything else is copied
+//! byte for byte. Rules here: option tags that are not ours to promise are added beside the endpoint's, Allow is the
+//! peer's own, identities pass as RFC 3325 has it, and Refer-To leads back to us.
+
+use super::headers::address_with_host;
+use super::{Call, Side};
+use crate::anchor::AnchorError;
+use crate::border::{Core, identities};
+use crate::config::Identity;
+use sip::{Body, Content, Endpoint};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+/// What a session description is, in its exchange (RFC 3264).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Offer,
+    Answer,
+    /// An answer of one early dialog; others may follow.
+    EarlyAnswer,
+}
+
+/// What became of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// It passes as it came.
+    Untouched,
+    /// The description in the buffer takes its place.
+    Rewritten,
+    /// It does not pass.
+    Nothing,
+}
+
+/// Whether the message has a session description.
+pub(crate) fn has_sdp(message: &Message<'_>) -> bool {
+    if message.body().is_empty() {
+        return false;
+    }
+    match message.content_type() {
+        Ok(kind) => kind.is("application", "sdp"),
+        Err(_) => message.body().starts_with(b"v=0"),
+    }
+}
+
+fn is_multipart(message: &Message<'_>) -> bool {
+    let multipart = |value: &[u8]| {
+        value
+            .get(..10)
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"))
+    };
+    !message.body().is_empty() && message.header(HeaderId::ContentType).is_some_and(multipart)
+}
+
+/// The body of a passed message.
+pub(crate) fn body_of(carried: Carried, sdp: &[u8]) -> Body<'_> {
+    match carried {
+        Carried::Untouched => Body::Template,
+        Carried::Nothing => Body::None,
+        Carried::Rewritten => Body::New {
+            content_type: b"application/sdp",
+            bytes: sdp,
+        },
+    }
+}
+
+/// Option tags about which both ends of a leg agree among themselves, or that the endpoint writes by itself.
+const HOP_TAGS: [&[u8]; 6] = [
+    b"timer",
+    b"100rel",
+    b"replaces",
+    b"path",
+    b"outbound",
+    b"gruu",
+];
+
+/// Collects into `out` the option tags of `id` that go from end to end.
+fn end_to_end_tags(message: &Message<'_>, id: HeaderId, out: &mut Vec<u8>) {
+    if !message.has(id) {
+        return;
+    }
+    for tag in message.values(id) {
+        if HOP_TAGS.iter().any(|hop| hop.eq_ignore_ascii_case(tag)) {
+            continue;
+        }
+        if !out.is_empty() {
+            out.extend_from_slice(b", ");
+        }
+        out.extend_from_slice(tag);
+    }
+}
+
+/// Header changes of a passed message, and the buffers that they are written in.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    supported: Vec<u8>,
+    require: Vec<u8>,
+    identity: Vec<u8>,
+    refer_to: Vec<u8>,
+}
+
+/// Edits of one message.
+pub(crate) type Edits<'e> = SmallVec<[Edit<'e>; 8]>;
+
+impl Changes {
+    fn clear(&mut self) {
+        self.supported.clear();
+        self.require.clear();
+        self.identity.clear();
+        self.refer_to.clear();
+    }
+
+    fn tags<'e>(&'e self, edits: &mut Edits<'e>) {
+        for (id, value) in [
+            (HeaderId::Supported, &self.supported),
+            (HeaderId::Require, &self.require),
+        ] {
+            if !value.is_empty() {
+                edits.push(Edit::Add { id, value });
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Sees to the body of `message`, which came from `from`: the description for the other side is appended to `out`.
+    ///
+    /// # Errors
+    /// [`AnchorError`]; the call's media is as before then.
+    pub(crate) fn carry_body(
+        &mut self,
+        slot: usize,
+        from: Side,
+        message: &Message<'_>,
+        role: Role,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let Some(media) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+        else {
+            return Ok(Carried::Untouched);
+        };
+        if is_multipart(message) {
+            return Err(AnchorError::Multipart);
+        }
+        if !has_sdp(message) {
+            return Ok(Carried::Untouched);
+        }
+        let plane = &mut self.plane;
+        match role {
+            Role::Offer => media.offer(plane, from, message.body(), out)?,
+            Role::Answer => media.answer(plane, from, message.body(), false, out)?,
+            Role::EarlyAnswer => media.answer(plane, from, message.body(), true, out)?,
+        }
+        Ok(Carried::Rewritten)
+    }
+
+    /// Forgets an offer that was refused.
+    pub(crate) fn abandon_offer(&mut self, slot: usize) {
+        if let Some(media) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+        {
+            media.abandon(&mut self.plane);
+        }
+    }
+
+    /// Whether an offer of `side` waits for its answer, as far as anchoring knows.
+    pub(crate) fn open_offer(&self, slot: usize) -> Option<Side> {
+        let call = self.calls.get(slot)?;
+        call.media.as_deref()?.open_offer()
+    }
+
+    /// Whether asserted identities pass to the other side (RFC 3325): they come from a side that is believed, go to one
+    /// that may have them, and the caller did not ask for privacy towards strangers. Where they do, `out` gets them with
+    /// our host.
+    fn identity(
+        &self,
+        endpoint: &Endpoint,
+        call: &Call,
+        from: Side,
+        message: &Message<'_>,
+        host: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if !message.has(HeaderId::PAssertedIdentity) && !message.has(HeaderId::RemotePartyId) {
+            return true;
+        }
+        let to = from.other();
+        let wanted = call
+            .trunks
+            .get(to)
+            .and_then(|trunk| self.config.trunk(trunk))
+            .is_none_or(|trunk| trunk.identity == Identity::Pass);
+        let private = message.lists(HeaderId::Privacy, b"id")
+            || message.header(HeaderId::Privacy).is_some_and(|value| {
+                value
+                    .split(|&byte| byte == b';')
+                    .any(|part| part.trim_ascii() == b"id")
+            });
+        if !self.believes(call, from) || !wanted || (private && !self.believes(call, to)) {
+            return false;
+        }
+        match host {
+            Some(host) => identities(message, host, out),
+            None => identities(message, &self.own_host(call, to, endpoint), out),
+        }
+        true
+    }
+
+    /// Refer-To with our address on the other side, where it names ours on this one: whoever follows it comes to us.
+    fn refer_to(
+        &self,
+        endpoint: &Endpoint,
+        call: &Call,
+        from: Side,
+        message: &Message<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let Ok(refer_to) = message.refer_to() else {
+            return;
+        };
+        let ours = refer_to
+            .parse_uri()
+            .is_some_and(|uri| self.is_ours(uri.host_port().to_string().as_bytes()));
+        if ours {
+            let host = self.own_host(call, from.other(), endpoint);
+            address_with_host(&refer_to, Some(&host), out);
+        }
+    }
+
+    /// The edits with which a message of `from` passes to the other side; `host` is ours there where it is known already.
+    pub(crate) fn pass_edits<'e>(
+        &self,
+        endpoint: &Endpoint,
+        call: &Call,
+        from: Side,
+        message: &Message<'e>,
+        host: Option<&[u8]>,
+        changes: &'e mut Changes,
+    ) -> Edits<'e> {
+        changes.clear();
+        end_to_end_tags(message, HeaderId::Supported, &mut changes.supported);
+        end_to_end_tags(message, HeaderId::Require, &mut changes.require);
+        let identity = self.identity(endpoint, call, from, message, host, &mut changes.identity);
+        if message.method() == Method::Refer {
+            self.refer_to(endpoint, call, from, message, &mut changes.refer_to);
+        }
+        let changes = &*changes;
+        let mut edits = Edits::new();
+        if let Some(value) = message.header(HeaderId::Allow) {
+            edits.push(Edit::Replace {
+                id: HeaderId::Allow,
+                value,
+            });
+        }
+        changes.tags(&mut edits);
+        if !identity {
+            for id in [HeaderId::PAssertedIdentity, HeaderId::RemotePartyId] {
+                if message.has(id) {
+                    edits.push(Edit::Remove(id));
+                }
+            }
+        } else if !changes.identity.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::PAssertedIdentity,
+                value: &changes.identity,
+            });
+        }
+        if !changes.refer_to.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::ReferTo,
+                value: &changes.refer_to,
+            });
+        }
+        if message.is_request() && self.consumes_credentials(call, from) {
+            for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
+                if message.has(id) {
+                    edits.push(Edit::Remove(id));
+                }
+            }
+        }
+        edits
+    }
+
+    /// Content that passes `message`.
+    pub(crate) fn passed<'e>(
+        message: &'e Message<'e>,
+        edits: &'e [Edit<'e>],
+        body: Body<'e>,
+    ) -> Content<'e> {
+        Content {
+            template: Some(message),
+            edits,
+            body,
+            reason: None,
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Calling the places of a plan, one group after the other, until one answers.
+
+use super::headers::{address_with_host, uri_with_host};
+use super::pass::{Carried, Changes, Role, body_of, has_sdp};
+use super::{Branch, Place, Side, Step};
+use crate::anchor::{AnchorError, CallMedia};
+use crate::border::{Alarm, Core, Placed};
+use engine::{Note, Time};
+use sip::{Endpoint, Flow, Invite, LegId, Login, Prack, Target};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message};
+
+/// Why a hop was not called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotCalled {
+    /// The next one may do better.
+    Hop(u16, &'static str),
+    /// No other would do better.
+    Call(u16, &'static str),
+}
+
+impl Core {
+    /// Calls the next group of hops; gives the call up where none is left and nothing is under way.
+    pub(crate) fn try_next(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_mut())
+        else {
+            return;
+        };
+        let invite = std::mem::take(&mut set_up.invite);
+        if let Ok(message) = Message::parse(&invite) {
+            self.try_with(endpoint, slot, &message, now);
+        }
+        if let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_mut())
+        {
+            set_up.invite = invite;
+        }
+        self.settle_set_up(endpoint, slot, now);
+    }
+
+    /// The same with the INVITE at hand; afterwards [`Core::settle_set_up`] has to look.
+    pub(crate) fn try_with(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        invite: &Message<'_>,
+        now: Time,
+    ) {
+        loop {
+            let Some(set_up) = self
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.set_up.as_mut())
+            else {
+                return;
+            };
+            if set_up.is_busy() {
+                return;
+            }
+            let Some(group) = set_up.hops.get(set_up.next).map(|hop| hop.group) else {
+                return;
+            };
+            loop {
+                let Some(set_up) = self
+                    .calls
+                    .get_mut(slot)
+                    .and_then(|call| call.set_up.as_mut())
+                else {
+                    return;
+                };
+                let index = set_up.next;
+                if set_up.hops.get(index).is_none_or(|hop| hop.group != group) {
+                    break;
+                }
+                set_up.next += 1;
+                self.begin_hop(endpoint, slot, index, invite, now);
+            }
+        }
+    }
+
+    /// Calls a hop, or has its name looked up first.
+    fn begin_hop(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        index: usize,
+        invite: &Message<'_>,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let Some(hop) = call
+            .set_up
+            .as_ref()
+            .and_then(|set_up| set_up.hops.get(index))
+        else {
+            return;
+        };
+        if matches!(hop.place, Place::Name(..)) {
+            return self.locate_hop(slot, index, now);
+        }
+        let Some(flow) = self.flow_to(hop) else {
+            self.hop_failed(slot, 503, None, "no listening point reaches the target");
+            return;
+        };
+        if let Err(why) = self.call_hop(endpoint, slot, index, flow, invite, now) {
+            self.hop_not_called(slot, why);
+        }
+    }
+
+    fn hop_not_called(&mut self, slot: usize, why: NotCalled) {
+        match why {
+            NotCalled::Hop(status, text) => self.hop_failed(slot, status, None, text),
+            NotCalled::Call(status, text) => {
+                if let Some(set_up) = self
+                    .calls
+                    .get_mut(slot)
+                    .and_then(|call| call.set_up.as_mut())
+                {
+                    set_up.next = set_up.hops.len();
+                }
+                self.hop_failed(slot, status, None, text);
+            }
+        }
+    }
+
+    /// Notes a hop's outcome as the call's, where it is the best so far.
+    pub(crate) fn hop_failed(
+        &mut self,
+        slot: usize,
+        status: u16,
+        message: Option<&[u8]>,
+        why: &'static str,
+    ) {
+        if let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_mut())
+        {
+            set_up.best.offer(status, message, why);
+        }
+    }
+
+    /// The flow on which a hop is reached.
+    pub(crate) fn flow_to(&self, hop: &Step) -> Option<Flow> {
+        match hop.place {
+            Place::Flow(flow) => Some(flow),
+            Place::Address(remote, transport) => Some(Flow {
+                local: self.local_for(hop.interface, transport, remote)?,
+                transport,
+                remote,
+                connection: None,
+            }),
+            Place::Name(..) => None,
+        }
+    }
+
+    fn call_hop(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        index: usize,
+        flow: Flow,
+        invite: &Message<'_>,
+        now: Time,
+    ) -> Result<(), NotCalled> {
+        let mut buffers = std::mem::take(&mut self.buffers);
+        buffers.sdp.clear();
+        let placed = self.offer_to_hop(slot, index, flow, invite, &mut buffers.sdp);
+        let result = match placed {
+            Ok(carried) => {
+                let sdp = std::mem::take(&mut buffers.sdp);
+                let result =
+                    self.send_invite(endpoint, slot, index, flow, invite, carried, &sdp, now);
+                buffers.sdp = sdp;
+                result
+            }
+            Err(error) => Err(self.anchor_refusal(error, now)),
+        };
+        self.buffers = buffers;
+        let leg = result?;
+        self.branch_began(endpoint, slot, index, leg, now);
+        Ok(())
+    }
+
+    fn anchor_refusal(&mut self, error: AnchorError, now: Time) -> NotCalled {
+        if let AnchorError::Exhausted(pool) = error {
+            self.ports_exhausted(pool, now);
+        }
+        NotCalled::Call(error.status(), error.text())
+    }
+
+    /// Takes ports for the offer (or, at a later hop, offers the same ports again).
+    fn offer_to_hop(
+        &mut self,
+        slot: usize,
+        index: usize,
+        flow: Flow,
+        invite: &Message<'_>,
+        sdp: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let Some(call) = self.calls.get(slot) else {
+            return Ok(Carried::Untouched);
+        };
+        let Some(set_up) = call.set_up.as_ref().filter(|set_up| set_up.anchor) else {
+            return Ok(Carried::Untouched);
+        };
+        let Some(hop) = set_up.hops.get(index) else {
+            return Ok(Carried::Untouched);
+        };
+        let callee = self.media_side(hop.interface, hop.trunk, flow.remote.ip());
+        let callee = callee.ok_or(AnchorError::Unanchorable)?;
+        let repeated = call.media.is_some();
+        if !repeated {
+            let caller = self.media_side(
+                *call.interfaces.get(Side::Caller),
+                *call.trunks.get(Side::Caller),
+                set_up.source.ip(),
+            );
+            let caller = caller.ok_or(AnchorError::Unanchorable)?;
+            let key = self.key_of(slot);
+            if let Some(call) = self.calls.get_mut(slot) {
+                call.media = Some(Box::new(CallMedia::new(key.0, [caller, callee])));
+            }
+            return self.carry_body(slot, Side::Caller, invite, Role::Offer, sdp);
+        }
+        let Some(media) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+        else {
+            return Ok(Carried::Untouched);
+        };
+        media.rehome(&mut self.plane, Side::Callee, callee)?;
+        if !has_sdp(invite) {
+            return Ok(Carried::Untouched);
+        }
+        media.offer_again(invite.body(), sdp);
+        Ok(Carried::Rewritten)
+    }
+
+    /// The call now leads to this hop.
+    fn lead_to(&mut self, slot: usize, index: usize) {
+        let Some(hop) = self
+            .calls
+            .get(slot)
+            .and_then(|call| call.set_up.as_deref()?.hops.get(index))
+        else {
+            return;
+        };
+        let (mark, interface, trunk) = (self.mark_of(&hop.uri), hop.interface, hop.trunk);
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.mark = mark;
+            *call.interfaces.get_mut(Side::Callee) = interface;
+            *call.trunks.get_mut(Side::Callee) = trunk;
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn send_invite(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        index: usize,
+        flow: Flow,
+        invite: &Message<'_>,
+        carried: Carried,
+        sdp: &[u8],
+        now: Time,
+    ) -> Result<LegId, NotCalled> {
+        let key = self.key_of(slot);
+        let config = self.config.clone();
+        let mut call_id = Vec::with_capacity(48);
+        self.call_id(key, &mut call_id);
+        self.lead_to(slot, index);
+        let call = self
+            .calls
+            .get(slot)
+            .ok_or(NotCalled::Call(500, "call is gone"))?;
+        let set_up = call
+            .set_up
+            .as_deref()
+            .ok_or(NotCalled::Call(500, "call is set up"))?;
+        let hop = set_up
+            .hops
+            .get(index)
+            .ok_or(NotCalled::Hop(500, "no such hop"))?;
+        let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
+        let placed = Placed::new(self, hop, trunk, flow);
+        let (mut from, mut to) = (Vec::with_capacity(96), Vec::with_capacity(96));
+        let caller = invite
+            .from()
+            .map_err(|_| NotCalled::Call(400, "From cannot be read"))?;
+        match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
+            Some(user) => {
+                from.extend_from_slice(b"<sip:");
+                from.extend_from_slice(user.as_bytes());
+                from.push(b'@');
+                from.extend_from_slice(&placed.from_host);
+                from.push(b'>');
+            }
+            None => address_with_host(&caller, placed.from_host_for(&caller), &mut from),
+        }
+        let called = invite
+            .to()
+            .map_err(|_| NotCalled::Call(400, "To cannot be read"))?;
+        placed.to(&called, &mut to);
+        let mut changes = Changes::default();
+        let mut edits = self.pass_edits(
+            endpoint,
+            call,
+            Side::Caller,
+            invite,
+            Some(&placed.from_host),
+            &mut changes,
+        );
+        if !set_up.reliable && !set_up.offered {
+            // The answer to an offer in a reliable response belongs into PRACK; this caller cannot send one.
+            edits.push(Edit::Replace {
+                id: HeaderId::Supported,
+                value: b"timer, replaces",
+            });
+        }
+        let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
+        let request = Invite {
+            target: Target {
+                uri: &hop.uri,
+                flow,
+                routes: &routes,
+                pinned: matches!(hop.place, Place::Flow(_)),
+                tcp_when_large: placed.takes_tcp,
+            },
+            from: Some(&from),
+            to: Some(&to),
+            call_id: Some(&call_id),
+            content: Self::passed(invite, &edits, body_of(carried, sdp)),
+            user: key.0,
+            login: trunk
+                .and_then(|trunk| trunk.credentials.as_ref())
+                .map(|login| Login {
+                    user: login.username.as_bytes(),
+                    password: login.password.as_bytes(),
+                }),
+            prack: if set_up.reliable {
+                Prack::User
+            } else {
+                Prack::Automatic
+            },
+        };
+        endpoint
+            .invite(&request, now)
+            .map_err(|refused| match refused {
+                sip::Refused::Full => NotCalled::Call(503, "table full"),
+                sip::Refused::TooLarge => NotCalled::Call(513, "message too large"),
+                _ => NotCalled::Hop(503, "target cannot be reached"),
+            })
+    }
+
+    /// A leg is being called.
+    fn branch_began(
+        &mut self,
+        endpoint: &Endpoint,
+        slot: usize,
+        index: usize,
+        leg: LegId,
+        now: Time,
+    ) {
+        let key = self.key_of(slot);
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let number = call.number;
+        let Some(set_up) = call.set_up.as_deref_mut() else {
+            return;
+        };
+        set_up.branches.push(Branch {
+            leg,
+            hop: index as u16,
+            heard: false,
+            cancelled: false,
+        });
+        let Some(hop) = set_up.hops.get(index) else {
+            return;
+        };
+        let trunk = hop.trunk;
+        self.events.tell(now, || Note::CallRouted {
+            call: number,
+            target: hop.label.clone(),
+            call_id: text(endpoint.call_id_of(leg).unwrap_or_default()),
+        });
+        if let Some(timeout) = trunk
+            .and_then(|trunk| self.config.trunk(trunk))
+            .map(|trunk| trunk.answer_timeout)
+        {
+            let alarm = Alarm::AnswerTimeout(key, leg);
+            set_up.answer_timer = Some(self.timers.schedule(now + timeout, alarm));
+        }
+        self.trunk_call_began(trunk);
+    }
+}
+
+/// Bytes of a message for an event.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The URI with the user of `uri` at `host`.
+pub(crate) fn moved_uri(uri: &[u8], host: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(uri.len() + host.len());
+    uri_with_host(uri, host, &mut out);
+    out
+}

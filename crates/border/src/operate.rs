@@ -1,0 +1,184 @@
+//! Operating a border that runs: a new configuration without dropping a call, and stopping in order.
+
+use crate::border::{Alarm, Border, Core};
+use crate::config::Config;
+use core::time::Duration;
+use engine::timers::TimerKey;
+use engine::{Note, Time};
+use sip::Endpoint;
+use std::sync::Arc;
+
+/// A drain that is under way.
+#[derive(Debug)]
+pub(crate) struct Draining {
+    timer: Option<TimerKey>,
+    cut: u64,
+    finished: bool,
+}
+
+impl Border {
+    /// Takes over a checked configuration. Calls go on as they are; sockets are opened and closed by difference. An
+    /// interface that is gone takes no new calls; trunks keep their state by name.
+    ///
+    /// Settings that the SIP endpoint takes once (the agent's name, its limits, session timers) count from the next start.
+    pub fn reload(&mut self, config: Config, now: Time) {
+        let core = &mut self.core;
+        core.begin(now);
+        let before = core.config.clone();
+        let changes = describe(&before, &config);
+        let renamed = Renaming::new(&before, &config);
+        core.config = Arc::new(config);
+        let config = core.config.clone();
+        core.open_locals(&mut self.endpoint, &config);
+        core.open_pools(&config);
+        core.shut_old_media();
+        core.trunks.reload(&config, now);
+        core.authority.reload(&config, &before);
+        core.location
+            .reload(config.registrar, config.limits.registrations);
+        core.carriers.reload(&config, now);
+        core.rename(&renamed);
+        core.events
+            .tell(now, || Note::ConfigurationReloaded { changes });
+    }
+
+    /// Takes no new calls from now on (503 with Retry-After). When the last call has ended, at the latest after `limit`
+    /// when what is left is ended by us, the event `drain_finished` tells so, and [`Border::is_drained`] is true.
+    pub fn drain(&mut self, limit: Duration, now: Time) {
+        let core = &mut self.core;
+        core.begin(now);
+        if core.draining.is_some() {
+            return;
+        }
+        let timer = core.timers.schedule(now + limit, Alarm::DrainOver);
+        core.draining = Some(Draining {
+            timer: Some(timer),
+            cut: 0,
+            finished: false,
+        });
+        let calls = core.calls.len() as u64;
+        core.events.tell(now, || Note::DrainStarted { calls });
+        core.after_call(now);
+    }
+
+    /// Whether a drain has come to its end.
+    pub fn is_drained(&self) -> bool {
+        self.core
+            .draining
+            .as_ref()
+            .is_some_and(|draining| draining.finished)
+    }
+}
+
+/// Indices of the old configuration in the new one, by name.
+#[derive(Debug)]
+pub(crate) struct Renaming {
+    interfaces: Vec<Option<crate::config::InterfaceId>>,
+    trunks: Vec<Option<crate::config::TrunkId>>,
+}
+
+impl Renaming {
+    fn new(before: &Config, after: &Config) -> Renaming {
+        Renaming {
+            interfaces: before
+                .interfaces
+                .iter()
+                .map(|interface| after.interface_named(&interface.name))
+                .collect(),
+            trunks: before
+                .trunks
+                .iter()
+                .map(|trunk| after.trunk_named(&trunk.name))
+                .collect(),
+        }
+    }
+}
+
+impl Core {
+    /// Calls that are up name interfaces and trunks by the new configuration's indices; what is gone is named no more.
+    fn rename(&mut self, renamed: &Renaming) {
+        use crate::call::Side;
+        for (_, call) in &mut self.calls {
+            for side in Side::BOTH {
+                let interface = call.interfaces.get_mut(side);
+                if let Some(Some(new)) = renamed.interfaces.get(usize::from(interface.0)) {
+                    *interface = *new;
+                } else {
+                    interface.0 = u16::MAX;
+                }
+                let trunk = call.trunks.get_mut(side);
+                *trunk = trunk
+                    .and_then(|trunk| renamed.trunks.get(usize::from(trunk.0)).copied().flatten());
+            }
+            let Some(set_up) = call.set_up.as_deref_mut() else {
+                continue;
+            };
+            for hop in &mut set_up.hops {
+                hop.interface = renamed
+                    .interfaces
+                    .get(usize::from(hop.interface.0))
+                    .copied()
+                    .flatten()
+                    .unwrap_or(crate::config::InterfaceId(u16::MAX));
+                hop.trunk = hop
+                    .trunk
+                    .and_then(|trunk| renamed.trunks.get(usize::from(trunk.0)).copied().flatten());
+            }
+        }
+    }
+
+    /// A call has ended: was it the last one of a drain?
+    pub(crate) fn after_call(&mut self, now: Time) {
+        if self.calls.is_empty()
+            && let Some(draining) = self.draining.as_mut()
+            && !draining.finished
+        {
+            if let Some(timer) = draining.timer.take() {
+                self.timers.cancel(timer);
+            }
+            draining.finished = true;
+            let cut = draining.cut;
+            self.events.tell(now, || Note::DrainFinished { cut });
+        }
+    }
+
+    /// The time for draining is over: what is left ends.
+    pub(crate) fn drain_over(&mut self, endpoint: &mut Endpoint, now: Time) {
+        let Some(draining) = self.draining.as_mut() else {
+            return;
+        };
+        draining.timer = None;
+        let left: Vec<usize> = self.calls.iter().map(|(slot, _)| slot).collect();
+        draining.cut = left.len() as u64;
+        for slot in left {
+            let reason = b"SIP;cause=503;text=\"Shutting down\"";
+            self.reject_caller(endpoint, slot, 503, None, now);
+            self.end_call(endpoint, slot, "us", "drained", Some(reason), now);
+        }
+        self.after_call(now);
+    }
+}
+
+/// What differs, for the log.
+fn describe(before: &Config, after: &Config) -> String {
+    let mut changes = Vec::new();
+    let mut note = |differs: bool, what: &str| {
+        if differs {
+            changes.push(what.to_owned());
+        }
+    };
+    note(before.interfaces != after.interfaces, "interfaces");
+    note(before.trunks != after.trunks, "trunks");
+    note(before.users != after.users, "users");
+    note(before.media_ranges != after.media_ranges, "media ports");
+    note(before.media != after.media, "media");
+    note(
+        format!("{:?}", before.routes) != format!("{:?}", after.routes),
+        "routes",
+    );
+    note(before.sip != after.sip, "sip");
+    match changes.is_empty() {
+        true => "nothing".to_owned(),
+        false => changes.join(", "),
+    }
+}
