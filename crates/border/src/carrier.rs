@@ -1,6 +1,9 @@
 //! Our own registrations at carriers (RFC 3261 section 10.2), from behind NAT too. It says what to send and takes what
 //! came of it; it sends nothing itself. Challenges are answered by the endpoint with the trunk's credentials.
 
+#[cfg(test)]
+mod tests;
+
 use crate::config::{CarrierAccount, Config, InterfaceId, TrunkId};
 use crate::policy::escape_user;
 use core::time::Duration;

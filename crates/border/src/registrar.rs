@@ -158,17 +158,19 @@ impl Location {
         if judged.star {
             self.remove(user, |_| true);
         }
-        for wanted in &judged.contacts {
-            let place = self.find(user, wanted);
-            match (wanted.expires, place) {
-                (0, Some(place)) => self.remove_at(user, place),
-                (0, None) => {}
-                (seconds, place) => {
-                    let until = now + Duration::from_secs(u64::from(seconds));
-                    let fresh = Binding::new(wanted, &judged, interface, flow, now, until, 0);
-                    self.put(user, place, fresh);
-                }
+        let (kept, gone): (Vec<&Wanted<'_>>, Vec<&Wanted<'_>>) =
+            judged.contacts.iter().partition(|wanted| wanted.expires != 0);
+        // Removals first: they make room for the others.
+        for wanted in gone {
+            if let Some(place) = self.find(user, wanted) {
+                self.remove_at(user, place);
             }
+        }
+        for wanted in kept {
+            let place = self.find(user, wanted);
+            let until = now + Duration::from_secs(u64::from(wanted.expires));
+            let fresh = Binding::new(wanted, &judged, interface, flow, now, until, 0);
+            self.put(user, place, fresh);
         }
         self.schedule(user);
         self.tell(user, before, !judged.contacts.is_empty() || judged.star, now, &mut notes);
@@ -382,8 +384,14 @@ impl Location {
             .or_else(|| bindings.iter().position(|b| b.reg_id == 0 && same_instance(b)))
     }
 
-    /// Stores a binding, in the place of another where `place` says so. Room was seen to by [`Location::admit`].
+    /// Stores a binding, in the place of another where `place` says so. [`Location::admit`] saw to it that there is room
+    /// for what a sane phone sends; one that names the same contact twice may find that there is none after all.
     fn put(&mut self, user: &str, place: Option<usize>, mut fresh: Binding) {
+        let full = self.contacts >= self.limit
+            || self.bindings_of(user).len() >= self.settings.max_contacts;
+        if place.is_none() && full {
+            return;
+        }
         let slot = match self.slot(user) {
             Some(slot) => slot,
             None => {

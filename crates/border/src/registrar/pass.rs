@@ -2,7 +2,7 @@
 //! the core's calls find the phone; how long it lasts is what the core's answer says.
 
 use super::binding::{Binding, kept_params};
-use super::{Answer, Judged, Location, MAX_LISTED, TOKEN, Wanted};
+use super::{Answer, Location, MAX_LISTED, TOKEN, Wanted};
 use crate::config::InterfaceId;
 use crate::policy::escape_user;
 use core::time::Duration;
@@ -85,8 +85,25 @@ impl Location {
         if judged.star {
             self.remove(user, |binding| binding.token != 0);
         }
-        for (wanted, &token) in judged.contacts.iter().zip(&passing.tokens) {
-            self.take_over(passing, &judged, wanted, token, response, now);
+        let granted: Vec<u32> = judged
+            .contacts
+            .iter()
+            .zip(&passing.tokens)
+            .map(|(wanted, &token)| granted(response, token, wanted.expires))
+            .collect();
+        // Removals first: they make room for the others.
+        for (wanted, _) in judged.contacts.iter().zip(&granted).filter(|(_, seconds)| **seconds == 0) {
+            if let Some(place) = self.find(user, wanted) {
+                self.remove_at(user, place);
+            }
+        }
+        let contacts = judged.contacts.iter().zip(&passing.tokens).zip(&granted);
+        for ((wanted, &token), &seconds) in contacts.filter(|(_, seconds)| **seconds > 0) {
+            let place = self.find(user, wanted);
+            let until = now + Duration::from_secs(u64::from(seconds));
+            let (interface, flow) = (passing.interface, passing.flow);
+            let fresh = Binding::new(wanted, &judged, interface, flow, now, until, token);
+            self.put(user, place, fresh);
         }
         self.schedule(user);
         let changed = judged.star || !judged.contacts.is_empty();
@@ -109,41 +126,21 @@ impl Location {
         }
         answer
     }
+}
 
-    /// One contact, as the core's answer says.
-    fn take_over(
-        &mut self,
-        passing: &Passing,
-        judged: &Judged<'_>,
-        wanted: &Wanted<'_>,
-        token: u64,
-        response: &Message<'_>,
-        now: Time,
-    ) {
-        let user = passing.user.as_str();
-        let granted = response.contacts().flatten().find_map(|contact| {
-            is_token(&contact, token).then(|| {
-                contact
-                    .expires()
-                    .or_else(|| response.expires().ok())
-                    .unwrap_or(wanted.expires)
-            })
-        });
-        let place = self.find(user, wanted);
-        match (granted.filter(|&seconds| seconds > 0), place) {
-            (Some(seconds), place) => {
-                if place.is_none() && self.contacts >= self.limit {
-                    return;
-                }
-                let until = now + Duration::from_secs(u64::from(seconds));
-                let (interface, flow) = (passing.interface, passing.flow);
-                let fresh = Binding::new(wanted, judged, interface, flow, now, until, token);
-                self.put(user, place, fresh);
-            }
-            (None, Some(place)) => self.remove_at(user, place),
-            (None, None) => {}
-        }
-    }
+/// Seconds that the core's answer gives the contact of this token; 0: it has it not (any more).
+fn granted(response: &Message<'_>, token: u64, wanted: u32) -> u32 {
+    response
+        .contacts()
+        .take(MAX_LISTED)
+        .flatten()
+        .find(|contact| is_token(contact, token))
+        .map_or(0, |contact| {
+            contact
+                .expires()
+                .or_else(|| response.expires().ok())
+                .unwrap_or(wanted)
+        })
 }
 
 fn is_token(contact: &NameAddr<'_>, token: u64) -> bool {

@@ -1,1 +1,473 @@
-//! Tests of the registrar.
+//! REGISTER by REGISTER: each rule, and that nothing leaks.
+
+use super::*;
+use engine::Transport;
+use proptest::prelude::*;
+use sip::LocalId;
+
+const SETTINGS: Registrar = Registrar {
+    min_expires: 60,
+    max_expires: 7200,
+    default_expires: 3600,
+    max_contacts: 3,
+    nat_expires: 90,
+    flow_timer: 120,
+};
+
+fn location() -> Location {
+    Location::new(SETTINGS, 5, Entropy::from_number(1))
+}
+
+fn flow(remote: &str, connection: Option<u64>) -> Flow {
+    Flow {
+        local: LocalId(3),
+        transport: if connection.is_some() { Transport::Tcp } else { Transport::Udp },
+        remote: remote.parse().unwrap(),
+        connection: connection.map(ConnectionId),
+    }
+}
+
+/// From the address that [`HERE`] names: not behind NAT.
+fn here() -> Flow {
+    flow("192.0.2.7:5062", None)
+}
+
+const HERE: &str = "<sip:1000@192.0.2.7:5062>";
+
+fn text(cseq: u32, headers: &str) -> String {
+    format!(
+        "REGISTER sip:example.com SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.7:5062;branch=z9hG4bK{cseq}\r\n\
+         From: <sip:1000@example.com>;tag=1\r\nTo: <sip:1000@example.com>\r\nCall-ID: c@1\r\nCSeq: {cseq} REGISTER\r\n\
+         Max-Forwards: 70\r\n{headers}Content-Length: 0\r\n\r\n"
+    )
+}
+
+fn send(location: &mut Location, cseq: u32, headers: &str, flow: Flow, at: u64) -> Answer {
+    let text = text(cseq, headers);
+    let message = Message::parse(text.as_bytes()).unwrap();
+    location.register("1000", &message, InterfaceId(0), flow, Time::from_secs(at))
+}
+
+fn headers(answer: &Answer, id: HeaderId) -> Vec<String> {
+    answer
+        .headers
+        .iter()
+        .filter(|(name, _)| *name == id)
+        .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+        .collect()
+}
+
+fn contacts(answer: &Answer) -> Vec<String> {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    headers(answer, HeaderId::Contact)
+}
+
+fn uris(location: &Location) -> Vec<String> {
+    location
+        .contacts("1000", None)
+        .iter()
+        .map(|contact| String::from_utf8_lossy(&contact.uri).into_owned())
+        .collect()
+}
+
+#[test]
+fn a_contact_is_stored_listed_refreshed_and_removed() {
+    let mut store = location();
+    let answer = send(&mut store, 1, &format!("Contact: {HERE};q=0.5;+x=\"y\"\r\nExpires: 600\r\n"), here(), 0);
+    assert_eq!(contacts(&answer), ["<sip:1000@192.0.2.7:5062>;q=0.5;+x=\"y\";expires=600"]);
+    assert!(matches!(&answer.notes[..], [Note::RegistrationStored { contacts: 1, expires: 600, .. }]));
+    // A fetch changes nothing.
+    let answer = send(&mut store, 2, "", here(), 100);
+    assert_eq!(contacts(&answer), ["<sip:1000@192.0.2.7:5062>;q=0.5;+x=\"y\";expires=500"]);
+    assert!(answer.notes.is_empty());
+    // The same URI, written otherwise.
+    let other = "Contact: \"A\" <SIP:1000@192.0.2.7:5062;x=y>;expires=700\r\n";
+    assert_eq!(contacts(&send(&mut store, 3, other, here(), 100)).len(), 1);
+    assert_eq!(store.len(), 1);
+    let answer = send(&mut store, 4, &format!("Contact: {HERE};expires=0\r\n"), here(), 101);
+    assert!(contacts(&answer).is_empty());
+    assert!(matches!(&answer.notes[..], [Note::RegistrationEnded { why, .. }] if why == "removed"));
+    assert!(store.is_empty() && uris(&store).is_empty());
+}
+
+#[test]
+fn how_long_it_lasts_is_ours_to_say() {
+    let mut store = location();
+    let given = |store: &mut Location, cseq, headers: &str, flow| {
+        let answer = send(store, cseq, headers, flow, 0);
+        contacts(&answer)[0].rsplit('=').next().unwrap().parse::<u32>().unwrap()
+    };
+    assert_eq!(given(&mut store, 1, &format!("Contact: {HERE}\r\n"), here()), 3600, "default");
+    assert_eq!(given(&mut store, 2, &format!("Contact: {HERE};expires=99999\r\n"), here()), 7200, "cut");
+    assert_eq!(given(&mut store, 3, &format!("Contact: {HERE};expires=soon\r\nExpires: 100\r\n"), here()), 100);
+    let answer = send(&mut store, 4, &format!("Contact: {HERE};expires=59\r\n"), here(), 0);
+    assert_eq!((answer.status, headers(&answer, HeaderId::MinExpires)), (423, vec!["60".to_owned()]));
+    // Behind NAT the pinhole has to be kept open; not so on TCP.
+    let nat = flow("203.0.113.5:1024", None);
+    assert_eq!(given(&mut store, 5, &format!("Contact: {HERE};expires=3600\r\n"), nat), 90);
+    let tcp = flow("203.0.113.5:1024", Some(9));
+    assert_eq!(given(&mut store, 6, &format!("Contact: {HERE};expires=3600\r\n"), tcp), 3600);
+}
+
+#[test]
+fn contacts_are_reached_on_the_flow_on_which_they_came() {
+    let mut store = location();
+    let nat = flow("203.0.113.5:1024", None);
+    send(&mut store, 1, "Contact: <sip:1000@10.0.0.5>\r\n", nat, 0);
+    let contact = &store.contacts("1000", None)[0];
+    assert_eq!((contact.flow, &contact.uri[..]), (nat, &b"sip:1000@10.0.0.5"[..]));
+}
+
+#[test]
+fn the_wildcard_removes_all_and_only_with_expires_zero_and_alone() {
+    let mut store = location();
+    send(&mut store, 1, &format!("Contact: {HERE}, <sip:1000@192.0.2.8>\r\n"), here(), 0);
+    assert_eq!(store.len(), 2);
+    for bad in ["Contact: *\r\n", "Contact: *\r\nExpires: 60\r\n", "Contact: *, <sip:a@b>\r\nExpires: 0\r\n"] {
+        assert_eq!(send(&mut store, 2, bad, here(), 0).status, 400, "{bad}");
+        assert_eq!(store.len(), 2);
+    }
+    let answer = send(&mut store, 2, "Contact: *\r\nExpires: 0\r\n", here(), 0);
+    assert!(contacts(&answer).is_empty() && store.is_empty());
+}
+
+#[test]
+fn an_older_request_of_the_same_registration_changes_nothing() {
+    let mut store = location();
+    send(&mut store, 5, &format!("Contact: {HERE}\r\n"), here(), 0);
+    for (cseq, headers) in [
+        (5, format!("Contact: {HERE};expires=0\r\n")),
+        (4, "Contact: *\r\nExpires: 0\r\n".to_owned()),
+        (4, format!("Contact: <sip:new@192.0.2.7>, {HERE}\r\n")),
+    ] {
+        assert_eq!(send(&mut store, cseq, &headers, here(), 1).status, 500, "{headers}");
+        assert_eq!(uris(&store), ["sip:1000@192.0.2.7:5062"]);
+    }
+    // Another Call-ID counts anew (the phone was restarted).
+    let again = text(1, &format!("Contact: {HERE};expires=0\r\n")).replace("c@1", "c@2");
+    let message = Message::parse(again.as_bytes()).unwrap();
+    let answer = store.register("1000", &message, InterfaceId(0), here(), Time::from_secs(1));
+    assert!(contacts(&answer).is_empty());
+}
+
+#[test]
+fn what_cannot_be_read_changes_nothing() {
+    let mut store = location();
+    for (headers, status) in [
+        ("Contact: <mailto:a@b>\r\n", 400),
+        ("Contact: <sip:a@b\r\n", 400),
+        ("Contact: <sip:a@b>, <x y>\r\n", 400),
+        ("Require: teleport\r\nContact: <sip:a@b>\r\n", 420),
+        ("Path: <sip:p;lr>\r\nContact: <sip:a@b>\r\n", 421),
+    ] {
+        assert_eq!(send(&mut store, 1, headers, here(), 0).status, status, "{headers}");
+        assert!(store.is_empty());
+    }
+    let answer = send(&mut store, 1, "Require: teleport, path, fly\r\n", here(), 0);
+    assert_eq!(headers(&answer, HeaderId::Unsupported), ["teleport, fly"]);
+    let many = format!("Contact: {}\r\n", vec!["<sip:a@b>"; 40].join(","));
+    assert_eq!(send(&mut store, 1, &many, here(), 0).status, 400);
+    let long = format!("Contact: <sip:{}@b>\r\n", "a".repeat(5_000));
+    assert_eq!(send(&mut store, 1, &long, here(), 0).status, 400);
+}
+
+#[test]
+fn path_is_kept_given_back_and_used() {
+    let mut store = location();
+    let answer = send(
+        &mut store,
+        1,
+        "Supported: path\r\nPath: <sip:p2;lr>,<sip:p1;lr>\r\nContact: <sip:1000@10.0.0.5>\r\n",
+        here(),
+        0,
+    );
+    assert_eq!(headers(&answer, HeaderId::Path), ["<sip:p2;lr>,<sip:p1;lr>"]);
+    let path: Vec<&[u8]> = vec![b"<sip:p2;lr>", b"<sip:p1;lr>"];
+    assert_eq!(store.contacts("1000", None)[0].path.iter().map(|p| &**p).collect::<Vec<_>>(), path);
+}
+
+#[test]
+fn room_is_limited_for_each_and_for_all() {
+    let mut store = location();
+    let three = "Contact: <sip:1@h>, <sip:2@h>, <sip:3@h>\r\n";
+    assert_eq!(contacts(&send(&mut store, 1, three, here(), 0)).len(), 3);
+    let answer = send(&mut store, 2, "Contact: <sip:4@h>\r\n", here(), 0);
+    assert_eq!(answer.status, 503);
+    assert!(!headers(&answer, HeaderId::RetryAfter).is_empty());
+    let swap = "Contact: <sip:4@h>, <sip:1@h>;expires=0\r\n";
+    assert_eq!(contacts(&send(&mut store, 3, swap, here(), 0)).len(), 3);
+    let text = text(1, three);
+    let message = Message::parse(text.as_bytes()).unwrap();
+    let other = |store: &mut Location, user: &str| {
+        store.register(user, &message, InterfaceId(0), here(), Time::ZERO).status
+    };
+    assert_eq!(other(&mut store, "1001"), 503, "three more than the two that are left");
+    assert_eq!(store.len(), 3);
+    // Removed and named again in one request: no way around the limit.
+    let trick = "Contact: <sip:2@h>;expires=0, <sip:2@h>, <sip:5@h>\r\n";
+    assert_eq!(contacts(&send(&mut store, 4, trick, here(), 0)).len(), 3);
+}
+
+#[test]
+fn flows_of_one_device_stand_beside_each_other() {
+    let mut store = location();
+    let contact = |reg: u32| format!("Supported: path, outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id={reg}\r\n");
+    let answer = send(&mut store, 1, &contact(1), flow("203.0.113.5:1", Some(1)), 0);
+    assert_eq!(headers(&answer, HeaderId::Require), ["outbound"]);
+    assert_eq!(headers(&answer, HeaderId::FlowTimer), ["120"]);
+    assert!(contacts(&answer)[0].contains("reg-id=1"));
+    let answer = send(&mut store, 2, &contact(2), flow("203.0.113.5:2", Some(2)), 1);
+    assert_eq!(contacts(&answer).len(), 2);
+    // The youngest flow is called; when it fails, the other.
+    let connection = |store: &Location| store.contacts("1000", None).iter().map(|c| c.flow.connection).collect::<Vec<_>>();
+    assert_eq!(connection(&store), [Some(ConnectionId(2))]);
+    assert!(store.flow_failed(ConnectionId(2)).is_empty(), "one contact is left");
+    assert_eq!(connection(&store), [Some(ConnectionId(1))]);
+    // The same flow again, from another port: replaced.
+    let answer = send(&mut store, 3, &contact(1), flow("203.0.113.5:3", Some(3)), 2);
+    assert_eq!(contacts(&answer).len(), 1);
+    assert!(store.flow_failed(ConnectionId(1)).is_empty(), "no longer its connection");
+    let notes = store.flow_failed(ConnectionId(3));
+    assert!(matches!(&notes[..], [Note::RegistrationEnded { why, .. }] if why == "flow failed"));
+    assert!(store.is_empty());
+    assert_eq!(store.by_connection.len(), 0);
+}
+
+#[test]
+fn outbound_needs_a_first_hop_that_knows_it() {
+    let mut store = location();
+    let register = |path: &str| {
+        text(1, &format!("{path}Supported: path, outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id=1\r\n"))
+            .replacen("Via:", "Via: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bKp\r\nVia:", 1)
+    };
+    for (path, status) in [
+        ("", 439),
+        ("Path: <sip:edge;lr>\r\n", 439),
+        ("Path: <sip:far;lr;ob>, <sip:edge;lr>\r\n", 439),
+        ("Path: <sip:edge;lr;ob>\r\n", 200),
+    ] {
+        let text = register(path);
+        let message = Message::parse(text.as_bytes()).unwrap();
+        let answer = store.register("1000", &message, InterfaceId(0), here(), Time::ZERO);
+        assert_eq!(answer.status, status, "{path}");
+        assert!(headers(&answer, HeaderId::FlowTimer).is_empty(), "the edge's matter");
+    }
+    let two = format!("Supported: outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id=1, <sip:b@h>;+sip.instance=\"<urn:x>\";reg-id=2\r\n");
+    assert_eq!(send(&mut store, 9, &two, here(), 0).status, 400);
+    // Without `outbound` reg-id means nothing.
+    let plain = format!("Contact: {HERE};+sip.instance=\"<urn:y>\";reg-id=1\r\n");
+    assert!(headers(&send(&mut store, 10, &plain, here(), 0), HeaderId::Require).is_empty());
+}
+
+#[test]
+fn a_device_that_comes_back_on_another_port_has_one_contact() {
+    let mut store = location();
+    for (cseq, port) in [(1, 1111), (2, 2222)] {
+        let contact = format!("Contact: <sip:1000@10.0.0.5:{port}>;+sip.instance=\"<urn:x>\"\r\n");
+        assert_eq!(contacts(&send(&mut store, cseq, &contact, here(), 0)).len(), 1);
+    }
+    assert_eq!(uris(&store), ["sip:1000@10.0.0.5:2222"]);
+}
+
+#[test]
+fn preference_then_youth_decide_the_order() {
+    let mut store = location();
+    send(&mut store, 1, "Contact: <sip:a@h>;q=0.3\r\n", here(), 0);
+    send(&mut store, 2, "Contact: <sip:b@h>;q=0.9\r\n", here(), 1);
+    send(&mut store, 3, "Contact: <sip:c@h>;q=0.9\r\n", here(), 2);
+    assert_eq!(uris(&store), ["sip:c@h", "sip:b@h", "sip:a@h"]);
+}
+
+#[test]
+fn registrations_expire_on_time() {
+    let mut store = location();
+    send(&mut store, 1, "Contact: <sip:a@h>;expires=100, <sip:b@h>;expires=200\r\n", flow("192.0.2.7:9", Some(4)), 0);
+    assert!(store.expire(Time::from_secs(99)).is_empty());
+    assert_eq!(store.len(), 2);
+    assert!(store.next_deadline().is_some());
+    assert!(store.expire(Time::from_secs(101)).is_empty(), "the other one stands");
+    assert_eq!(uris(&store), ["sip:b@h"]);
+    let notes = store.expire(Time::from_secs(201));
+    assert!(matches!(&notes[..], [Note::RegistrationEnded { why, .. }] if why == "expired"));
+    assert!(store.is_empty() && store.next_deadline().is_none());
+    assert_eq!((store.by_user.len(), store.by_connection.len()), (0, 0));
+}
+
+fn core_answer(request_contacts: &[Vec<u8>], params: &str) -> String {
+    let contacts: Vec<String> = request_contacts
+        .iter()
+        .map(|c| format!("Contact: {}{params}\r\n", String::from_utf8_lossy(c)))
+        .collect();
+    format!(
+        "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 10.0.0.1;branch=z9hG4bK1\r\nFrom: <sip:1000@x>;tag=1\r\nTo: <sip:1000@x>;tag=2\r\n\
+         Call-ID: c@1\r\nCSeq: 1 REGISTER\r\nContact: <sip:1000@172.16.0.1>;expires=50\r\n{}Content-Length: 0\r\n\r\n",
+        contacts.concat()
+    )
+}
+
+#[test]
+fn passed_registrations_last_as_the_core_says_and_are_found_again() {
+    let mut store = location();
+    let phone = flow("203.0.113.5:1024", None);
+    let pass = |store: &mut Location, cseq, headers: &str| {
+        let text = text(cseq, headers);
+        let message = Message::parse(text.as_bytes()).unwrap();
+        store
+            .pass("1000", &message, InterfaceId(0), phone, "10.0.0.1:5060", Transport::Udp)
+            .map_err(|answer| answer.status)
+    };
+    let passing = pass(&mut store, 1, "Contact: <sip:1000@10.1.1.1>;+sip.instance=\"<urn:x>\";reg-id=1;expires=3600\r\n").unwrap();
+    let sent = String::from_utf8_lossy(&passing.contacts[0]).into_owned();
+    assert!(sent.starts_with("<sip:1000@10.0.0.1:5060;hw=") && sent.ends_with(">;+sip.instance=\"<urn:x>\";expires=3600"), "{sent}");
+    assert!(store.is_empty(), "nothing is stored before the core agreed");
+    let answer = core_answer(&[sent.split('>').next().unwrap().as_bytes().iter().copied().chain(*b">").collect()], ";expires=120;pub-gruu=\"sip:g\"");
+    let taken = store.passed(&passing, &Message::parse(answer.as_bytes()).unwrap(), Time::ZERO);
+    assert_eq!(contacts(&taken), ["<sip:1000@10.1.1.1>;pub-gruu=\"sip:g\";expires=120"], "others stay hidden");
+    let token = sent.split("hw=").nth(1).unwrap().split('>').next().unwrap().to_owned();
+    let found = store.contacts("whoever", Some(token.as_bytes()));
+    assert_eq!((found.len(), found[0].flow, &found[0].uri[..]), (1, phone, &b"sip:1000@10.1.1.1"[..]));
+    assert_eq!(uris(&store), ["sip:1000@10.1.1.1"], "found by its user too");
+    assert!(store.contacts("1000", Some(b"zz")).is_empty());
+    // A refresh keeps the token; a removal takes it away.
+    let refresh = pass(&mut store, 2, "Contact: <sip:1000@10.1.1.1>;+sip.instance=\"<urn:x>\"\r\n").unwrap();
+    assert!(String::from_utf8_lossy(&refresh.contacts[0]).contains(&token));
+    assert_eq!(pass(&mut store, 1, "Contact: <sip:1000@10.1.1.1>\r\n").unwrap_err(), 500, "CSeq");
+    let gone = pass(&mut store, 3, "Contact: *\r\nExpires: 0\r\n").unwrap();
+    assert_eq!(gone.contacts, [b"*".to_vec()]);
+    let taken = store.passed(&gone, &Message::parse(core_answer(&[], "").as_bytes()).unwrap(), Time::ZERO);
+    assert!(contacts(&taken).is_empty() && store.is_empty());
+    assert_eq!(store.by_token.len(), 0);
+}
+
+#[test]
+fn a_registration_is_compact() {
+    // One contact, its place in the record, the record's place in the table and its timer; the texts come on top.
+    assert!(size_of::<Binding>() <= 144, "{}", size_of::<Binding>());
+    assert!(size_of::<Record>() <= 184, "{}", size_of::<Record>());
+}
+
+mod proof {
+    use super::super::*;
+    use crate::config::{Config, parse};
+    use protect::digest::{Challenge, ClientSession, Secret};
+
+    fn config() -> Config {
+        let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1'\n[[user]]\nname='1000'\npassword='secret'\n";
+        parse(text, "t").unwrap()
+    }
+
+    fn request(method: &str, user: &str, extra: &str) -> String {
+        format!(
+            "{method} sip:x SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\nFrom: <sip:{user}@x>;tag=1\r\n\
+             To: <sip:{user}@x>\r\nCall-ID: c\r\nCSeq: 1 {method}\r\nMax-Forwards: 70\r\n{extra}Content-Length: 0\r\n\r\n"
+        )
+    }
+
+    fn check(authority: &mut Authority, text: &str) -> Proof {
+        authority.check(&config(), &Message::parse(text.as_bytes()).unwrap(), Time::from_secs(1))
+    }
+
+    /// The credentials of `name` for what was challenged.
+    fn answer(proof: &Proof, name: &str, password: &str, method: &str) -> String {
+        let Proof::Challenge { headers, .. } = proof else {
+            panic!("no challenge: {proof:?}");
+        };
+        let credentials = wire::sip::Credentials::parse(&headers[0].1).unwrap();
+        let challenge = Challenge::read(&credentials).unwrap();
+        let secret = Secret::Password(password.as_bytes().to_vec());
+        let mut session = ClientSession::new(
+            challenge,
+            name.as_bytes(),
+            &secret,
+            &mut Entropy::from_number(5),
+        )
+        .unwrap();
+        let mut value = Vec::new();
+        session.write_credentials(method.as_bytes(), b"sip:x", b"", &mut value);
+        String::from_utf8(value).unwrap()
+    }
+
+    #[test]
+    fn who_knows_the_password_is_believed_and_no_one_else() {
+        let mut authority = Authority::new(&config(), Entropy::from_number(2));
+        let asked = check(&mut authority, &request("REGISTER", "1000", ""));
+        assert!(matches!(&asked, Proof::Challenge { status: 401, headers } if headers.len() == 2));
+        let good = answer(&asked, "1000", "secret", "REGISTER");
+        let with = |method: &str, user: &str, name: &str, value: &str| {
+            request(method, user, &format!("{name}: {value}\r\n"))
+        };
+        let register = |user: &str, value: &str| with("REGISTER", user, "Authorization", value);
+        assert_eq!(check(&mut authority, &register("1000", &good)), Proof::Proven("1000".into()));
+        // The same proof again is a replay.
+        assert!(matches!(check(&mut authority, &register("1000", &good)), Proof::Challenge { headers, .. }
+            if headers[0].1.ends_with(b"stale=true")));
+        for (name, password) in [("1000", "wrong"), ("1001", "secret")] {
+            let asked = check(&mut authority, &request("REGISTER", "1000", ""));
+            let bad = answer(&asked, name, password, "REGISTER");
+            assert!(matches!(check(&mut authority, &register("1000", &bad)), Proof::Challenge { .. }));
+        }
+        let asked = check(&mut authority, &request("REGISTER", "1000", ""));
+        let good = answer(&asked, "1000", "secret", "REGISTER");
+        assert!(
+            matches!(check(&mut authority, &register("1001", &good)), Proof::Refused { status: 403, .. }),
+            "a proof of another user"
+        );
+        let asked = check(&mut authority, &request("INVITE", "1000", ""));
+        assert!(matches!(&asked, Proof::Challenge { status: 407, .. }));
+        let good = answer(&asked, "1000", "secret", "INVITE");
+        let invite = with("INVITE", "1000", "Proxy-Authorization", &good);
+        assert_eq!(check(&mut authority, &invite), Proof::Proven("1000".into()));
+    }
+}
+
+/// What a phone may send, for a run of many.
+fn any_register() -> impl Strategy<Value = (usize, u32, String, Option<u64>, u64)> {
+    let contact = (0..6u8, prop_oneof![Just(0u32), 60..300u32], 0..3u8, 0..3u32).prop_map(
+        |(host, expires, instance, reg)| {
+            let mut text = format!("<sip:u@h{host}>;expires={expires}");
+            if instance > 0 {
+                text.push_str(&format!(";+sip.instance=\"<urn:{instance}>\""));
+            }
+            if reg > 0 {
+                text.push_str(&format!(";reg-id={reg}"));
+            }
+            text
+        },
+    );
+    let headers = prop_oneof![
+        8 => proptest::collection::vec(contact, 0..4)
+            .prop_map(|list| format!("Supported: outbound, path\r\nContact: {}\r\n", list.join(","))),
+        1 => Just("Contact: *\r\nExpires: 0\r\n".to_owned()),
+    ];
+    (0..3usize, 1..50u32, headers, proptest::option::of(0..4u64), 0..400u64)
+}
+
+proptest! {
+    #[test]
+    fn nothing_leaks_whatever_is_registered(steps in proptest::collection::vec(any_register(), 1..60)) {
+        let mut store = location();
+        let mut now = 0;
+        for (user, cseq, headers, connection, wait) in steps {
+            now += wait;
+            store.expire(Time::from_secs(now));
+            let text = text(cseq, &headers);
+            let message = Message::parse(text.as_bytes()).unwrap();
+            let user = ["1000", "1001", "1002"][user];
+            store.register(user, &message, InterfaceId(0), flow("192.0.2.7:9", connection), Time::from_secs(now));
+            let counted: usize = store.records.iter().map(|(_, record)| record.bindings.len()).sum();
+            prop_assert_eq!(counted, store.len());
+            prop_assert!(store.len() <= 5);
+            prop_assert!(store.records.iter().all(|(_, r)| !r.bindings.is_empty() && r.bindings.len() <= 3 && r.timer.is_some()));
+            prop_assert_eq!(store.by_user.len(), store.records.len());
+            prop_assert_eq!(store.timers.len(), store.records.len());
+            let mut connections: Vec<ConnectionId> = store.records.iter()
+                .flat_map(|(_, r)| r.bindings.iter().filter_map(|b| b.flow.connection)).collect();
+            connections.sort();
+            connections.dedup();
+            prop_assert_eq!(store.by_connection.len(), connections.len());
+        }
+        store.expire(Time::from_secs(now + 10_000));
+        prop_assert!(store.is_empty());
+        prop_assert_eq!((store.records.len(), store.by_user.len(), store.by_connection.len(), store.timers.len()), (0, 0, 0, 0));
+    }
+}
