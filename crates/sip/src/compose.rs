@@ -382,6 +382,18 @@ pub(crate) fn without_tag(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// The header lines that the edits of `content` add, for a message that has to wait.
+pub(crate) fn extra_headers(content: &Content<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let edits_only = Content {
+        edits: content.edits,
+        body: Body::None,
+        ..Content::default()
+    };
+    Lines { out: &mut out }.content(&edits_only, &[]);
+    out
+}
+
 /// The reason phrase of a status code (RFC 3261 section 21 and its extensions).
 pub(crate) fn reason(status: u16) -> &'static [u8] {
     let text = match status {

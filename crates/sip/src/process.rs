@@ -105,7 +105,7 @@ impl Endpoint {
         match tag {
             Some(tag) => match self.leg_of_tag(tag) {
                 Some(leg) => self.inside_request(slot, leg, request, flow, now, user),
-                None => self.refuse_server(slot, 481, &Content::default(), now),
+                None => self.final_response(slot, 481, &Content::default(), now),
             },
             None => self.outside_request(slot, request, flow, now, user),
         }
@@ -180,7 +180,7 @@ impl Endpoint {
             .of(request, Method::Invite)
             .and_then(|key| self.index.get(&key).copied());
         let Some(invite) = invite else {
-            self.refuse_server(slot, 481, &Content::default(), now);
+            self.final_response(slot, 481, &Content::default(), now);
             return;
         };
         // The tag of the 200 is the INVITE's (section 9.2).
@@ -212,7 +212,7 @@ impl Endpoint {
             id: HeaderId::Unsupported,
             value: &value,
         }];
-        self.refuse_server(slot, 420, &Content::default().with(&edits), now);
+        self.final_response(slot, 420, &Content::default().with(&edits), now);
         true
     }
 
@@ -227,12 +227,12 @@ impl Endpoint {
     ) {
         let method = request.method();
         if self.loops(request) {
-            self.refuse_server(slot, 482, &Content::default(), now);
+            self.final_response(slot, 482, &Content::default(), now);
             return;
         }
         let hops = request.max_forwards().ok();
         if self.config.check_max_forwards && hops == Some(0) && method != Method::Options {
-            self.refuse_server(slot, 483, &Content::default(), now);
+            self.final_response(slot, 483, &Content::default(), now);
             return;
         }
         match method {
@@ -243,7 +243,7 @@ impl Endpoint {
             }
             // Only dialogs have these.
             Method::Bye | Method::Prack | Method::Update => {
-                self.refuse_server(slot, 481, &Content::default(), now);
+                self.final_response(slot, 481, &Content::default(), now);
             }
             _ => {
                 let transaction = self.server_id(slot);
@@ -275,7 +275,7 @@ impl Endpoint {
             return false;
         };
         if self.merged.get(&key).is_some() {
-            self.refuse_server(slot, 482, &Content::default(), now);
+            self.final_response(slot, 482, &Content::default(), now);
             return true;
         }
         if self.merged.insert(key, slot).is_ok()
@@ -306,8 +306,12 @@ impl Endpoint {
             (Some(slot), Method::Cancel) => self
                 .clients
                 .get(slot as usize)
-                .map(|client| client.cancel)
-                .filter(|&cancel| self.clients.contains(cancel as usize)),
+                .filter(|client| {
+                    self.clients.get(client.cancel as usize).is_some_and(|c| {
+                        c.cookie == client.cookie && c.method == Some(Method::Cancel)
+                    })
+                })
+                .map(|client| client.cancel),
             (slot, method) => slot.filter(|&slot| {
                 self.clients
                     .get(slot as usize)
@@ -464,7 +468,7 @@ impl Endpoint {
             user.indication(self, indication, now);
         }
         // Section 12.2.1.2: no answer at all ends the dialog, as 408 does.
-        if fork == u8::MAX && method != Some(Method::Prack) && self.leg(id).is_some() {
+        if fork == u8::MAX && crate::leg::inside::of_invite_usage(method) {
             let ending = self
                 .state_of(id)
                 .is_some_and(|state| state == crate::LegState::Ending);
@@ -564,27 +568,6 @@ impl Endpoint {
         Some(leg.and_then(|leg| self.tag_of(leg)).unwrap_or(own))
     }
 
-    /// A final response of the endpoint's own; `content` is not checked.
-    pub(crate) fn refuse_server(
-        &mut self,
-        slot: u32,
-        status: u16,
-        content: &Content<'_>,
-        now: Time,
-    ) {
-        self.final_response(slot, status, content, now);
-    }
-
-    pub(crate) fn refuse_server_checked(
-        &mut self,
-        slot: u32,
-        status: u16,
-        content: &Content<'_>,
-        now: Time,
-    ) {
-        self.final_response(slot, status, content, now);
-    }
-
     pub(crate) fn refuse_server_reason(
         &mut self,
         slot: u32,
@@ -607,6 +590,12 @@ impl Endpoint {
         content: &Content<'_>,
         now: Time,
     ) {
+        let open = self.servers.get(slot as usize).is_some_and(|server| {
+            matches!(server.state, ServerState::Trying | ServerState::Proceeding)
+        });
+        if !open {
+            return;
+        }
         let tag = self.response_tag(slot);
         let Some((start, flow)) =
             self.begin_response(slot, status, phrase(status, content), false, tag)

@@ -4,7 +4,6 @@ use crate::Endpoint;
 use crate::api::{Content, Ending, Indication, LegId, LegState, User};
 use crate::compose::Lines;
 use crate::timer::Timer;
-use crate::transaction::NONE;
 use core::time::Duration;
 use engine::Time;
 use engine::timers::TimerKey;
@@ -273,9 +272,6 @@ impl Endpoint {
         };
         if leg.state == LegState::Ending {
             return;
-        }
-        if leg.ours != NONE || leg.unacked.is_some() {
-            leg.bye_waits = false;
         }
         self.bye_and_end(id, Ending::SessionExpired, now, user);
     }

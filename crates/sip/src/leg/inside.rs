@@ -7,7 +7,7 @@ use crate::api::{
     Content, Ending, Fork, Indication, LegId, LegState, Refused, TransactionId, User,
     glare_interval,
 };
-use crate::compose::{Lines, check_edits, has_sdp, message_has_sdp};
+use crate::compose::{Lines, check_edits, extra_headers, has_sdp, message_has_sdp};
 use crate::names::Name;
 use crate::transaction::{ClientState, NONE, Owner, ServerState};
 use core::time::Duration;
@@ -100,7 +100,7 @@ impl Endpoint {
             Method::Update if offer && leg.offers != 0 => return Err(Refused::OfferPending),
             _ => {}
         }
-        let slot = self.send_inside(id, fork, method, content, now)?;
+        let slot = self.send_inside(id, fork, method, content, b"", now)?;
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.offer = offer;
             client.refresh = refresh;
@@ -123,8 +123,10 @@ impl Endpoint {
         fork: Option<Fork>,
         method: Method<'_>,
         content: &Content<'_>,
+        extra: &[u8],
         now: Time,
     ) -> Result<u32, Refused> {
+        self.leg(id).ok_or(Refused::Gone)?;
         let (slot, cookie) = self.open_client(Owner::Inside(id), method)?;
         let leg = self.leg_mut(id).ok_or(Refused::Gone)?;
         let tcp = leg.tcp_when_large;
@@ -134,9 +136,13 @@ impl Endpoint {
         let branch = Name::new(slot, cookie);
         let Some((start, flow)) = self.begin_inside(id, fork, method, cseq, branch) else {
             self.close_client(slot);
+            if let Some(leg) = self.leg_mut(id) {
+                leg.login = login;
+            }
             return Err(Refused::Transport);
         };
         self.request_headers(flow.local, method, content);
+        self.net.out.arena.extend_from_slice(extra);
         if matches!(method, Method::Invite | Method::Update) && fork.is_none() {
             self.write_session_request(id);
         }
@@ -208,18 +214,8 @@ impl Endpoint {
             .and_then(|active| Message::parse(&active.bytes).ok()?.cseq().ok())
             .map(|cseq| cseq.number)
             .ok_or(Refused::State)?;
-        let rack = format!("{rseq} {number} INVITE");
-        // RAck is the endpoint's own header: it goes in by a name that the check above keeps from users.
-        let mut edits = content.edits.to_vec();
-        edits.push(Edit::AddNamed {
-            name: b"RAck",
-            value: rack.as_bytes(),
-        });
-        let with_rack = Content {
-            edits: &edits,
-            ..*content
-        };
-        let slot = self.send_inside(leg, Some(fork), Method::Prack, &with_rack, now)?;
+        let rack = format!("RAck: {rseq} {number} INVITE\r\n").into_bytes();
+        let slot = self.send_inside(leg, Some(fork), Method::Prack, content, &rack, now)?;
         let sdp = has_sdp(content);
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.offer = sdp;
@@ -239,7 +235,7 @@ impl Endpoint {
     }
 
     /// Ends a leg that was answered (section 15.1.1). An owed ACK is sent first; where our own 2xx awaits its ACK, BYE
-    /// waits for it. `Ended` follows.
+    /// waits for it (with its header edits, without a body). `Ended` follows.
     ///
     /// # Errors
     /// [`Refused::Gone`], [`Refused::State`] before the answer and where it is ending, [`Refused::Edit`],
@@ -259,13 +255,13 @@ impl Endpoint {
             leg.setup.is_some() || leg.unacked.as_ref().is_some_and(|unacked| unacked.opening)
         });
         if opening {
-            // Headers of this BYE are given up with the wait.
+            let extra = extra_headers(content);
             if let Some(leg) = self.leg_mut(leg) {
-                leg.bye_waits = true;
+                leg.bye_waits = Some(extra.into_boxed_slice());
             }
             return Ok(());
         }
-        self.send_inside(leg, None, Method::Bye, content, now)?;
+        self.send_inside(leg, None, Method::Bye, content, b"", now)?;
         self.stand_down(leg);
         Ok(())
     }
@@ -276,7 +272,7 @@ impl Endpoint {
             return;
         };
         leg.state = LegState::Ending;
-        leg.bye_waits = false;
+        leg.bye_waits = None;
         let timers = [
             leg.session.timer.take(),
             leg.unacked.take().and_then(|unacked| unacked.timer),
@@ -288,7 +284,10 @@ impl Endpoint {
 
     /// The ACK that a BYE waited for has come, or never will.
     pub(crate) fn send_waiting_bye(&mut self, id: LegId, now: Time) {
-        match self.send_inside(id, None, Method::Bye, &Content::default(), now) {
+        let extra = self.leg_mut(id).and_then(|leg| leg.bye_waits.take());
+        let extra = extra.unwrap_or_default();
+        let content = Content::default();
+        match self.send_inside(id, None, Method::Bye, &content, &extra, now) {
             Ok(_) => self.stand_down(id),
             Err(_) => self.doomed.push((id, Ending::Unanswered)),
         }
@@ -296,7 +295,8 @@ impl Endpoint {
 
     /// Sends BYE on the endpoint's own account, tells the user, forgets the leg.
     pub(crate) fn bye_and_end(&mut self, id: LegId, why: Ending, now: Time, user: &mut dyn User) {
-        if let Ok(slot) = self.send_inside(id, None, Method::Bye, &Content::default(), now)
+        let content = Content::default();
+        if let Ok(slot) = self.send_inside(id, None, Method::Bye, &content, b"", now)
             && let Some(client) = self.clients.get_mut(slot as usize)
         {
             client.owner = Owner::Nobody;
@@ -373,7 +373,7 @@ impl Endpoint {
         let fork = match self.fork_of(id, request) {
             Some(fork) => fork,
             None => {
-                self.refuse_server(slot, 481, &Content::default(), now);
+                self.final_response(slot, 481, &Content::default(), now);
                 return;
             }
         };
@@ -382,7 +382,7 @@ impl Endpoint {
         }
         if !self.count_cseq(id, fork, request) {
             // Out of order (section 12.2.2).
-            self.refuse_server(slot, 500, &Content::default(), now);
+            self.final_response(slot, 500, &Content::default(), now);
             return;
         }
         self.refresh_target(id, fork, request, flow);
@@ -531,11 +531,11 @@ impl Endpoint {
             || leg.owed_ack != NONE
             || leg.offers != 0;
         if glare {
-            self.refuse_server(slot, 491, &Content::default(), now);
+            self.final_response(slot, 491, &Content::default(), now);
             return;
         }
         if leg.state == LegState::Ending {
-            self.refuse_server(slot, 481, &Content::default(), now);
+            self.final_response(slot, 481, &Content::default(), now);
             return;
         }
         let asked = self.session_asked(request);
@@ -583,13 +583,13 @@ impl Endpoint {
             return;
         };
         if leg.state == LegState::Ending {
-            self.refuse_server(slot, 481, &Content::default(), now);
+            self.final_response(slot, 481, &Content::default(), now);
             return;
         }
         let offers = leg.offers;
         let asked = self.session_asked(request);
         if offer && offers & OFFER_OUT != 0 {
-            self.refuse_server(slot, 491, &Content::default(), now);
+            self.final_response(slot, 491, &Content::default(), now);
             return;
         }
         if offer && offers & OFFER_IN != 0 {
@@ -627,7 +627,7 @@ impl Endpoint {
         user: &mut dyn User,
     ) {
         if !self.rack_matches(id, request) {
-            self.refuse_server(slot, 481, &Content::default(), now);
+            self.final_response(slot, 481, &Content::default(), now);
             return;
         }
         if message_has_sdp(request)
@@ -683,7 +683,7 @@ impl Endpoint {
             id: HeaderId::RetryAfter,
             value: seconds.as_bytes(),
         }];
-        self.refuse_server(slot, 500, &Content::default().with(&edits), now);
+        self.final_response(slot, 500, &Content::default().with(&edits), now);
     }
 
     /// The user has answered a request of the dialog: offers and sessions follow.
@@ -775,8 +775,8 @@ impl Endpoint {
             };
             user.indication(self, indication, now);
         }
-        // Section 12.2.1.2: 481 and 408 end the dialog. A PRACK's only ends its early dialog's hope.
-        if matches!(status, 408 | 481) && method != Some(Method::Prack) && fork.is_none() {
+        // Section 12.2.1.2: 481 and 408 end the dialog, as far as the request belongs to its INVITE usage (RFC 5057).
+        if matches!(status, 408 | 481) && of_invite_usage(method) && fork.is_none() {
             self.bye_and_end(id, Ending::Unknown, now, user);
         }
     }
@@ -966,6 +966,11 @@ impl Endpoint {
         };
         user.indication(self, indication, now);
     }
+}
+
+/// Requests whose failure tells of the call itself, not of a subscription or a transaction alone (RFC 5057 section 5).
+pub(crate) fn of_invite_usage(method: Option<Method<'_>>) -> bool {
+    matches!(method, Some(Method::Invite | Method::Update | Method::Info))
 }
 
 fn client_method(endpoint: &Endpoint, slot: u32) -> Option<Method<'static>> {

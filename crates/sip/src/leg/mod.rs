@@ -56,7 +56,8 @@ pub(crate) struct Leg {
     /// Our 2xx until its ACK.
     pub(crate) unacked: Option<Box<Unacked>>,
     /// BYE waits for the ACK of our 2xx (section 15: the callee must not send BYE before).
-    pub(crate) bye_waits: bool,
+    /// Its header lines.
+    pub(crate) bye_waits: Option<Box<[u8]>>,
 }
 
 /// What a leg needs until it is answered.
@@ -66,6 +67,8 @@ pub(crate) struct Setup {
     pub(crate) invite: u32,
     /// The user gave up; CANCEL was sent, or waits for a provisional response.
     pub(crate) cancelled: bool,
+    /// Header lines for the CANCEL that waits.
+    pub(crate) cancel_headers: Vec<u8>,
     pub(crate) prack: Prack,
     pub(crate) forks: Vec<Early>,
     pub(crate) reliable: Reliable,
@@ -124,7 +127,7 @@ impl Leg {
             login: None,
             setup: None,
             unacked: None,
-            bye_waits: false,
+            bye_waits: None,
         }
     }
 
@@ -202,7 +205,7 @@ impl Endpoint {
         }
         // An INVITE of theirs that nobody will answer any more.
         if let Some(theirs) = leg.theirs.filter(|&theirs| self.server(theirs).is_some()) {
-            self.refuse_server(theirs.slot, 487, &Content::default(), self.now);
+            self.final_response(theirs.slot, 487, &Content::default(), self.now);
         }
     }
 

@@ -3,9 +3,9 @@
 use super::{Early, OFFER_IN, OFFER_OUT, Setup};
 use crate::Endpoint;
 use crate::api::{
-    Content, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Prack, Refused, User,
+    Body, Content, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Prack, Refused, User,
 };
-use crate::compose::{Lines, check_edits, has_sdp, message_has_sdp, without_tag};
+use crate::compose::{Lines, check_edits, extra_headers, has_sdp, message_has_sdp, without_tag};
 use crate::credentials::StoredLogin;
 use crate::dialog::{MAX_FORKS, Own, Peer, numeric_hop};
 use crate::names::{MAGIC, Name};
@@ -71,6 +71,7 @@ impl Endpoint {
             leg.setup = Some(Box::new(Setup {
                 invite: slot,
                 cancelled: false,
+                cancel_headers: Vec::new(),
                 prack: invite.prack,
                 forks: Vec::new(),
                 reliable: Reliable::default(),
@@ -163,7 +164,12 @@ impl Endpoint {
         if cancelled {
             // CANCEL had to wait for this (RFC 3261 section 9.1). Where no record is left for it, Timer B has gone with the
             // provisional response and the leg's own deadline ends it.
-            if self.send_cancel(slot, &Content::default(), now).is_err() {
+            let extra = self
+                .leg_mut(id)
+                .and_then(|leg| leg.setup.as_mut())
+                .map(|setup| core::mem::take(&mut setup.cancel_headers))
+                .unwrap_or_default();
+            if self.send_cancel(slot, &extra, now).is_err() {
                 let deadline = now + self.patience();
                 if let Some(active) = self
                     .clients
@@ -480,8 +486,27 @@ impl Endpoint {
         now: Time,
     ) -> Option<u32> {
         let old = Message::parse(bytes).ok()?;
+        let (slot, cookie) = self.open_client(owner, old.method()).ok()?;
+        let branch = Name::new(slot, cookie);
+        let start = self.compose_again(&old, branch, owner, larger, login, &flow);
+        let Some(start) = start else {
+            self.close_client(slot);
+            return None;
+        };
+        self.launch(slot, start, flow, false, now).ok()?;
+        Some(slot)
+    }
+
+    fn compose_again(
+        &mut self,
+        old: &Message<'_>,
+        branch: Name,
+        owner: Owner,
+        larger: Option<u32>,
+        login: Option<&mut StoredLogin>,
+        flow: &Flow,
+    ) -> Option<usize> {
         let method = old.method();
-        let (slot, cookie) = self.open_client(owner, method).ok()?;
         let number = match owner {
             Owner::Opening(leg) | Owner::Inside(leg) => {
                 let leg = self.leg_mut(leg)?;
@@ -491,7 +516,7 @@ impl Endpoint {
             _ => old.cseq().ok()?.number + 1,
         };
         let point = self.net.point(flow.local)?;
-        let mut via = [&point.via, MAGIC, Name::new(slot, cookie).as_bytes()].concat();
+        let mut via = [&point.via, MAGIC, branch.as_bytes()].concat();
         if point.transport == Transport::Udp {
             via.extend_from_slice(b";rport");
         }
@@ -545,9 +570,8 @@ impl Endpoint {
             }
         }
         let start = self.net.out.begin();
-        emit(&old, &edits, &mut self.net.out.arena);
-        self.launch(slot, start, flow, false, now).ok()?;
-        Some(slot)
+        emit(old, &edits, &mut self.net.out.arena);
+        Some(start)
     }
 
     /// A 2xx when one has come before: the winner's repetition, or another fork's (RFC 3261 section 13.2.2.4).
@@ -727,7 +751,9 @@ impl Endpoint {
             .ok_or(Refused::Transport)?;
         self.request_headers(flow.local, Method::Ack, content);
         self.write_body(content);
-        let plain = content.template.is_none() && content.edits.is_empty() && !has_sdp(content);
+        let plain = content.template.is_none()
+            && content.edits.is_empty()
+            && !matches!(content.body, Body::New { .. });
         let copy = match plain {
             true => None,
             false => Some((self.net.out.composed(start).to_vec(), flow)),
@@ -775,13 +801,15 @@ impl Endpoint {
             .clients
             .get(slot as usize)
             .is_some_and(|client| client.state == ClientState::Proceeding);
+        let extra = extra_headers(content);
         if proceeding {
-            self.send_cancel(slot, content, now)?;
+            self.send_cancel(slot, &extra, now)?;
         }
         if let Some(leg) = self.leg_mut(leg) {
             leg.state = LegState::Ending;
             if let Some(setup) = leg.setup.as_mut() {
                 setup.cancelled = true;
+                setup.cancel_headers = extra;
             }
         }
         Ok(())

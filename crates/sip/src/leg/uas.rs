@@ -43,7 +43,7 @@ impl Endpoint {
         }
         let Ok(id) = self.open_leg(own, peer, false) else {
             self.drops.count(DropReason::SipTableFull);
-            self.refuse_server(slot, 503, &Content::default(), now);
+            self.final_response(slot, 503, &Content::default(), now);
             return;
         };
         let theirs = self.server_id(slot);
@@ -61,6 +61,7 @@ impl Endpoint {
             leg.setup = Some(Box::new(Setup {
                 invite: NONE,
                 cancelled: false,
+                cancel_headers: Vec::new(),
                 prack: Prack::Automatic,
                 forks: Vec::new(),
                 reliable: Reliable::default(),
@@ -110,7 +111,7 @@ impl Endpoint {
             name: b"Min-SE",
             value: min_se.as_bytes(),
         }];
-        self.refuse_server_checked(slot, 422, &Content::default().with(&edits), now);
+        self.final_response(slot, 422, &Content::default().with(&edits), now);
     }
 
     /// Sends a provisional response, 101 to 199, for an INVITE that is offered (section 13.3.1.1). `reliable`: repeated
@@ -387,7 +388,7 @@ impl Endpoint {
             return Err(Refused::Value);
         }
         let slot = self.offered_slot(leg)?;
-        self.refuse_server(slot, status, content, now);
+        self.final_response(slot, status, content, now);
         self.close_leg(leg);
         Ok(())
     }
@@ -395,7 +396,7 @@ impl Endpoint {
     /// Refuses the INVITE of a leg that is offered, or whose 2xx is held back, on the endpoint's own account.
     pub(crate) fn refuse_offered(&mut self, leg: LegId, status: u16, now: Time) {
         if let Some(theirs) = self.leg(leg).and_then(|leg| leg.theirs) {
-            self.refuse_server(theirs.slot, status, &Content::default(), now);
+            self.final_response(theirs.slot, status, &Content::default(), now);
         }
         if let Some(leg) = self.leg_mut(leg) {
             leg.theirs = None;
@@ -418,7 +419,7 @@ impl Endpoint {
             return false;
         };
         leg.offers = 0;
-        let bye = leg.bye_waits;
+        let bye = leg.bye_waits.is_some();
         if unacked.opening && leg.state == LegState::Answered {
             leg.state = LegState::Confirmed;
         }
@@ -451,7 +452,7 @@ impl Endpoint {
         unacked.timer = None;
         if now >= unacked.deadline {
             leg.unacked = None;
-            match leg.bye_waits {
+            match leg.bye_waits.is_some() {
                 true => self.send_waiting_bye(id, now),
                 false => self.bye_and_end(id, Ending::NoAck, now, user),
             }
@@ -484,10 +485,10 @@ impl Endpoint {
         }
         let transaction = self.server_id(slot);
         let Some(id) = server.leg else {
-            self.refuse_server(slot, 487, &Content::default(), now);
+            self.final_response(slot, 487, &Content::default(), now);
             return;
         };
-        self.refuse_server(slot, 487, &Content::default(), now);
+        self.final_response(slot, 487, &Content::default(), now);
         let Some(leg) = self.leg_mut(id) else {
             return;
         };

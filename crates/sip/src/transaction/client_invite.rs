@@ -86,7 +86,7 @@ impl Endpoint {
     pub(crate) fn send_cancel(
         &mut self,
         slot: u32,
-        content: &Content<'_>,
+        extra: &[u8],
         now: Time,
     ) -> Result<(), Refused> {
         let client = self.clients.get(slot as usize).ok_or(Refused::Gone)?;
@@ -96,7 +96,7 @@ impl Endpoint {
         let cookie = client.cookie;
         let (cancel, _) = self.open_client(Owner::Nobody, Method::Cancel)?;
         let start = self.net.out.begin();
-        let Some(flow) = self.write_cancel(slot, content) else {
+        let Some(flow) = self.write_cancel(slot, extra) else {
             self.close_client(cancel);
             return Err(Refused::State);
         };
@@ -116,7 +116,7 @@ impl Endpoint {
         Ok(())
     }
 
-    fn write_cancel(&mut self, slot: u32, content: &Content<'_>) -> Option<crate::api::Flow> {
+    fn write_cancel(&mut self, slot: u32, extra: &[u8]) -> Option<crate::api::Flow> {
         let active = self.clients.get(slot as usize)?.active.as_ref()?;
         let invite = Message::parse(&active.bytes).ok()?;
         let mut lines = Lines {
@@ -132,14 +132,8 @@ impl Endpoint {
             .copy_all(&invite, HeaderId::CallId)
             .cseq(invite.cseq().ok()?.number, b"CANCEL");
         let agent = self.config.user_agent.as_bytes();
-        lines.content(
-            &Content {
-                template: None,
-                ..*content
-            },
-            &[(HeaderId::UserAgent, agent)],
-        );
-        lines.no_body();
+        lines.content(&Content::default(), &[(HeaderId::UserAgent, agent)]);
+        lines.raw(extra).no_body();
         let connection = active.connection;
         let mut flow = active.flow;
         // The same connection as the INVITE, whatever else stands towards that address.

@@ -69,6 +69,11 @@ impl Endpoint {
             return;
         };
         server.state = ServerState::Completed;
+        // A refused INVITE may come again by another way: serial forking is no merging.
+        let merged = core::mem::take(&mut server.merged);
+        if merged != 0 {
+            self.merged.remove(&merged);
+        }
         let mut at = deadline;
         if let Some(active) = server.active.as_mut() {
             active.last.clear();

@@ -1,0 +1,332 @@
+//! Timers of RFC 3261 section 17 (table 4), RFC 6026 and RFC 4320, to the tick of the wheel (about 1 ms).
+
+mod common;
+
+use common::*;
+use engine::{Time, Transport};
+use sip::*;
+use wire::sip::{HeaderId, Method};
+
+const PEER: &str = "192.0.2.9:5060";
+
+fn host() -> Host {
+    let mut host = Host::new("192.0.2.1:5060", EndpointConfig::default(), 7);
+    host.log.habits = Habits {
+        answer: None,
+        ring: false,
+        ack: false,
+        respond: None,
+        body: true,
+    };
+    host
+}
+
+fn flow(host: &Host, transport: Transport) -> Flow {
+    Flow {
+        local: if transport == Transport::Udp {
+            host.udp
+        } else {
+            host.tcp
+        },
+        transport,
+        remote: PEER.parse().unwrap(),
+        connection: None,
+    }
+}
+
+fn invite(host: &mut Host, transport: Transport) -> LegId {
+    let target = Target::new(b"sip:bob@example.com", flow(host, transport));
+    let invite = Invite {
+        content: Content::sdp(SDP),
+        ..Invite::new(target)
+    };
+    host.endpoint.invite(&invite, Time::ZERO).unwrap()
+}
+
+/// Milliseconds, each at most a tick and a half above what was planned.
+fn assert_times(seen: &[(Time, Sent)], expected: &[u64]) {
+    let times: Vec<u64> = seen.iter().map(|(at, _)| at.as_millis()).collect();
+    assert_eq!(times.len(), expected.len(), "{times:?} {expected:?}");
+    for (time, expected) in times.iter().zip(expected) {
+        assert!(
+            (*expected..=expected + 2).contains(time),
+            "{times:?} {expected:?}"
+        );
+    }
+}
+
+fn reply(request: &str, status: u16, tag: &str, extra: &str) -> Vec<u8> {
+    let get = |id| header(request, id).unwrap();
+    format!(
+        "SIP/2.0 {status} X\r\nVia: {}\r\nFrom: {}\r\nTo: {}{tag}\r\nCall-ID: {}\r\nCSeq: {}\r\n{extra}Content-Length: 0\r\n\r\n",
+        get(HeaderId::Via),
+        get(HeaderId::From),
+        get(HeaderId::To),
+        get(HeaderId::CallId),
+        get(HeaderId::CSeq),
+    )
+    .into_bytes()
+}
+
+#[test]
+fn timers_a_and_b_over_udp() {
+    let mut host = host();
+    let leg = invite(&mut host, Transport::Udp);
+    assert_eq!(host.drain().len(), 1);
+    let sent = host.run(Time::from_secs(40));
+    assert_times(&sent, &[500, 1_500, 3_500, 7_500, 15_500, 31_500]);
+    assert_eq!(host.log.said, [Said::Failed(leg, Failure::TimedOut, 0)]);
+    assert!(host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn timer_b_alone_over_tcp() {
+    let mut host = host();
+    let leg = invite(&mut host, Transport::Tcp);
+    assert_eq!(host.drain().len(), 2, "connect, then the request");
+    assert!(host.run(Time::from_millis(31_990)).is_empty());
+    assert!(host.log.said.is_empty());
+    host.run(Time::from_millis(32_003));
+    assert_eq!(host.log.said, [Said::Failed(leg, Failure::TimedOut, 0)]);
+}
+
+#[test]
+fn timers_e_and_f_over_udp() {
+    let mut host = host();
+    let target = Target::new(b"sip:bob@example.com", flow(&host, Transport::Udp));
+    let outside = Outside {
+        user: 5,
+        ..Outside::new(Method::Options, target)
+    };
+    host.endpoint.send(&outside, Time::ZERO).unwrap();
+    host.drain();
+    let sent = host.run(Time::from_secs(40));
+    assert_times(
+        &sent,
+        &[
+            500, 1_500, 3_500, 7_500, 11_500, 15_500, 19_500, 23_500, 27_500, 31_500,
+        ],
+    );
+    assert_eq!(host.log.said, [Said::OutsideTimedOut(5)]);
+    assert!(host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn timer_e_runs_at_t2_after_a_provisional_response() {
+    let mut host = host();
+    let target = Target::new(b"sip:bob@example.com", flow(&host, Transport::Udp));
+    host.endpoint
+        .send(&Outside::new(Method::Options, target), Time::ZERO)
+        .unwrap();
+    let request = host.datagrams().remove(0);
+    host.datagram(&reply(&request, 100, "", ""), PEER, Time::from_millis(100));
+    let sent = host.run(Time::from_secs(10));
+    assert_times(&sent, &[500, 4_500, 8_500]);
+}
+
+#[test]
+fn timer_k_absorbs_for_t4() {
+    let mut host = host();
+    let target = Target::new(b"sip:bob@example.com", flow(&host, Transport::Udp));
+    host.endpoint
+        .send(&Outside::new(Method::Options, target), Time::ZERO)
+        .unwrap();
+    let request = host.datagrams().remove(0);
+    let ok = reply(&request, 200, ";tag=b", "");
+    for ms in [100, 200, 5_090] {
+        host.datagram(&ok, PEER, Time::from_millis(ms));
+    }
+    assert_eq!(host.log.said, [Said::OutsideResponse(0, 200)]);
+    assert_eq!(host.endpoint.census().clients, 1);
+    assert_eq!(
+        host.endpoint.census().kept_bytes,
+        0,
+        "nothing kept for an ended one"
+    );
+    host.run(Time::from_millis(5_103));
+    assert!(host.endpoint.census().is_quiet());
+    host.datagram(&ok, PEER, Time::from_millis(5_200));
+    assert_eq!(
+        host.endpoint
+            .drops()
+            .get(engine::DropReason::SipStrayResponse),
+        1
+    );
+}
+
+#[test]
+fn a_refused_invite_is_acknowledged_for_timer_d() {
+    let mut host = host();
+    let leg = invite(&mut host, Transport::Udp);
+    let request = host.datagrams().remove(0);
+    let busy = reply(&request, 486, ";tag=b", "");
+    let mut acks = Vec::new();
+    for ms in [100, 600, 32_000] {
+        host.datagram(&busy, PEER, Time::from_millis(ms));
+        acks.extend(host.datagrams());
+    }
+    assert_eq!(acks.len(), 3);
+    assert!(acks.iter().all(|ack| *ack == acks[0]));
+    assert!(acks[0].starts_with("ACK sip:bob@example.com SIP/2.0\r\n"));
+    assert_eq!(
+        header(&acks[0], HeaderId::Via),
+        header(&request, HeaderId::Via)
+    );
+    assert_eq!(
+        header(&acks[0], HeaderId::To).unwrap(),
+        "<sip:bob@example.com>;tag=b"
+    );
+    assert_eq!(header(&acks[0], HeaderId::CSeq).unwrap(), "1 ACK");
+    assert_eq!(host.log.said, [Said::Failed(leg, Failure::Response, 486)]);
+    host.run(Time::from_millis(32_103));
+    assert!(host.endpoint.census().is_quiet());
+}
+
+fn request(method: &str, branch: &str, cseq: u32, to_tag: &str, extra: &str) -> Vec<u8> {
+    format!(
+        "{method} sip:alice@192.0.2.1 SIP/2.0\r\n\
+         Via: SIP/2.0/UDP 192.0.2.9:5060;branch=z9hG4bK{branch}\r\n\
+         Max-Forwards: 70\r\n\
+         From: Bob <sip:bob@example.com>;tag=bobs\r\n\
+         To: <sip:alice@example.com>{to_tag}\r\n\
+         Call-ID: c1\r\nCSeq: {cseq} {method}\r\n\
+         Contact: <sip:bob@192.0.2.9:5060>\r\n{extra}Content-Length: 0\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+#[test]
+fn timers_g_h_and_i() {
+    // Without ACK: G doubles up to T2, H ends it.
+    let mut host = host();
+    host.log.habits.answer = Some(486);
+    host.datagram(&request("INVITE", "1", 1, "", ""), PEER, Time::ZERO);
+    let busy = host.datagrams();
+    assert_eq!(busy.len(), 1);
+    let sent = host.run(Time::from_secs(40));
+    assert_times(
+        &sent,
+        &[
+            500, 1_500, 3_500, 7_500, 11_500, 15_500, 19_500, 23_500, 27_500, 31_500,
+        ],
+    );
+    assert!(host.endpoint.census().is_quiet());
+    // With ACK: silence, and forgotten after T4.
+    let start = Time::from_secs(100);
+    host.datagram(&request("INVITE", "2", 2, "", ""), PEER, start);
+    let busy = host.datagrams().remove(0);
+    let to = header(&busy, HeaderId::To).unwrap();
+    let tag = to.split_once('>').unwrap().1;
+    host.datagram(
+        &request("ACK", "2", 2, tag, ""),
+        PEER,
+        start + std::time::Duration::from_millis(50),
+    );
+    assert_eq!(host.endpoint.census().servers, 1);
+    assert!(
+        host.run(start + std::time::Duration::from_millis(5_040))
+            .is_empty()
+    );
+    assert_eq!(host.endpoint.census().servers, 1);
+    host.run(start + std::time::Duration::from_millis(5_053));
+    assert!(host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn timer_j_answers_repetitions_for_64_t1() {
+    let mut host = host();
+    host.log.habits.respond = Some(200);
+    let options = request("OPTIONS", "3", 1, "", "");
+    host.datagram(&options, PEER, Time::ZERO);
+    let first = host.datagrams();
+    host.datagram(&options, PEER, Time::from_secs(31));
+    assert_eq!(host.datagrams(), first);
+    assert_eq!(host.log.said.len(), 1);
+    host.run(Time::from_millis(32_003));
+    assert!(host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn trying_is_sent_after_200_ms_and_repeated_on_repetition() {
+    let mut host = host();
+    let invite = request("INVITE", "4", 1, "", "");
+    host.datagram(&invite, PEER, Time::ZERO);
+    let sent = host.run(Time::from_secs(3));
+    assert_times(&sent, &[200]);
+    host.datagram(&invite, PEER, Time::from_secs(3));
+    let again = host.datagrams();
+    assert!(again[0].starts_with("SIP/2.0 100 Trying\r\n"), "{again:?}");
+    assert!(!header(&again[0], HeaderId::To).unwrap().contains("tag="));
+}
+
+#[test]
+fn a_2xx_is_repeated_until_64_t1_and_the_dialog_ended_by_bye() {
+    let mut host = host();
+    host.log.habits.answer = Some(200);
+    host.datagram(&request("INVITE", "5", 1, "", ""), PEER, Time::ZERO);
+    host.drain();
+    let mut sent = host.run(Time::from_millis(32_003));
+    let bye = sent.pop().unwrap();
+    assert_times(
+        &sent,
+        &[
+            500, 1_500, 3_500, 7_500, 11_500, 15_500, 19_500, 23_500, 27_500, 31_500,
+        ],
+    );
+    let Sent::Datagram(_, bytes) = bye.1 else {
+        panic!()
+    };
+    assert!(bytes.starts_with(b"BYE sip:bob@192.0.2.9:5060 SIP/2.0\r\n"));
+    assert!(matches!(host.log.last(), Said::Ended(_, Ending::NoAck)));
+    host.run(Time::from_secs(80));
+    assert!(host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn other_requests_get_100_at_the_earliest_when_timer_e_reaches_t2_and_never_408() {
+    let mut host = host();
+    let info = request("MESSAGE", "6", 1, "", "");
+    host.datagram(&info, PEER, Time::ZERO);
+    let Said::Outside(transaction, _) = host.log.said[0].clone() else {
+        panic!()
+    };
+    for status in [100, 180, 408] {
+        assert_eq!(
+            host.endpoint
+                .respond(transaction, status, &Content::default(), Time::ZERO),
+            Err(Refused::Value)
+        );
+    }
+    let sent = host.run(Time::from_secs(31));
+    assert_times(&sent, &[3_500]);
+    host.run(Time::from_secs(33));
+    assert!(host.endpoint.census().is_quiet());
+    assert_eq!(
+        host.endpoint
+            .respond(transaction, 200, &Content::default(), Time::from_secs(33)),
+        Err(Refused::Gone)
+    );
+}
+
+#[test]
+fn an_accepted_invite_absorbs_repetitions_for_timer_l() {
+    let mut host = host();
+    host.log.habits.answer = Some(200);
+    let invite = request("INVITE", "7", 1, "", "");
+    host.datagram(&invite, PEER, Time::ZERO);
+    let ok = host.datagrams().remove(0);
+    let tag = header(&ok, HeaderId::To).unwrap();
+    let tag = tag.split_once('>').unwrap().1;
+    host.datagram(
+        &request("ACK", "8", 1, tag, ""),
+        PEER,
+        Time::from_millis(10),
+    );
+    host.datagram(&invite, PEER, Time::from_secs(31));
+    assert_eq!(host.log.count(|s| matches!(s, Said::Offered(_))), 1);
+    assert!(host.datagrams().is_empty());
+    assert_eq!(host.endpoint.census().servers, 1);
+    host.run(Time::from_millis(32_003));
+    let census = host.endpoint.census();
+    assert_eq!((census.servers, census.legs, census.timers), (0, 1, 0));
+}
