@@ -9,9 +9,13 @@ pub mod figures;
 pub mod host;
 pub mod link;
 pub mod pace;
+pub mod progress;
 pub mod raw;
 pub mod record;
 pub mod report;
 pub mod run;
+pub mod subject;
+pub mod terminal;
+pub mod trial;
 
 pub use error::{LabError, Verdict};

@@ -82,6 +82,8 @@ pub struct TrialRecord {
     pub remarks: Vec<String>,
     /// `null` in a simulation.
     pub surroundings: Option<Surroundings>,
+    /// Digest of the event log; `null` on sockets.
+    pub digest: Option<String>,
 }
 
 /// A whole run.

@@ -1,7 +1,17 @@
 //! `lab list`, `lab show`, `lab run`, `lab search`.
 
 use crate::error::{LabError, Verdict};
-use std::path::PathBuf;
+use crate::experiment::{BUILT_IN, File, Level, built_in};
+use crate::figures;
+use crate::progress::Display;
+use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
+use crate::report;
+use crate::trial::{Outcomes, Trial, on_sockets, simulate};
+use engine::Entropy;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What `hornwork lab run` was told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,17 +31,33 @@ pub struct RunOptions {
 }
 
 /// A built-in experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuiltIn {
     /// Name, as `lab run` takes it.
     pub name: &'static str,
     /// One line about it.
-    pub title: &'static str,
+    pub title: String,
 }
 
 /// The built-in experiments, in order of name.
 pub fn list() -> Vec<BuiltIn> {
-    Vec::new()
+    BUILT_IN
+        .iter()
+        .map(|(name, text)| BuiltIn {
+            name,
+            title: File::parse(name, text)
+                .map(|file| file.experiment().title.clone())
+                .unwrap_or_default(),
+        })
+        .collect()
+}
+
+fn unknown(name: &str) -> LabError {
+    let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+    LabError::bad(format!(
+        "no experiment is called {name:?}, and there is no such file; built in are {}",
+        names.join(", ")
+    ))
 }
 
 /// The file of a built-in experiment, as TOML.
@@ -39,7 +65,39 @@ pub fn list() -> Vec<BuiltIn> {
 /// # Errors
 /// Where there is none of that name.
 pub fn show(name: &str) -> Result<&'static str, LabError> {
-    Err(LabError::bad(format!("no experiment {name:?}")))
+    built_in(name).ok_or_else(|| unknown(name))
+}
+
+/// The experiment that is built in under this name, or the file at this path, with the overrides of `options`.
+///
+/// # Errors
+/// Where it does not exist, or holds a mistake.
+pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> {
+    let mut file = match built_in(name_or_file) {
+        Some(text) => File::parse(name_or_file, text)?,
+        None => {
+            let path = Path::new(name_or_file);
+            if !path.exists() {
+                return Err(unknown(name_or_file));
+            }
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| LabError::bad(format!("{name_or_file}: {error}")))?;
+            File::parse(name_or_file, &text)?
+        }
+    };
+    for assignment in &options.set {
+        file.set(assignment)?;
+    }
+    if let Some(seed) = options.seed {
+        // TOML integers end at 2^63 - 1.
+        let seed = i64::try_from(seed)
+            .map_err(|_| LabError::bad("--seed: at most 9223372036854775807"))?;
+        file.set(&format!("seed={seed}"))?;
+    }
+    if let Some(repeat) = options.repeat {
+        file.set(&format!("repeat={repeat}"))?;
+    }
+    Ok(file)
 }
 
 /// Runs the experiment that is built in under this name, or the file at this path.
@@ -47,15 +105,414 @@ pub fn show(name: &str) -> Result<&'static str, LabError> {
 /// # Errors
 /// [`LabError`] where the file is wrong, or where the machine cannot run it.
 pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError> {
-    let _ = options;
-    Err(LabError::bad(format!("no experiment {name_or_file:?}")))
+    let file = load(name_or_file, options)?;
+    let levels = file.levels()?;
+    let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
+    let mut raw = RawWriter::create(&dir)?;
+    let mut run = new_run(&file, options.simulate)?;
+    let total = levels.len() as u32 * file.experiment().repeat;
+    let mut display = Display::new(&run.title, total);
+    for (index, level) in levels.iter().enumerate() {
+        for repetition in 0..file.experiment().repeat {
+            let number = index as u32 * file.experiment().repeat + repetition;
+            let record = one(
+                level,
+                number,
+                repetition,
+                run.seed,
+                options.simulate,
+                &mut raw,
+                &mut display,
+            )?;
+            run.verdict = run.verdict.and(record.verdict);
+            run.trials.push(record);
+        }
+    }
+    raw.finish(&run)?;
+    let page = report::write(&dir)?;
+    display.finish();
+    write_json(options.json.as_deref(), &run_json(&run, &page))?;
+    // Standard output belongs to JSON where it was asked for there.
+    if options.json.as_deref() != Some(Path::new("-")) {
+        print!("{}", crate::terminal::table(&run));
+        println!("report: {}", page.display());
+    }
+    Ok(run.verdict)
 }
 
-/// Searches the highest load at which the experiment's thresholds hold.
+/// One trial: run, written down, judged.
+fn one(
+    level: &Level,
+    number: u32,
+    repetition: u32,
+    run_seed: u64,
+    simulated: bool,
+    raw: &mut RawWriter,
+    display: &mut Display,
+) -> Result<TrialRecord, LabError> {
+    let seed = trial_seed(run_seed, number);
+    let trial = Trial {
+        experiment: level.experiment.clone(),
+        number,
+        seed,
+    };
+    display.begin(number, level.value, repetition);
+    let outcomes = if simulated {
+        simulate(&trial)?
+    } else {
+        on_sockets(&trial, |seconds, progress| {
+            display.update(seconds, progress)
+        })?
+    };
+    raw.trial(&outcomes.attempts, &outcomes.streams)?;
+    let record = judge(level, number, repetition, seed, outcomes);
+    display.done(&record);
+    Ok(record)
+}
+
+/// Each trial has a seed of its own, made from the run's: runs of equal seeds have equal trials.
+fn trial_seed(run_seed: u64, number: u32) -> u64 {
+    if number == 0 {
+        return run_seed;
+    }
+    let mut entropy = Entropy::from_number(run_seed);
+    (0..number).fold(run_seed, |_, _| entropy.u64() >> 1)
+}
+
+fn judge(
+    level: &Level,
+    number: u32,
+    repetition: u32,
+    seed: u64,
+    outcomes: Outcomes,
+) -> TrialRecord {
+    let (figures, details) = figures::compute(
+        &outcomes.attempts,
+        &outcomes.streams,
+        outcomes.subject_cpu_seconds,
+    );
+    let checks = figures::judge(
+        &level.experiment.thresholds,
+        &figures,
+        &details,
+        outcomes.leaks,
+    );
+    let verdict = match checks.iter().all(|check| check.holds) {
+        true => Verdict::Passed,
+        false => Verdict::Missed,
+    };
+    TrialRecord {
+        trial: number,
+        level: level.value,
+        repetition,
+        seed,
+        seconds: outcomes.seconds,
+        figures,
+        details,
+        checks,
+        leaks: outcomes.leaks,
+        verdict,
+        remarks: outcomes.remarks,
+        surroundings: outcomes.surroundings,
+        digest: outcomes.digest,
+    }
+}
+
+fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
+    let experiment = file.experiment();
+    let subject = match (&experiment.subject.address, experiment.subject.none) {
+        (Some(address), _) => format!("foreign, at {address}"),
+        (None, true) => "none: the laboratory by itself".to_owned(),
+        (None, false) => {
+            format!("Hornwork's border, media {:?}", experiment.subject.media).to_lowercase()
+        }
+    };
+    let machine = (!simulated).then(|| {
+        let machine = net::machine();
+        MachineRecord {
+            cpu: machine.cpu,
+            cores: machine.cores as u64,
+            kernel: machine.kernel,
+            memory: machine.memory,
+        }
+    });
+    let started = match simulated {
+        true => 0,
+        false => unix_seconds()?,
+    };
+    Ok(RunRecord {
+        format: FORMAT,
+        experiment: experiment.name.clone(),
+        title: experiment.title.clone(),
+        about: experiment.about.clone(),
+        study: experiment.study.clone(),
+        level_label: experiment
+            .levels
+            .as_ref()
+            .map(|levels| levels.label.clone())
+            .unwrap_or_default(),
+        seed: experiment.seed,
+        driver: if simulated { "simulation" } else { "sockets" }.to_owned(),
+        subject,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started,
+        machine,
+        plan: file.text(),
+        trials: Vec::new(),
+        verdict: Verdict::Passed,
+    })
+}
+
+pub(crate) fn unix_seconds() -> Result<u64, LabError> {
+    let clock = net::Clock::new();
+    let wall: SystemTime = clock.wall(clock.now());
+    wall.duration_since(UNIX_EPOCH)
+        .map(|since| since.as_secs())
+        .map_err(|_| LabError::cannot("the wall clock is before 1970", "set it"))
+}
+
+/// The directory for a run's results.
+pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabError> {
+    match wanted {
+        Some(dir) => Ok(dir.to_owned()),
+        None => {
+            let mut entropy = net::entropy().map_err(|error| {
+                LabError::cannot(format!("getrandom: {error}"), "run outside of the sandbox")
+            })?;
+            let unique = format!(
+                "hornwork-{name}-{}-{:06x}",
+                unix_seconds()?,
+                entropy.u32() & 0xff_ffff
+            );
+            Ok(std::env::temp_dir().join(unique))
+        }
+    }
+}
+
+/// What `--json` gives: the blocks of the demo per trial, with plan, seed and verdict.
+fn run_json(run: &RunRecord, page: &Path) -> Value {
+    let trials: Vec<Value> = run
+        .trials
+        .iter()
+        .map(|trial| {
+            let mut figures = trial.figures.clone();
+            figures.report = page.display().to_string();
+            let mut value = json!({
+                "trial": trial.trial,
+                "level": trial.level,
+                "repetition": trial.repetition,
+                "plan": run.plan,
+                "seed": trial.seed,
+                "verdict": trial.verdict,
+            });
+            if let (Some(into), Ok(Value::Object(from))) =
+                (value.as_object_mut(), serde_json::to_value(&figures))
+            {
+                into.extend(from);
+                into.insert("details".to_owned(), json!(trial.details));
+                into.insert("checks".to_owned(), json!(trial.checks));
+                into.insert("leaks".to_owned(), json!(trial.leaks));
+                into.insert("surroundings".to_owned(), json!(trial.surroundings));
+                into.insert("digest".to_owned(), json!(trial.digest));
+                into.insert("remarks".to_owned(), json!(trial.remarks));
+            }
+            value
+        })
+        .collect();
+    json!({
+        "experiment": run.experiment,
+        "subject": run.subject,
+        "driver": run.driver,
+        "plan": run.plan,
+        "seed": run.seed,
+        "verdict": run.verdict,
+        "report": page.display().to_string(),
+        "trials": trials,
+    })
+}
+
+/// Writes JSON to a file, or to standard output for `-`.
+pub(crate) fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
+    let Some(path) = path else { return Ok(()) };
+    let mut text =
+        serde_json::to_string_pretty(value).map_err(|error| LabError::bad(error.to_string()))?;
+    text.push('\n');
+    let result = if path == Path::new("-") {
+        std::io::stdout().write_all(text.as_bytes())
+    } else {
+        std::fs::write(path, text)
+    };
+    result.map_err(|error| {
+        LabError::cannot(
+            format!("{}: {error}", path.display()),
+            "give a file that can be written to with --json",
+        )
+    })
+}
+
+/// Most trials of one search.
+const SEARCH_TRIALS: u32 = 24;
+
+/// Searches the highest level of the sweep at which the experiment's thresholds hold: doubling from the first level until a
+/// trial misses (or the last level passes), then halving the interval down to the sweep's step.
 ///
 /// # Errors
-/// [`LabError`] where the file is wrong, or where the machine cannot run it.
+/// [`LabError`] where the file is wrong, has no sweep by from, to and step, or where the machine cannot run it.
 pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError> {
-    let _ = options;
-    Err(LabError::bad(format!("no experiment {name_or_file:?}")))
+    let file = load(name_or_file, options)?;
+    let sweep = file.experiment().levels.clone();
+    let bounds = sweep
+        .as_ref()
+        .and_then(|levels| Some((levels.from?, levels.to?, levels.step?)));
+    let (from, to, step) =
+        bounds.ok_or_else(|| LabError::bad("a search needs [levels] with from, to and step"))?;
+    let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
+    let mut raw = RawWriter::create(&dir)?;
+    let mut run = new_run(&file, options.simulate)?;
+    let mut display = Display::new(&run.title, SEARCH_TRIALS);
+    let mut steps = Search::new(from, to, step);
+    while let Some(value) = steps
+        .next()
+        .filter(|_| (run.trials.len() as u32) < SEARCH_TRIALS)
+    {
+        let level = file.level_at(value)?;
+        let number = run.trials.len() as u32;
+        let record = one(
+            &level,
+            number,
+            0,
+            run.seed,
+            options.simulate,
+            &mut raw,
+            &mut display,
+        )?;
+        steps.told(record.verdict == Verdict::Passed);
+        run.trials.push(record);
+    }
+    let found = steps.best();
+    run.verdict = if found.is_some() {
+        Verdict::Passed
+    } else {
+        Verdict::Missed
+    };
+    run.trials.sort_by(|a, b| {
+        a.level
+            .partial_cmp(&b.level)
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
+    raw.finish(&run)?;
+    let page = report::write(&dir)?;
+    display.finish();
+    let mut value = run_json(&run, &page);
+    if let Some(object) = value.as_object_mut() {
+        object.insert("capacity".to_owned(), json!(found));
+    }
+    write_json(options.json.as_deref(), &value)?;
+    if options.json.as_deref() != Some(Path::new("-")) {
+        print!("{}", crate::terminal::table(&run));
+        match found {
+            Some(capacity) => println!("capacity: {} {}", report::plain(capacity), run.level_label),
+            None => println!(
+                "capacity: below {} {}",
+                report::plain(from),
+                run.level_label
+            ),
+        }
+        println!("report: {}", page.display());
+    }
+    Ok(run.verdict)
+}
+
+/// The levels that a search tries.
+#[derive(Clone, Debug)]
+struct Search {
+    step: f64,
+    to: f64,
+    good: Option<f64>,
+    bad: Option<f64>,
+    now: Option<f64>,
+}
+
+impl Search {
+    fn new(from: f64, to: f64, step: f64) -> Search {
+        Search {
+            step,
+            to,
+            good: None,
+            bad: None,
+            now: Some(from),
+        }
+    }
+
+    fn next(&self) -> Option<f64> {
+        self.now
+    }
+
+    fn told(&mut self, passed: bool) {
+        let Some(now) = self.now else { return };
+        if passed {
+            self.good = Some(now);
+        } else {
+            self.bad = Some(now);
+        }
+        self.now = match (self.good, self.bad) {
+            (None, _) => None,
+            (Some(good), None) if good >= self.to => None,
+            (Some(good), None) => Some((good * 2.0).max(good + self.step).min(self.to)),
+            (Some(good), Some(bad)) => {
+                let steps = ((bad - good) / self.step / 2.0).round().max(1.0);
+                let middle = good + steps * self.step;
+                (middle < bad - self.step * 1e-9).then_some(middle)
+            }
+        };
+    }
+
+    fn best(&self) -> Option<f64> {
+        self.good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search_with(capacity: f64) -> (Option<f64>, usize) {
+        let mut search = Search::new(100.0, 1200.0, 50.0);
+        let mut trials = 0;
+        while let Some(level) = search.next() {
+            search.told(level <= capacity);
+            trials += 1;
+            assert!(trials < 30, "it ends");
+        }
+        (search.best(), trials)
+    }
+
+    #[test]
+    fn a_search_finds_the_last_good_step() {
+        assert_eq!(search_with(730.0).0, Some(700.0));
+        assert_eq!(search_with(99.0), (None, 1));
+        assert_eq!(search_with(5_000.0).0, Some(1_200.0));
+        assert_eq!(search_with(100.0).0, Some(100.0));
+        assert!(search_with(730.0).1 <= 9);
+    }
+
+    #[test]
+    fn trials_have_seeds_of_their_own() {
+        let seeds: Vec<u64> = (0..4).map(|n| trial_seed(7, n)).collect();
+        assert_eq!(seeds, (0..4).map(|n| trial_seed(7, n)).collect::<Vec<_>>());
+        assert_eq!(seeds[0], 7);
+        assert!(seeds[1] != seeds[2] && seeds[2] != seeds[3]);
+    }
+
+    #[test]
+    fn unknown_names_are_told_with_those_that_exist() {
+        let error = load("nothing", &RunOptions::default()).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("call-capacity"));
+        assert!(
+            list()
+                .iter()
+                .any(|known| known.name == "small-network" && !known.title.is_empty())
+        );
+    }
 }

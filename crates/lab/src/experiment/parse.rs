@@ -95,6 +95,16 @@ impl File {
             .collect()
     }
 
+    /// The experiment with its sweep at `value`.
+    ///
+    /// # Errors
+    /// Where there is no sweep, or the value does not fit.
+    pub fn level_at(&self, value: f64) -> Result<Level, LabError> {
+        let levels = self.experiment.levels.as_ref();
+        let levels = levels.ok_or_else(|| self.bad("no [levels]"))?;
+        self.level(levels, value)
+    }
+
     fn level(&self, levels: &Levels, value: f64) -> Result<Level, LabError> {
         let mut document = self.document.clone();
         for path in &levels.set {

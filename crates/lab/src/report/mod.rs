@@ -6,7 +6,7 @@ mod csv;
 mod levels;
 mod page;
 
-pub use chart::{Chart, Series, Stack};
+pub use chart::{Chart, Series, Stack, plain};
 pub use compare::{Difference, differences};
 pub use levels::{LevelSummary, summarise};
 

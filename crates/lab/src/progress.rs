@@ -1,0 +1,101 @@
+//! Progress of long work: a bar on a terminal, plain lines otherwise.
+
+use crate::host::Progress;
+use crate::raw::TrialRecord;
+use crate::report::plain;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+/// Seconds between two plain lines.
+const LINE_EVERY: f64 = 5.0;
+
+/// Shows how far a run is, on standard error.
+#[derive(Debug)]
+pub struct Display {
+    bar: Option<ProgressBar>,
+    total: u32,
+    now: String,
+    last_line: f64,
+}
+
+impl Display {
+    /// For a run of `total` trials.
+    pub fn new(title: &str, total: u32) -> Display {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(u64::from(total));
+            if let Ok(style) =
+                ProgressStyle::with_template("{spinner} [{pos}/{len}] {msg} ({elapsed})")
+            {
+                bar.set_style(style);
+            }
+            bar
+        });
+        if bar.is_none() {
+            eprintln!("{title}: {total} trials");
+        }
+        Display {
+            bar,
+            total,
+            now: String::new(),
+            last_line: 0.0,
+        }
+    }
+
+    /// A trial begins.
+    pub fn begin(&mut self, number: u32, level: Option<f64>, repetition: u32) {
+        let level = level
+            .map(|level| format!(" at {}", plain(level)))
+            .unwrap_or_default();
+        self.now = format!(
+            "trial {} of {}{level}, run {}",
+            number + 1,
+            self.total,
+            repetition + 1
+        );
+        self.last_line = 0.0;
+        match &self.bar {
+            Some(bar) => bar.set_message(self.now.clone()),
+            None => eprintln!("{}", self.now),
+        }
+    }
+
+    /// How the trial goes.
+    pub fn update(&mut self, seconds: f64, progress: &Progress) {
+        let text = format!(
+            "{}: {} s, {} due, {} up, {} good, {} failed",
+            self.now,
+            plain(seconds.round()),
+            progress.due,
+            progress.up,
+            progress.good,
+            progress.failed
+        );
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(text);
+                bar.tick();
+            }
+            None if seconds - self.last_line >= LINE_EVERY => {
+                self.last_line = seconds;
+                eprintln!("{text}");
+            }
+            None => {}
+        }
+    }
+
+    /// A trial is over.
+    pub fn done(&mut self, trial: &TrialRecord) {
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        } else {
+            eprintln!("{}: {}", self.now, trial.verdict.name());
+        }
+    }
+
+    /// The run is over.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

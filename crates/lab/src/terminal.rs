@@ -1,0 +1,105 @@
+//! Tables for the terminal.
+
+use crate::raw::RunRecord;
+use crate::report::{plain, summarise};
+use std::fmt::Write;
+
+/// Rows under headings; the first column to the left, the others to the right.
+pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |index: usize| {
+        let cells = rows
+            .iter()
+            .filter_map(|row| row.get(index))
+            .map(|cell| cell.chars().count());
+        cells
+            .chain(headings.get(index).map(|heading| heading.chars().count()))
+            .max()
+            .unwrap_or(0)
+    };
+    let mut out = String::new();
+    let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
+    for row in std::iter::once(&headings).chain(rows) {
+        let mut line = String::new();
+        for (index, cell) in row.iter().enumerate() {
+            let width = width(index);
+            let _ = match index {
+                0 => write!(line, "{cell:<width$}"),
+                _ => write!(line, "  {cell:>width$}"),
+            };
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// The levels of a run with their main figures, and the thresholds that were missed.
+pub fn table(run: &RunRecord) -> String {
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), plain);
+    let levels = summarise(&run.trials);
+    let calls = levels.iter().any(|level| level.attempted > 0.0);
+    let rows: Vec<Vec<String>> = levels
+        .iter()
+        .map(|level| {
+            let counts = match calls {
+                true => [level.attempted, level.established, level.failed],
+                false => [
+                    level.registrations,
+                    level.registered,
+                    level.registrations_failed,
+                ],
+            };
+            let mut row = vec![level.level.map_or("all".to_owned(), plain)];
+            row.extend(counts.map(plain));
+            row.extend(
+                [
+                    level.p50,
+                    level.p99,
+                    level.jitter_mean,
+                    level.lost_percent,
+                    level.mos,
+                    level.cpu_us,
+                ]
+                .map(number),
+            );
+            row.push(if level.passed { "passed" } else { "missed" }.to_owned());
+            row
+        })
+        .collect();
+    let label = if run.level_label.is_empty() {
+        "level"
+    } else {
+        &run.level_label
+    };
+    let headings = [
+        label,
+        "attempted",
+        "established",
+        "failed",
+        "p50 ms",
+        "p99 ms",
+        "jitter ms",
+        "lost %",
+        "MOS",
+        "CPU us",
+        "verdict",
+    ];
+    let mut out = columns(&headings, &rows);
+    for trial in &run.trials {
+        for check in trial.checks.iter().filter(|check| !check.holds) {
+            let level = trial
+                .level
+                .map(|level| format!(" at {}", plain(level)))
+                .unwrap_or_default();
+            let _ = writeln!(
+                out,
+                "missed{level}, run {}: {} is {}, limit {}",
+                trial.repetition + 1,
+                check.name,
+                number(check.measured),
+                plain(check.limit)
+            );
+        }
+    }
+    out
+}

@@ -1,0 +1,199 @@
+//! Who plays in an experiment: the hosts that its workloads need.
+
+use crate::error::LabError;
+use crate::experiment::{
+    Callees, Callers, CodecName, Experiment, HangUp, MediaKind, Registrations, Streams,
+};
+use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan, StreamPlan};
+use crate::pace::Bounds;
+use codec::g711::Law;
+use engine::Transport;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Media sockets opened before a trial begins, at most: more are opened when they are needed.
+const MAX_BEFOREHAND: u64 = 3_000;
+/// Where streams without signalling are received.
+const STREAM_PORT: u16 = 31_000;
+
+/// The hosts of a trial.
+#[derive(Clone, Debug)]
+pub struct Cast {
+    /// Makes calls, registers, sends streams.
+    pub near: HostPlan,
+    /// Takes calls, receives streams.
+    pub far: Option<HostPlan>,
+}
+
+fn seconds(value: f64) -> Duration {
+    Duration::try_from_secs_f64(value.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+fn law(codec: CodecName) -> Law {
+    match codec {
+        CodecName::Pcma => Law::A,
+        CodecName::Pcmu => Law::Mu,
+    }
+}
+
+fn some(value: u64) -> Option<u64> {
+    (value > 0).then_some(value)
+}
+
+impl Cast {
+    /// The hosts of `experiment`; those that call at `near`, those that answer at `far` unless the experiment says where.
+    ///
+    /// # Errors
+    /// Where the experiment asks for what its workloads cannot do.
+    pub fn of(experiment: &Experiment, near: IpAddr, far: IpAddr) -> Result<Cast, LabError> {
+        let hear = experiment
+            .callees
+            .as_ref()
+            .map_or(MediaKind::None, |callees| callees.media);
+        let mut host = HostPlan::new("callers", SocketAddr::new(near, 0));
+        if let Some(callers) = &experiment.callers {
+            host.calls.push(call_plan(callers, hear));
+            host.media_sockets = sockets(callers, hear);
+            host.tcp |= Transport::from(callers.transport) == Transport::Tcp;
+        }
+        if let Some(registrations) = &experiment.registrations {
+            host.registrations = Some(registration_plan(registrations));
+            host.tcp |= Transport::from(registrations.transport) == Transport::Tcp;
+        }
+        let mut other = None;
+        if let Some(callees) = &experiment.callees {
+            let address = callees.address.unwrap_or(SocketAddr::new(far, 0));
+            let mut plan = HostPlan::new("callees", address);
+            plan.answers = Some(answer_plan(callees, experiment.callers.as_ref()));
+            plan.media_sockets = host.media_sockets;
+            plan.tcp = true;
+            other = Some(plan);
+        }
+        if let Some(streams) = &experiment.streams {
+            let count = streams.count.min(MAX_BEFOREHAND) as usize;
+            if streams.media == MediaKind::Echo || streams.media == MediaKind::None {
+                return Err(LabError::bad("streams.media: speech or tone"));
+            }
+            if other.is_some() || host.media_sockets > 0 {
+                return Err(LabError::bad(
+                    "[streams] stands alone: run calls in an experiment of their own",
+                ));
+            }
+            host.media_sockets = count;
+            host.streams = Some(stream_plan(
+                streams,
+                Some(SocketAddr::new(far, STREAM_PORT)),
+            ));
+            let mut plan = HostPlan::new("receivers", SocketAddr::new(far, 0));
+            plan.media_sockets = count;
+            plan.media_port = STREAM_PORT;
+            plan.streams = Some(stream_plan(streams, None));
+            other = Some(plan);
+        }
+        Ok(Cast {
+            near: host,
+            far: other,
+        })
+    }
+}
+
+/// As many sockets as calls are open at a time, by the limit or by Little's law with some room.
+fn sockets(callers: &Callers, hear: MediaKind) -> usize {
+    if callers.media == MediaKind::None && hear == MediaKind::None {
+        return 0;
+    }
+    let fastest = callers.rate.max(callers.ramp_to);
+    let open = (fastest * (callers.hold_seconds + 1.0) * 1.3 + 20.0).max(0.0) as u64;
+    let bounds = [
+        some(callers.limit),
+        some(callers.total),
+        Some(MAX_BEFOREHAND),
+    ];
+    bounds.into_iter().flatten().fold(open, u64::min) as usize
+}
+
+fn call_plan(callers: &Callers, hear: MediaKind) -> CallPlan {
+    CallPlan {
+        name: "callers".to_owned(),
+        pace: callers.pace(),
+        after: Duration::ZERO,
+        bounds: Bounds {
+            total: some(callers.total),
+            open: some(callers.limit),
+            until: None,
+        },
+        lasting: (callers.seconds > 0.0).then(|| seconds(callers.seconds)),
+        hold: callers.hold(),
+        dial: callers.dial.clone(),
+        from: callers.from.clone(),
+        cycle: 0,
+        login: (!callers.user.is_empty()).then(|| Login {
+            user: callers.user.clone(),
+            password: callers.password.clone(),
+        }),
+        domain: String::new(),
+        transport: callers.transport.into(),
+        hang_up: callers.hang_up,
+        say: callers.media,
+        hear,
+        law: law(callers.codec),
+        cancel_percent: callers.cancel_percent,
+        hold_percent: callers.hold_percent,
+        listen_percent: callers.listen_percent,
+        ring_limit: seconds(callers.ring_seconds),
+    }
+}
+
+fn answer_plan(callees: &Callees, callers: Option<&Callers>) -> AnswerPlan {
+    let hold = callers
+        .filter(|callers| callers.hang_up == HangUp::Callee)
+        .map(Callers::hold);
+    AnswerPlan {
+        name: "callees".to_owned(),
+        ring: seconds(callees.ring_ms / 1e3),
+        answer: seconds(callees.answer_ms / 1e3),
+        random: callees.answer_random,
+        busy_percent: callees.busy_percent,
+        no_answer_percent: callees.no_answer_percent,
+        say: callees.media,
+        echo_number: None,
+        hang_up: hold,
+        listen_percent: callers.map_or(0.0, |callers| callers.listen_percent),
+        hear: callers.map_or(MediaKind::None, |callers| callers.media),
+    }
+}
+
+fn registration_plan(registrations: &Registrations) -> RegistrationPlan {
+    RegistrationPlan {
+        name: "registrations".to_owned(),
+        pace: registrations.pace(),
+        users: registrations.users,
+        login: Login {
+            user: registrations.user.clone(),
+            password: registrations.password.clone(),
+        },
+        domain: String::new(),
+        expires: registrations.expires,
+        refresh: (registrations.refresh_seconds > 0.0)
+            .then(|| seconds(registrations.refresh_seconds)),
+        refreshes: registrations.refreshes,
+        remove: registrations.remove,
+        transport: registrations.transport.into(),
+    }
+}
+
+fn stream_plan(streams: &Streams, to: Option<SocketAddr>) -> StreamPlan {
+    StreamPlan {
+        name: if to.is_some() { "senders" } else { "receivers" }.to_owned(),
+        rate: streams.rate,
+        count: streams.count,
+        lasting: seconds(streams.seconds),
+        say: if to.is_some() {
+            streams.media
+        } else {
+            MediaKind::None
+        },
+        law: law(streams.codec),
+        to,
+    }
+}

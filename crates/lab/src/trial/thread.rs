@@ -1,0 +1,280 @@
+//! A laboratory host on a thread of its own, over sockets.
+
+use crate::error::LabError;
+use crate::host::{Holdings, Host, HostPlan, Progress, Results};
+use engine::{Entropy, Time};
+use net::{Clock, Driver, DriverConfig};
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often a thread looks for orders where nothing else wakes it.
+const LOOK: Duration = Duration::from_millis(10);
+/// Longest wait for sockets to be opened.
+const OPENING: Duration = Duration::from_secs(20);
+
+enum Order {
+    Begin(SocketAddr, Time),
+    Stop,
+    Deregister,
+    Finish(Sender<Finished>),
+}
+
+/// What a host leaves behind.
+#[derive(Debug)]
+pub struct Finished {
+    /// Raw results.
+    pub results: Results,
+    /// What it still held.
+    pub holdings: Holdings,
+    /// Figures.
+    pub progress: Progress,
+    /// CPU time of its thread since it began, seconds.
+    pub cpu_seconds: f64,
+    /// What its endpoint and its driver dropped, by name.
+    pub drops: Vec<(&'static str, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    progress: Progress,
+    done: bool,
+}
+
+/// A running host.
+#[derive(Debug)]
+pub struct HostThread {
+    name: String,
+    orders: Sender<Order>,
+    seen: Arc<Mutex<Seen>>,
+    failure: Arc<Mutex<Option<String>>>,
+    thread: Option<JoinHandle<()>>,
+    address: SocketAddr,
+}
+
+fn cannot(name: &str, why: impl std::fmt::Display) -> LabError {
+    LabError::cannot(
+        format!("{name}: {why}"),
+        "free the port, raise the limit of open files (ulimit -n), or make fewer calls at a time",
+    )
+}
+
+impl HostThread {
+    /// Starts a host and waits until its sockets are open.
+    ///
+    /// # Errors
+    /// Where a socket or the thread cannot be had.
+    pub fn start(plan: HostPlan, entropy: Entropy, clock: Clock) -> Result<HostThread, LabError> {
+        let name = plan.name.clone();
+        let (orders, inbox) = mpsc::channel();
+        let (ready, wait) = mpsc::channel();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let failure = Arc::new(Mutex::new(None));
+        let (shared, failed) = (seen.clone(), failure.clone());
+        let thread = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || {
+                if let Err(error) = serve(Host::new(plan, entropy), clock, &inbox, &ready, &shared)
+                {
+                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                }
+            })
+            .map_err(|error| cannot(&name, error))?;
+        let mut host = HostThread {
+            name,
+            orders,
+            seen,
+            failure,
+            thread: Some(thread),
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+        };
+        host.address = match wait.recv_timeout(OPENING) {
+            Ok(Ok(address)) => address,
+            Ok(Err(why)) => return Err(cannot(&host.name, why)),
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(cannot(&host.name, "sockets were not opened in time"));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                host.join();
+                return Err(host.failure("it stopped"));
+            }
+        };
+        Ok(host)
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some("it panicked".to_owned());
+        }
+    }
+
+    fn failure(&self, default: &str) -> LabError {
+        let failure = self
+            .failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        cannot(&self.name, failure.unwrap_or_else(|| default.to_owned()))
+    }
+
+    /// Its SIP address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn order(&self, order: Order) -> Result<(), LabError> {
+        self.orders
+            .send(order)
+            .map_err(|_| self.failure("it stopped"))
+    }
+
+    /// Begins its work at `start`, towards `target`.
+    ///
+    /// # Errors
+    /// Where the thread has ended.
+    pub fn begin(&self, target: SocketAddr, start: Time) -> Result<(), LabError> {
+        self.order(Order::Begin(target, start))
+    }
+
+    /// Nothing new is started.
+    ///
+    /// # Errors
+    /// Where the thread has ended.
+    pub fn stop(&self) -> Result<(), LabError> {
+        self.order(Order::Stop)
+    }
+
+    /// Registrations are taken back.
+    ///
+    /// # Errors
+    /// Where the thread has ended.
+    pub fn deregister(&self) -> Result<(), LabError> {
+        self.order(Order::Deregister)
+    }
+
+    /// Figures so far.
+    ///
+    /// # Errors
+    /// Where the thread has ended.
+    pub fn progress(&self) -> Result<Progress, LabError> {
+        self.alive()?;
+        Ok(self
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .progress)
+    }
+
+    /// Whether all that was planned is over.
+    ///
+    /// # Errors
+    /// Where the thread has ended.
+    pub fn is_done(&self) -> Result<bool, LabError> {
+        self.alive()?;
+        Ok(self
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .done)
+    }
+
+    fn alive(&self) -> Result<(), LabError> {
+        match &self.thread {
+            Some(thread) if !thread.is_finished() => Ok(()),
+            _ => Err(self.failure("it stopped")),
+        }
+    }
+
+    /// Ends it and gives what it leaves behind.
+    ///
+    /// # Errors
+    /// Where the thread has ended before.
+    pub fn finish(mut self) -> Result<Finished, LabError> {
+        let (give, take) = mpsc::channel();
+        self.order(Order::Finish(give))?;
+        let finished = take.recv().map_err(|_| self.failure("it stopped"));
+        self.join();
+        finished
+    }
+}
+
+fn serve(
+    mut host: Host,
+    clock: Clock,
+    inbox: &Receiver<Order>,
+    ready: &Sender<Result<SocketAddr, String>>,
+    seen: &Mutex<Seen>,
+) -> Result<(), String> {
+    let config = DriverConfig {
+        receive_timestamps: true,
+        ..DriverConfig::default()
+    };
+    let mut driver = Driver::plain(config, clock).map_err(|error| error.to_string())?;
+    let mut told = false;
+    let mut begun = false;
+    let cpu_before = net::thread_cpu();
+    loop {
+        driver
+            .turn_engine(&mut host, LOOK)
+            .map_err(|error| error.to_string())?;
+        while driver.next_event().is_some() {}
+        if let Some(why) = host.fatal() {
+            let why = why.to_owned();
+            // Whoever starts the host hears it there; later it ends the thread.
+            if !told && ready.send(Err(why.clone())).is_ok() {
+                return Ok(());
+            }
+            return Err(why);
+        }
+        if let (false, true, Some(address)) = (told, host.is_ready(), host.address()) {
+            told = true;
+            if ready.send(Ok(address)).is_err() {
+                return Ok(());
+            }
+        }
+        loop {
+            match inbox.try_recv() {
+                Ok(Order::Begin(target, start)) => {
+                    host.begin(target, start);
+                    begun = true;
+                }
+                Ok(Order::Stop) => host.stop(),
+                Ok(Order::Deregister) => host.deregister(clock.now()),
+                Ok(Order::Finish(give)) => {
+                    let finished = finish(&mut host, &driver, clock, cpu_before);
+                    // The receiver may have given up waiting; there is nobody else to tell.
+                    let _ = give.send(finished);
+                    return Ok(());
+                }
+                Err(mpsc::TryRecvError::Empty) => break,
+                Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.progress = host.progress();
+        seen.done = begun && host.is_done();
+    }
+}
+
+fn finish(host: &mut Host, driver: &Driver, clock: Clock, cpu_before: Duration) -> Finished {
+    let holdings = host.holdings();
+    let progress = host.progress();
+    let results = host.finish(clock.now());
+    let mut drops = host.drops().clone();
+    drops.merge(&driver.counters().drops);
+    Finished {
+        results,
+        holdings,
+        progress,
+        cpu_seconds: net::thread_cpu().saturating_sub(cpu_before).as_secs_f64(),
+        drops: drops
+            .iter()
+            .map(|(reason, count)| (reason.name(), count))
+            .collect(),
+    }
+}

@@ -1,0 +1,202 @@
+//! Whole trials without a subject: the laboratory measured by itself, on sockets and in virtual time.
+
+use lab::experiment::File;
+use lab::record::{Kind, Outcome};
+use lab::trial::{Outcomes, Trial, on_sockets, simulate};
+
+fn trial(text: &str, seed: u64) -> Trial {
+    let file = File::parse("test", text).unwrap();
+    let experiment = file.levels().unwrap().remove(0).experiment;
+    Trial {
+        experiment,
+        number: 0,
+        seed,
+    }
+}
+
+const CALLS: &str = r#"
+name = "t"
+title = "t"
+[subject]
+none = true
+[callers]
+rate = 20.0
+total = 30
+hold_seconds = 2.0
+media = "speech"
+listen_percent = 50.0
+[callees]
+media = "speech"
+"#;
+
+fn check_calls(outcomes: &Outcomes) {
+    let calls: Vec<_> = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == Kind::Call)
+        .collect();
+    assert_eq!(calls.len(), 30);
+    for call in &calls {
+        assert_eq!(call.outcome, Outcome::Completed, "{call:?}");
+        assert!(call.talk_seconds().unwrap() > 1.9, "{call:?}");
+        assert!(call.ringing.is_some() && call.status == 200);
+    }
+    let answers = outcomes.attempts.iter().filter(|a| a.kind == Kind::Answer);
+    assert!(
+        answers.clone().count() == 30 && answers.clone().all(|a| a.outcome == Outcome::Completed)
+    );
+    assert_eq!(outcomes.streams.len(), 60);
+    for stream in &outcomes.streams {
+        assert!(stream.received >= 95 && stream.lost == 0, "{stream:?}");
+        assert!(
+            stream.mos.unwrap() > 4.2 && stream.one_way_mean_ms.is_some(),
+            "{stream:?}"
+        );
+    }
+    let heard: Vec<f64> = outcomes
+        .streams
+        .iter()
+        .filter_map(|s| s.correlation)
+        .collect();
+    assert!(heard.len() >= 10, "{}", heard.len());
+    assert!(
+        heard.iter().all(|correlation| *correlation > 0.98),
+        "{heard:?}"
+    );
+}
+
+#[test]
+fn calls_with_speech_in_virtual_time() {
+    let outcomes = simulate(&trial(CALLS, 1)).unwrap();
+    check_calls(&outcomes);
+    assert_eq!(outcomes.leaks, Some(0));
+    let again = simulate(&trial(CALLS, 1)).unwrap();
+    assert_eq!(outcomes.attempts, again.attempts);
+    assert_eq!(outcomes.streams, again.streams);
+    assert_eq!(outcomes.digest, again.digest);
+    assert_ne!(outcomes.digest, simulate(&trial(CALLS, 2)).unwrap().digest);
+}
+
+#[test]
+fn calls_with_speech_on_sockets() {
+    let outcomes = on_sockets(&trial(CALLS, 1), |_, _| ()).unwrap();
+    check_calls(&outcomes);
+    let around = outcomes.surroundings.unwrap();
+    assert!(around.generator_cpu_seconds > 0.0 && around.noise.max_us > 0.0);
+}
+
+#[test]
+fn calls_over_tcp() {
+    let text = format!("{CALLS}\n").replace("rate = 20.0", "rate = 20.0\ntransport = \"tcp\"");
+    check_calls(&simulate(&trial(&text, 3)).unwrap());
+    check_calls(&on_sockets(&trial(&text, 3), |_, _| ()).unwrap());
+}
+
+#[test]
+fn an_echo_tells_the_round_trip() {
+    let text = CALLS.replace(
+        "[callees]\nmedia = \"speech\"",
+        "[callees]\nmedia = \"echo\"\n[network]\ndelay_ms = 30.0",
+    );
+    let outcomes = simulate(&trial(&text, 1)).unwrap();
+    for stream in outcomes.streams.iter().filter(|s| s.side == "caller") {
+        let round = stream.round_trip_ms.unwrap();
+        assert!((59.9..61.0).contains(&round), "{round}");
+        assert!(stream.correlation.is_none_or(|c| c > 0.98), "{stream:?}");
+    }
+    for stream in outcomes.streams.iter().filter(|s| s.side == "callee") {
+        let way = stream.one_way_mean_ms.unwrap();
+        assert!((29.9..31.0).contains(&way), "{way}");
+    }
+}
+
+#[test]
+fn every_fate_of_a_call_has_its_outcome() {
+    let text = r#"
+name = "t"
+title = "t"
+[subject]
+none = true
+[callers]
+rate = 10.0
+total = 200
+limit = 20
+hold_seconds = 3.0
+media = "tone"
+cancel_percent = 20.0
+hold_percent = 30.0
+ring_seconds = 4.0
+[callees]
+ring_ms = 20.0
+answer_ms = 600.0
+busy_percent = 15.0
+no_answer_percent = 15.0
+media = "tone"
+"#;
+    let outcomes = simulate(&trial(text, 5)).unwrap();
+    let count = |outcome| {
+        let calls = outcomes.attempts.iter().filter(|a| a.kind == Kind::Call);
+        calls.filter(|a| a.outcome == outcome).count()
+    };
+    let all = [
+        Outcome::Completed,
+        Outcome::Refused,
+        Outcome::Cancelled,
+        Outcome::TimedOut,
+        Outcome::LimitReached,
+    ];
+    for outcome in all {
+        assert!(count(outcome) > 5, "{outcome}: {}", count(outcome));
+    }
+    assert_eq!(all.map(count).iter().sum::<usize>(), 200);
+    let refused = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == Kind::Call && a.outcome == Outcome::Refused);
+    assert!(refused.clone().all(|a| a.status == 486));
+    assert!(
+        outcomes
+            .attempts
+            .iter()
+            .all(|a| a.why.is_empty() || a.outcome != Outcome::Completed),
+        "re-INVITEs went well"
+    );
+    assert_eq!(outcomes.leaks, Some(0));
+}
+
+#[test]
+fn the_called_side_can_hang_up() {
+    let text = CALLS.replace("rate = 20.0", "rate = 20.0\nhang_up = \"callee\"");
+    check_calls(&simulate(&trial(&text, 1)).unwrap());
+}
+
+#[test]
+fn streams_alone() {
+    let text = r#"
+name = "t"
+title = "t"
+[subject]
+none = true
+[streams]
+count = 20
+seconds = 2.0
+media = "tone"
+"#;
+    for outcomes in [
+        simulate(&trial(text, 1)).unwrap(),
+        on_sockets(&trial(text, 1), |_, _| ()).unwrap(),
+    ] {
+        let received: Vec<_> = outcomes.streams.iter().filter(|s| s.received > 0).collect();
+        assert_eq!(received.len(), 20);
+        assert!(
+            received.iter().all(|s| s.received >= 95 && s.lost == 0),
+            "{received:?}"
+        );
+        assert!(
+            outcomes
+                .attempts
+                .iter()
+                .all(|a| a.outcome == Outcome::Completed)
+        );
+    }
+}
