@@ -130,9 +130,14 @@ impl Carriers {
             let interface = config.interface(trunk.interface);
             let fixed = interface.is_some_and(|interface| interface.advertise.is_some());
             let same = |old: &Account| {
-                old.name == trunk.name && old.account == *account && old.targets == trunk.targets.len()
+                old.name == trunk.name
+                    && old.account == *account
+                    && old.targets == trunk.targets.len()
             };
-            let kept = before.iter().position(same).map(|at| before.swap_remove(at));
+            let kept = before
+                .iter()
+                .position(same)
+                .map(|at| before.swap_remove(at));
             let fresh = kept.is_none();
             let mut entry = kept.unwrap_or_else(|| Account {
                 name: trunk.name.clone(),
@@ -203,7 +208,9 @@ impl Carriers {
 
     /// When [`Carriers::next_registration`] next has something.
     pub fn next_deadline(&self) -> Option<Deadline> {
-        self.agenda.next_at().map(|at| Deadline::new(at, "carrier registration"))
+        self.agenda
+            .next_at()
+            .map(|at| Deadline::new(at, "carrier registration"))
     }
 
     /// Takes what came of a REGISTER; the event, where the account's state changed.
@@ -214,7 +221,10 @@ impl Carriers {
         result: CarrierResult<'_>,
         now: Time,
     ) -> Option<Note> {
-        let index = self.accounts.iter().position(|account| account.trunk == trunk)?;
+        let index = self
+            .accounts
+            .iter()
+            .position(|account| account.trunk == trunk)?;
         let jitter = 0.5 + 0.5 * self.entropy.unit();
         let account = self.accounts.get_mut(index)?;
         if account.number != number || !account.waiting {
@@ -299,7 +309,8 @@ impl Account {
         };
         contact.extend_from_slice(format!("@{host}").as_bytes());
         if end.transport != Transport::Udp {
-            contact.extend_from_slice(format!(";transport={}", end.transport.uri_name()).as_bytes());
+            contact
+                .extend_from_slice(format!(";transport={}", end.transport.uri_name()).as_bytes());
         }
         contact.push(b'>');
         contact
@@ -335,7 +346,9 @@ impl Account {
             status @ (500..=599 | 408) => {
                 let wait = response
                     .retry_after()
-                    .map_or(FIRST_WAIT, |seconds| Duration::from_secs(u64::from(seconds)))
+                    .map_or(FIRST_WAIT, |seconds| {
+                        Duration::from_secs(u64::from(seconds))
+                    })
                     .min(MOST_WAIT);
                 self.failed(&format!("answered {status}"), wait, jitter, now)
             }
@@ -368,10 +381,9 @@ impl Account {
             .contacts()
             .flatten()
             .find(|contact| {
-                contact
-                    .parse_uri()
-                    .zip(ours)
-                    .is_some_and(|(theirs, ours)| theirs.user == ours.user && theirs.host == ours.host)
+                contact.parse_uri().zip(ours).is_some_and(|(theirs, ours)| {
+                    theirs.user == ours.user && theirs.host == ours.host
+                })
             })
             .and_then(|contact| contact.expires())
             .or_else(|| response.expires().ok())
@@ -425,7 +437,9 @@ impl Account {
         self.target = (self.target + 1) % self.targets.max(1);
         let rounds = (self.failures - 1) / u32::try_from(self.targets.max(1)).unwrap_or(1);
         let wait = match self.target {
-            0 => base.saturating_mul(1 << rounds.min(6)).min(MOST_WAIT.max(base)),
+            0 => base
+                .saturating_mul(1 << rounds.min(6))
+                .min(MOST_WAIT.max(base)),
             _ => Duration::from_secs(1),
         };
         let lost = self.registered && self.until <= now + wait;

@@ -7,6 +7,7 @@
 
 mod address;
 mod check;
+mod interfaces;
 mod mistake;
 mod node;
 mod raw;
@@ -14,6 +15,7 @@ mod routes;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod trunks;
 
 pub use address::{Cidr, HostName, ListenAddress};
 pub use mistake::Mistake;
@@ -87,6 +89,38 @@ impl Config {
     pub fn trunk_named(&self, name: &str) -> Option<TrunkId> {
         let at = self.trunks.iter().position(|t| t.name == name)?;
         u16::try_from(at).ok().map(TrunkId)
+    }
+
+    /// What is allowed, and yet worth a second look; one sentence each.
+    pub fn hints(&self) -> Vec<String> {
+        let mut hints = Vec::new();
+        for interface in &self.interfaces {
+            let name = &interface.name;
+            for listen in &interface.listen {
+                let port = listen.address.port();
+                if port < 1024 {
+                    hints.push(format!(
+                        "interface {name}: port {port} is below 1024: an unprivileged user needs CAP_NET_BIND_SERVICE to open it"
+                    ));
+                }
+            }
+            if interface.kind == InterfaceKind::Core
+                || interface.authenticate == Authenticate::Digest
+            {
+                continue;
+            }
+            if interface.allow.is_empty() && !self.trunks.is_empty() {
+                hints.push(format!(
+                    "interface {name}: anyone who reaches it may call through the trunks; `allow` or `authenticate` would limit that"
+                ));
+            }
+            if interface.register == Register::Local {
+                hints.push(format!(
+                    "interface {name}: anyone may register as anyone; authenticate = \"digest\" would ask for proof"
+                ));
+            }
+        }
+        hints
     }
 
     /// The trunk to which a request that came on `interface` from `source` belongs: its `sources` say so, or it comes
@@ -269,14 +303,12 @@ pub struct Credentials {
     pub username: String,
     /// Password.
     pub password: String,
-    /// Only this realm's challenges are answered; `None`: any.
-    pub realm: Option<String>,
 }
 
 impl core::fmt::Debug for Credentials {
     /// Without the password: logs never hold secrets.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Credentials({}, realm {:?})", self.username, self.realm)
+        write!(f, "Credentials({})", self.username)
     }
 }
 

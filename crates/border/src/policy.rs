@@ -132,7 +132,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(status: u16, why: &'static str) -> Plan {
+    fn plan(status: u16, why: &'static str) -> Plan {
         Plan::Refuse(Refusal {
             status,
             reason: None,
@@ -191,10 +191,10 @@ pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
         return Refusal::later("call limit reached", 5);
     }
     let Some(to) = Uri::parse(facts.to) else {
-        return Refusal::new(400, "Request-URI cannot be read");
+        return Refusal::plan(400, "Request-URI cannot be read");
     };
     if !matches!(to.scheme, Scheme::Sip | Scheme::Sips | Scheme::Tel) {
-        return Refusal::new(416, "Request-URI of another scheme");
+        return Refusal::plan(416, "Request-URI of another scheme");
     }
     let called = Party::read(&to);
     // A caller without a URI that can be read (anonymous, or another scheme) meets no condition on callers.
@@ -203,13 +203,16 @@ pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
         config,
         facts,
         view,
-        token: to.params.get(crate::registrar::TOKEN).filter(|t| !t.is_empty()),
+        token: to
+            .params
+            .get(crate::registrar::TOKEN)
+            .filter(|t| !t.is_empty()),
     };
     if router.token.is_some() {
         // Our own Contact, as it was given to the core: it says where, and routes could only lead back.
         return router
             .to_contacts("registration", MediaMode::Anchor, &called.user)
-            .unwrap_or_else(|| Refusal::new(480, "registration is gone"));
+            .unwrap_or_else(|| Refusal::plan(480, "registration is gone"));
     }
     for route in &config.routes {
         if !router.matches(route, caller.as_ref(), &called) {
@@ -233,12 +236,15 @@ impl Router<'_> {
     fn matches(&self, route: &Route, caller: Option<&Party<'_>>, called: &Party<'_>) -> bool {
         let facts = self.facts;
         let listed = |empty: bool, found: bool| empty || found;
-        listed(route.interfaces.is_empty(), route.interfaces.contains(&facts.interface))
-            && listed(
-                route.from_trunks.is_empty(),
-                facts.trunk.is_some_and(|trunk| route.from_trunks.contains(&trunk)),
-            )
-            && matches_party(&route.to, Some(called))
+        listed(
+            route.interfaces.is_empty(),
+            route.interfaces.contains(&facts.interface),
+        ) && listed(
+            route.from_trunks.is_empty(),
+            facts
+                .trunk
+                .is_some_and(|trunk| route.from_trunks.contains(&trunk)),
+        ) && matches_party(&route.to, Some(called))
             && matches_party(&route.from, caller)
     }
 
@@ -281,8 +287,8 @@ impl Router<'_> {
             }
         }
         match self.config.users.contains_key(called.user.as_ref()) {
-            true => Refusal::new(480, "user is not registered"),
-            false => Refusal::new(404, "no route"),
+            true => Refusal::plan(480, "user is not registered"),
+            false => Refusal::plan(404, "no route"),
         }
     }
 
@@ -346,11 +352,17 @@ impl Router<'_> {
             let Some(trunk) = self.config.trunk(id) else {
                 continue;
             };
-            if trunk.max_calls.is_some_and(|most| self.view.trunk_calls(id) >= most) {
+            if trunk
+                .max_calls
+                .is_some_and(|most| self.view.trunk_calls(id) >= most)
+            {
                 full = true;
                 continue;
             }
-            let keys = trunk.targets.iter().map(|target| (target.priority, target.weight));
+            let keys = trunk
+                .targets
+                .iter()
+                .map(|target| (target.priority, target.weight));
             for index in in_order(keys, &mut random) {
                 if let Some(target) = trunk.targets.get(index)
                     && self.view.target_up(id, index)
@@ -409,7 +421,10 @@ fn trunk_uri(trunk: &Trunk, target: &Target, number: &str) -> Vec<u8> {
     }
     let host = trunk.domain.as_ref().unwrap_or(&target.host);
     uri.extend_from_slice(host.to_string().as_bytes());
-    if let Some(transport) = target.transport.filter(|&transport| transport != Transport::Udp) {
+    if let Some(transport) = target
+        .transport
+        .filter(|&transport| transport != Transport::Udp)
+    {
         uri.extend_from_slice(b";transport=");
         uri.extend_from_slice(transport.uri_name().as_bytes());
     }
@@ -442,7 +457,10 @@ fn matches_party(condition: &Match, party: Option<&Party<'_>>) -> bool {
     any(&condition.prefixes, &|prefix| user.starts_with(prefix))
         && any(&condition.users, &|name| user == name)
         && any(&condition.domains, &|domain| party.host == domain)
-        && condition.regex.as_ref().is_none_or(|regex| regex.is_match(user))
+        && condition
+            .regex
+            .as_ref()
+            .is_none_or(|regex| regex.is_match(user))
 }
 
 fn rewritten<'n>(rewrite: &Rewrite, regex: Option<&regex::Regex>, number: &'n str) -> Cow<'n, str> {

@@ -158,8 +158,10 @@ impl Location {
         if judged.star {
             self.remove(user, |_| true);
         }
-        let (kept, gone): (Vec<&Wanted<'_>>, Vec<&Wanted<'_>>) =
-            judged.contacts.iter().partition(|wanted| wanted.expires != 0);
+        let (kept, gone): (Vec<&Wanted<'_>>, Vec<&Wanted<'_>>) = judged
+            .contacts
+            .iter()
+            .partition(|wanted| wanted.expires != 0);
         // Removals first: they make room for the others.
         for wanted in gone {
             if let Some(place) = self.find(user, wanted) {
@@ -173,14 +175,22 @@ impl Location {
             self.put(user, place, fresh);
         }
         self.schedule(user);
-        self.tell(user, before, !judged.contacts.is_empty() || judged.star, now, &mut notes);
+        self.tell(
+            user,
+            before,
+            !judged.contacts.is_empty() || judged.star,
+            now,
+            &mut notes,
+        );
         let mut answer = Answer {
             status: 200,
             notes,
             ..Answer::default()
         };
         for binding in self.bindings_of(user) {
-            answer.headers.push((HeaderId::Contact, binding.listed(now)));
+            answer
+                .headers
+                .push((HeaderId::Contact, binding.listed(now)));
         }
         for path in request.all(HeaderId::Path) {
             answer.headers.push((HeaderId::Path, path.to_vec()));
@@ -246,7 +256,9 @@ impl Location {
             };
             let wanted = self.wish(request, address, uri, flow, supports(b"outbound"), &judged)?;
             judged.outbound |= wanted.reg_id != 0;
-            let kept = address.raw.len() + call_id.len() + judged.path.iter().map(|p| p.len()).sum::<usize>();
+            let kept = address.raw.len()
+                + call_id.len()
+                + judged.path.iter().map(|p| p.len()).sum::<usize>();
             if kept > MAX_KEPT {
                 return refuse(400, "Contact Too Long");
             }
@@ -297,7 +309,10 @@ impl Location {
         let instance = address.params.get(b"+sip.instance").unwrap_or_default();
         let reg_id = match address.params.get(b"reg-id") {
             Some(digits) if outbound && !instance.is_empty() && wish != 0 => {
-                match std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()) {
+                match std::str::from_utf8(digits)
+                    .ok()
+                    .and_then(|text| text.parse().ok())
+                {
                     Some(number) if number > 0 && number < 1 << 31 => number,
                     _ => return Err(Box::new(Answer::refuse(400, "Bad Reg-Id"))),
                 }
@@ -324,9 +339,8 @@ impl Location {
     /// Judges a REGISTER against what is stored: order (RFC 3261 section 10.3 step 7), room.
     fn admit(&self, user: &str, judged: &Judged<'_>) -> Result<(), Box<Answer>> {
         let bindings = self.bindings_of(user);
-        let late = |binding: &Binding| {
-            binding.call_id() == judged.call_id && judged.cseq <= binding.cseq
-        };
+        let late =
+            |binding: &Binding| binding.call_id() == judged.call_id && judged.cseq <= binding.cseq;
         let out_of_order = match judged.star {
             true => bindings.iter().any(late),
             false => judged
@@ -350,8 +364,8 @@ impl Location {
             .count();
         let more = fresh.saturating_sub(gone);
         if bindings.len() + more > self.settings.max_contacts || self.contacts + more > self.limit {
-            let answer = Answer::refuse(503, "Too Many Registrations")
-                .with(HeaderId::RetryAfter, "60");
+            let answer =
+                Answer::refuse(503, "Too Many Registrations").with(HeaderId::RetryAfter, "60");
             return Err(Box::new(answer));
         }
         Ok(())
@@ -381,7 +395,11 @@ impl Location {
         bindings
             .iter()
             .position(|b| Uri::parse(b.uri()).is_some_and(|uri| uri.equivalent(&wanted.uri)))
-            .or_else(|| bindings.iter().position(|b| b.reg_id == 0 && same_instance(b)))
+            .or_else(|| {
+                bindings
+                    .iter()
+                    .position(|b| b.reg_id == 0 && same_instance(b))
+            })
     }
 
     /// Stores a binding, in the place of another where `place` says so. [`Location::admit`] saw to it that there is room
@@ -436,14 +454,19 @@ impl Location {
             Some(slots) => slots.push(slot),
             None => {
                 // As large as the store itself: there is room wherever a contact had room.
-                let _ = self.by_connection.insert(connection, SmallVec::from_slice(&[slot]));
+                let _ = self
+                    .by_connection
+                    .insert(connection, SmallVec::from_slice(&[slot]));
             }
         }
     }
 
     /// Forgets where a binding that is gone was found by.
     fn unlink(&mut self, old: &Binding, slot: usize) {
-        let left = self.records.get(slot).map_or(&[][..], |record| &record.bindings);
+        let left = self
+            .records
+            .get(slot)
+            .map_or(&[][..], |record| &record.bindings);
         if old.token != 0 && !left.iter().any(|b| b.token == old.token) {
             self.by_token.remove(&old.token);
         }
@@ -535,7 +558,11 @@ impl Location {
     /// Of several flows of one device the youngest counts (RFC 5626 section 5.3).
     pub fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
         if let Some(token) = token {
-            return self.by_token_text(token).map(Binding::contact).into_iter().collect();
+            return self
+                .by_token_text(token)
+                .map(Binding::contact)
+                .into_iter()
+                .collect();
         }
         let bindings = self.bindings_of(user);
         let newer = |a: &Binding, b: &Binding| {
@@ -551,10 +578,15 @@ impl Location {
 
     fn by_token_text(&self, token: &[u8]) -> Option<&Binding> {
         let text = std::str::from_utf8(token).ok()?;
-        let number = u64::from_str_radix(text, 16).ok().filter(|&token| token != 0)?;
+        let number = u64::from_str_radix(text, 16)
+            .ok()
+            .filter(|&token| token != 0)?;
         let slot = *self.by_token.get(&number)?;
         let record = self.records.get(slot as usize)?;
-        record.bindings.iter().find(|binding| binding.token == number)
+        record
+            .bindings
+            .iter()
+            .find(|binding| binding.token == number)
     }
 
     /// A connection ended: the contacts behind it are gone (RFC 5626 section 5.3), the events say whose.
@@ -602,12 +634,18 @@ impl Location {
 
     /// When [`Location::expire`] is next wanted.
     pub fn next_deadline(&self) -> Option<Deadline> {
-        self.timers.next_at().map(|at| Deadline::new(at, "registration expiry"))
+        self.timers
+            .next_at()
+            .map(|at| Deadline::new(at, "registration expiry"))
     }
 }
 
 /// Whether a contact is reached only on the flow on which it came: its host is not where it came from.
 fn behind_nat(uri: &Uri<'_>, flow: Flow) -> bool {
-    let default = if matches!(uri.scheme, wire::sip::Scheme::Sips) { 5061 } else { 5060 };
+    let default = if matches!(uri.scheme, wire::sip::Scheme::Sips) {
+        5061
+    } else {
+        5060
+    };
     uri.host.ip() != Some(flow.remote.ip()) || uri.port.unwrap_or(default) != flow.remote.port()
 }

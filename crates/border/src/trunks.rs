@@ -116,7 +116,9 @@ impl Trunks {
                         epoch: self.epoch,
                     };
                     // At most five seconds: who starts a border wants to know soon.
-                    let first = interval.min(Duration::from_secs(5)).mul_f64(self.entropy.unit());
+                    let first = interval
+                        .min(Duration::from_secs(5))
+                        .mul_f64(self.entropy.unit());
                     self.agenda.push(now + first, ping);
                 }
             }
@@ -156,7 +158,9 @@ impl Trunks {
 
     /// When [`Trunks::next_ping`] next has something.
     pub fn next_deadline(&self) -> Option<Deadline> {
-        self.agenda.next_at().map(|at| Deadline::new(at, "trunk ping"))
+        self.agenda
+            .next_at()
+            .map(|at| Deadline::new(at, "trunk ping"))
     }
 
     /// Takes the outcome of a ping; the event, where the trunk as a whole changed.
@@ -205,7 +209,9 @@ impl Trunks {
 
     /// Calls that a trunk carries.
     pub fn calls(&self, trunk: TrunkId) -> u32 {
-        self.trunks.get(usize::from(trunk.0)).map_or(0, |trunk| trunk.calls)
+        self.trunks
+            .get(usize::from(trunk.0))
+            .map_or(0, |trunk| trunk.calls)
     }
 
     /// A call began on this trunk.
@@ -288,7 +294,12 @@ mod tests {
         assert!(!trunks.target_up(TrunkId(0), 0) && !trunks.target_up(TrunkId(0), 1));
         assert!(trunks.target_up(TrunkId(1), 0), "not pinged: counts as up");
         let (_, notes) = run(&mut trunks, 40, PingResult::Response(404));
-        assert_eq!(notes, [Note::TrunkUp { trunk: "pbx".into() }]);
+        assert_eq!(
+            notes,
+            [Note::TrunkUp {
+                trunk: "pbx".into()
+            }]
+        );
     }
 
     #[test]
@@ -296,13 +307,18 @@ mod tests {
         let mut trunks = trunks();
         let mut asked = Vec::new();
         for second in 0..60 {
-            asked.extend(std::iter::from_fn(|| trunks.next_ping(Time::from_secs(second))));
+            asked.extend(std::iter::from_fn(|| {
+                trunks.next_ping(Time::from_secs(second))
+            }));
         }
         assert_eq!(asked.len(), 2, "no second ping while the first waits");
         let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
              [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping=10\nping_failures=1\n";
         trunks.call_began(TrunkId(0));
-        trunks.reload(&crate::config::parse(text, "t").unwrap(), Time::from_secs(60));
+        trunks.reload(
+            &crate::config::parse(text, "t").unwrap(),
+            Time::from_secs(60),
+        );
         assert_eq!(trunks.result(asked[0], PingResult::TimedOut), None);
         assert!(trunks.target_up(TrunkId(0), 0));
         assert_eq!(trunks.calls(TrunkId(0)), 1);
@@ -312,13 +328,26 @@ mod tests {
     fn failed_calls_count_where_pings_can_bring_it_up_again() {
         let mut trunks = trunks();
         for _ in 0..3 {
-            assert_eq!(trunks.call_failed(TrunkId(1), 0, PingResult::TimedOut), None);
+            assert_eq!(
+                trunks.call_failed(TrunkId(1), 0, PingResult::TimedOut),
+                None
+            );
         }
         assert!(trunks.target_up(TrunkId(1), 0));
         for target in [0, 0, 1] {
-            assert_eq!(trunks.call_failed(TrunkId(0), target, PingResult::TimedOut), None);
+            assert_eq!(
+                trunks.call_failed(TrunkId(0), target, PingResult::TimedOut),
+                None
+            );
         }
-        assert!(trunks.call_failed(TrunkId(0), 1, PingResult::TimedOut).is_some());
-        assert_eq!(trunks.call_failed(TrunkId(0), 1, PingResult::Response(486)), None);
+        assert!(
+            trunks
+                .call_failed(TrunkId(0), 1, PingResult::TimedOut)
+                .is_some()
+        );
+        assert_eq!(
+            trunks.call_failed(TrunkId(0), 1, PingResult::Response(486)),
+            None
+        );
     }
 }

@@ -26,7 +26,11 @@ impl Bench {
     fn next(&mut self) -> (Registration, f64) {
         let before = self.now;
         loop {
-            self.now = self.carriers.next_deadline().expect("something is planned").at;
+            self.now = self
+                .carriers
+                .next_deadline()
+                .expect("something is planned")
+                .at;
             let end = |_, _, _| {
                 Some(OurEnd {
                     host: "10.0.0.5:5060".into(),
@@ -39,7 +43,13 @@ impl Bench {
         }
     }
 
-    fn answer(&mut self, registration: &Registration, status: u16, via: &str, more: &str) -> Option<Note> {
+    fn answer(
+        &mut self,
+        registration: &Registration,
+        status: u16,
+        via: &str,
+        more: &str,
+    ) -> Option<Note> {
         let text = format!(
             "SIP/2.0 {status} X\r\nVia: SIP/2.0/UDP 10.0.0.5:5060;branch=z9hG4bK1{via}\r\nFrom: <sip:431@x>;tag=1\r\n\
              To: <sip:431@x>;tag=2\r\nCall-ID: {}\r\nCSeq: {} REGISTER\r\n{more}Content-Length: 0\r\n\r\n",
@@ -47,12 +57,14 @@ impl Bench {
         );
         let message = Message::parse(text.as_bytes()).unwrap();
         let result = CarrierResult::Response(&message);
-        self.carriers.result(registration.trunk, registration.number, result, self.now)
+        self.carriers
+            .result(registration.trunk, registration.number, result, self.now)
     }
 
     fn lose(&mut self, registration: &Registration) -> Option<Note> {
         let result = CarrierResult::TimedOut;
-        self.carriers.result(registration.trunk, registration.number, result, self.now)
+        self.carriers
+            .result(registration.trunk, registration.number, result, self.now)
     }
 }
 
@@ -74,18 +86,42 @@ fn it_registers_and_refreshes_at_half_the_time() {
     let (first, waited) = bench.next();
     assert!(waited <= 1.0);
     assert_eq!(
-        (first.uri.as_slice(), first.account.as_slice(), contact(&first).as_str(), first.expires, first.target),
-        (&b"sip:tel.example"[..], &b"<sip:431@tel.example>"[..], "<sip:main@10.0.0.5:5060>", 600, 0)
+        (
+            first.uri.as_slice(),
+            first.account.as_slice(),
+            contact(&first).as_str(),
+            first.expires,
+            first.target
+        ),
+        (
+            &b"sip:tel.example"[..],
+            &b"<sip:431@tel.example>"[..],
+            "<sip:main@10.0.0.5:5060>",
+            600,
+            0
+        )
     );
-    let note = bench.answer(&first, 200, ";rport=5060;received=10.0.0.5", &format!("Contact: {};expires=300\r\n", contact(&first)));
+    let note = bench.answer(
+        &first,
+        200,
+        ";rport=5060;received=10.0.0.5",
+        &format!("Contact: {};expires=300\r\n", contact(&first)),
+    );
     assert_eq!(state(note), "registered");
     assert_eq!(bench.carriers.registered(TrunkId(0)), Some(true));
     assert_eq!(bench.carriers.registered(TrunkId(1)), None);
     assert_eq!(bench.carriers.contact_user(TrunkId(0)), Some("main"));
     let (second, waited) = bench.next();
     assert_eq!(waited, 150.0);
-    assert_eq!((&second.call_id, second.cseq), (&first.call_id, first.cseq + 1));
-    assert_eq!(state(bench.answer(&second, 200, ";rport", "Expires: 60\r\n")), "", "no news");
+    assert_eq!(
+        (&second.call_id, second.cseq),
+        (&first.call_id, first.cseq + 1)
+    );
+    assert_eq!(
+        state(bench.answer(&second, 200, ";rport", "Expires: 60\r\n")),
+        "",
+        "no news"
+    );
     assert_eq!(bench.next().1, 30.0);
 }
 
@@ -95,26 +131,56 @@ fn behind_nat_the_contact_is_what_the_carrier_saw() {
     let (first, _) = bench.next();
     bench.answer(&first, 200, ";rport=40001;received=203.0.113.7", "");
     let (second, waited) = bench.next();
-    assert_eq!((contact(&second).as_str(), waited), ("<sip:main@203.0.113.7:40001>", 0.0));
-    bench.answer(&second, 200, ";rport=40001;received=203.0.113.7", "Expires: 100\r\n");
+    assert_eq!(
+        (contact(&second).as_str(), waited),
+        ("<sip:main@203.0.113.7:40001>", 0.0)
+    );
+    bench.answer(
+        &second,
+        200,
+        ";rport=40001;received=203.0.113.7",
+        "Expires: 100\r\n",
+    );
     let (third, waited) = bench.next();
     assert_eq!(waited, 50.0, "nothing new was learned");
     // A NAT that gives another port each time does not make a storm.
-    bench.answer(&third, 200, ";rport=40002;received=203.0.113.7", "Expires: 100\r\n");
+    bench.answer(
+        &third,
+        200,
+        ";rport=40002;received=203.0.113.7",
+        "Expires: 100\r\n",
+    );
     let (fourth, waited) = bench.next();
     assert_eq!(waited, 0.0);
-    bench.answer(&fourth, 200, ";rport=40003;received=203.0.113.7", "Expires: 100\r\n");
+    bench.answer(
+        &fourth,
+        200,
+        ";rport=40003;received=203.0.113.7",
+        "Expires: 100\r\n",
+    );
     assert_eq!(bench.next().1, 50.0);
 }
 
 #[test]
 fn an_advertised_address_is_not_overruled() {
-    let fixed = CONFIG.replace("listen='udp:10.0.0.5:5060'", "listen='udp:10.0.0.5:5060'\nadvertise='203.0.113.1'");
+    let fixed = CONFIG.replace(
+        "listen='udp:10.0.0.5:5060'",
+        "listen='udp:10.0.0.5:5060'\nadvertise='203.0.113.1'",
+    );
     let mut bench = Bench::new(&fixed);
     let (first, _) = bench.next();
-    bench.answer(&first, 200, ";rport=40001;received=203.0.113.7", "Expires: 100\r\n");
+    bench.answer(
+        &first,
+        200,
+        ";rport=40001;received=203.0.113.7",
+        "Expires: 100\r\n",
+    );
     let (second, waited) = bench.next();
-    assert_eq!((contact(&second).as_str(), waited), ("<sip:main@10.0.0.5:5060>", 50.0), "as the owner said");
+    assert_eq!(
+        (contact(&second).as_str(), waited),
+        ("<sip:main@10.0.0.5:5060>", 50.0),
+        "as the owner said"
+    );
 }
 
 #[test]
@@ -135,7 +201,10 @@ fn without_an_answer_the_next_target_is_tried_and_the_wait_grows() {
         assert!((base * 0.5..=base.min(1800.0)).contains(wait), "{waits:?}");
     }
     let (last, _) = bench.next();
-    assert_eq!(state(bench.answer(&last, 200, "", "Expires: 100\r\n")), "registered");
+    assert_eq!(
+        state(bench.answer(&last, 200, "", "Expires: 100\r\n")),
+        "registered"
+    );
 }
 
 #[test]
@@ -143,13 +212,23 @@ fn refusals_wait_long_and_too_brief_is_put_right() {
     let one = CONFIG.replace("['192.0.2.1','192.0.2.2']", "'192.0.2.1'");
     let mut bench = Bench::new(&one);
     let (first, _) = bench.next();
-    assert_eq!(state(bench.answer(&first, 423, "", "Min-Expires: 1800\r\n")), "");
+    assert_eq!(
+        state(bench.answer(&first, 423, "", "Min-Expires: 1800\r\n")),
+        ""
+    );
     let (second, waited) = bench.next();
     assert_eq!((second.expires, waited), (1800, 1.0));
-    assert_eq!(state(bench.answer(&second, 403, "", "")), "refused with 403");
+    assert_eq!(
+        state(bench.answer(&second, 403, "", "")),
+        "refused with 403"
+    );
     let (third, waited) = bench.next();
     assert!((150.0..=300.0).contains(&waited), "{waited}");
-    assert_eq!(state(bench.answer(&third, 503, "", "Retry-After: 100\r\n")), "", "said once");
+    assert_eq!(
+        state(bench.answer(&third, 503, "", "Retry-After: 100\r\n")),
+        "",
+        "said once"
+    );
     assert!(bench.next().1 >= 50.0);
 }
 
@@ -160,8 +239,16 @@ fn a_lost_registration_is_told_and_old_answers_do_not_count() {
     let (first, _) = bench.next();
     bench.answer(&first, 200, "", "Expires: 40\r\n");
     let (second, _) = bench.next();
-    assert_eq!(state(bench.answer(&first, 200, "", "")), "", "an answer to an older request");
-    assert_eq!(state(bench.lose(&second)), "expired", "the next try comes after the end");
+    assert_eq!(
+        state(bench.answer(&first, 200, "", "")),
+        "",
+        "an answer to an older request"
+    );
+    assert_eq!(
+        state(bench.lose(&second)),
+        "expired",
+        "the next try comes after the end"
+    );
     assert_eq!(bench.carriers.registered(TrunkId(0)), Some(false));
 }
 
@@ -170,7 +257,9 @@ fn a_stop_takes_registrations_away_and_a_reload_keeps_them() {
     let mut bench = Bench::new(CONFIG);
     let (first, _) = bench.next();
     bench.answer(&first, 200, "", "Expires: 100\r\n");
-    bench.carriers.reload(&parse(CONFIG, "t").unwrap(), bench.now);
+    bench
+        .carriers
+        .reload(&parse(CONFIG, "t").unwrap(), bench.now);
     assert_eq!(bench.carriers.registered(TrunkId(0)), Some(true));
     let (second, waited) = bench.next();
     assert_eq!((waited, &second.call_id), (50.0, &first.call_id));
@@ -180,10 +269,15 @@ fn a_stop_takes_registrations_away_and_a_reload_keeps_them() {
     assert_eq!((last.expires, waited), (0, 0.0));
     assert_eq!(state(bench.answer(&last, 200, "", "")), "removed");
     assert!(bench.carriers.next_deadline().is_none_or(|deadline| {
-        bench.carriers.next_registration(deadline.at, |_, _, _| None).is_none()
+        bench
+            .carriers
+            .next_registration(deadline.at, |_, _, _| None)
+            .is_none()
     }));
     let other = parse(&CONFIG.replace("expires=600", "expires=700"), "t").unwrap();
-    bench.carriers.reload(&other, bench.now + Duration::from_secs(1));
+    bench
+        .carriers
+        .reload(&other, bench.now + Duration::from_secs(1));
     let (new, _) = bench.next();
     assert_ne!(new.call_id, first.call_id);
     assert_eq!(new.expires, 700);

@@ -128,9 +128,7 @@ impl Cidr {
     fn masked(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(ip) => {
-                let mask = u32::MAX
-                    .checked_shl(32 - u32::from(self.bits))
-                    .unwrap_or(0);
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0);
                 IpAddr::V4((u32::from(ip) & mask).into())
             }
             IpAddr::V6(ip) => {

@@ -235,8 +235,6 @@ pub(super) struct RawTrunk {
     pub username: Option<String>,
     /// Password that answers its digest challenges.
     pub password: Option<String>,
-    /// Only challenges of this realm are answered. Default: any.
-    pub realm: Option<String>,
     /// Keeps an account of ours registered there.
     pub register: Option<RawCarrier>,
     /// Seconds between two OPTIONS to each target; 0: none, the trunk always counts as up.
@@ -553,7 +551,7 @@ pub(super) struct RawSessionTimer {
     /// kept in any case.
     #[schemars(range(max = 86400))]
     pub expires: u32,
-    /// Min-SE: shorter wishes are answered with 422; seconds.
+    /// Min-SE where `expires` is set: shorter wishes are answered with 422; seconds.
     #[schemars(range(min = 90, max = 86400))]
     pub min: u32,
 }

@@ -38,13 +38,7 @@ fn is_catch_all(route: &Route) -> bool {
         && route.action != Action::Registered
 }
 
-fn route_of(
-    raw: &Raw,
-    route: &RawRoute,
-    index: usize,
-    path: &str,
-    sink: &mut Sink<'_>,
-) -> Route {
+fn route_of(raw: &Raw, route: &RawRoute, index: usize, path: &str, sink: &mut Sink<'_>) -> Route {
     let interfaces = names(&route.interface, &format!("{path}.interface"))
         .map(|(name, at)| interface_id(raw, name, &at, sink))
         .collect();
@@ -102,10 +96,18 @@ fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
             }
         }
     });
-    for (list, key) in [(&raw.prefix, "prefix"), (&raw.user, "user"), (&raw.domain, "domain")] {
+    for (list, key) in [
+        (&raw.prefix, "prefix"),
+        (&raw.user, "user"),
+        (&raw.domain, "domain"),
+    ] {
         for (text, at) in names(list, &format!("{path}.{key}")) {
             if text.is_empty() && key != "domain" {
-                sink.report(&at, format!("`{key}` is empty"), "write something, or take the key out");
+                sink.report(
+                    &at,
+                    format!("`{key}` is empty"),
+                    "write something, or take the key out",
+                );
             }
             if key == "domain" && HostName::parse(text).is_none_or(|host| host.port.is_some()) {
                 sink.report(
@@ -161,7 +163,10 @@ fn rewrite(route: &RawRoute, to: &Match, path: &str, sink: &mut Sink<'_>) -> Rew
         ("prefix", Some(&route.prefix)),
         ("replace", route.replace.as_ref()),
     ] {
-        if text.is_some_and(|text| text.bytes().any(|b| b <= b' ' || b >= 0x7f || b"<>@\"".contains(&b))) {
+        if text.is_some_and(|text| {
+            text.bytes()
+                .any(|b| b <= b' ' || b >= 0x7f || b"<>@\"".contains(&b))
+        }) {
             sink.report(
                 &format!("{path}.{key}"),
                 format!("`{key}` has characters that no called number may have"),
@@ -214,15 +219,26 @@ fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> Actio
         } else {
             "the route says more than one thing to do"
         };
-        sink.report(path, message, "give exactly one of `trunk`, `registered = true` and `reject`");
+        sink.report(
+            path,
+            message,
+            "give exactly one of `trunk`, `registered = true` and `reject`",
+        );
     }
     if let Some(reject) = &route.reject {
         let (status, reason) = match reject {
             RawReject::Short(status) => (*status, None),
             RawReject::Full(table) => (table.status, table.reason.clone()),
         };
-        if reason.as_ref().is_some_and(|reason| reason.chars().any(char::is_control)) {
-            sink.report(&format!("{path}.reject.reason"), "`reason` has control characters in it", "write one line");
+        if reason
+            .as_ref()
+            .is_some_and(|reason| reason.chars().any(char::is_control))
+        {
+            sink.report(
+                &format!("{path}.reject.reason"),
+                "`reason` has control characters in it",
+                "write one line",
+            );
         }
         return Action::Reject { status, reason };
     }
@@ -245,8 +261,14 @@ fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> Actio
             }
         };
         let trunk = trunk_id(raw, name, &at, sink);
-        if chosen.iter().any(|other| other.trunk == trunk) && raw.trunk.iter().any(|t| t.name == *name) {
-            sink.report(&at, format!("trunk \"{name}\" is there twice"), "take one of the two out");
+        if chosen.iter().any(|other| other.trunk == trunk)
+            && raw.trunk.iter().any(|t| t.name == *name)
+        {
+            sink.report(
+                &at,
+                format!("trunk \"{name}\" is there twice"),
+                "take one of the two out",
+            );
         }
         chosen.push(RouteTrunk {
             trunk,

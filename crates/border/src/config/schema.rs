@@ -240,7 +240,10 @@ fn words_of(schema: &Value) -> Option<Vec<&str>> {
             None => words_of(choice),
         })
         .collect();
-    words.map(Vec::into_iter).map(Iterator::flatten).map(Iterator::collect)
+    words
+        .map(Vec::into_iter)
+        .map(Iterator::flatten)
+        .map(Iterator::collect)
 }
 
 fn types_of(schema: &Value) -> Vec<&str> {
@@ -421,10 +424,7 @@ fn value_text(root: &Value, property: &Value) -> String {
             };
         }
     }
-    let several = choices
-        .iter()
-        .any(|choice| choice.get("items").is_some())
-        && choices.len() > 1;
+    let several = choices.iter().any(|choice| choice.get("items").is_some()) && choices.len() > 1;
     let mut names: Vec<String> = choices
         .iter()
         .filter(|choice| !several || choice.get("items").is_none())

@@ -10,91 +10,486 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
     // Form.
     ("x = ", 4, "not TOML", "correct the line"),
     ("x = 1\nx = 2", 5, "duplicate key", "correct the line"),
-    ("lissten = 1", 4, "unknown key `lissten`", "did you mean `listen`?"),
-    ("blurb = 1", 4, "unknown key `blurb`", "known here: name, kind"),
-    ("[[truck]]", 4, "unknown key `truck` in the file", "did you mean `trunk`?"),
-    ("[media]\ntimeout = \"60\"", 5, "must be a whole number, not a text", "timeout = 60, without quotes"),
-    ("[media]\ntimeout = 1.5", 5, "not a number with a fraction", "whole number"),
+    (
+        "lissten = 1",
+        4,
+        "unknown key `lissten`",
+        "did you mean `listen`?",
+    ),
+    (
+        "blurb = 1",
+        4,
+        "unknown key `blurb`",
+        "known here: name, kind",
+    ),
+    (
+        "[[truck]]",
+        4,
+        "unknown key `truck` in the file",
+        "did you mean `trunk`?",
+    ),
+    (
+        "[media]\ntimeout = \"60\"",
+        5,
+        "must be a whole number, not a text",
+        "timeout = 60, without quotes",
+    ),
+    (
+        "[media]\ntimeout = 1.5",
+        5,
+        "not a number with a fraction",
+        "whole number",
+    ),
     ("[media]\ndscp = 64", 5, "`dscp` is 64", "from 0 to 63"),
-    ("[media]\ntimeout = -1", 5, "`timeout` is -1", "from 0 to 86400"),
-    ("[trunk]\nname = \"x\"", 4, "must be a list of tables, not a table", "[[trunk]] instead of [trunk]"),
-    ("[[media]]", 4, "must be a table, not a list", "[media] instead of [[media]]"),
-    ("kind = \"acess\"", 4, "\"acess\" is no value of `kind`", "did you mean \"access\"?"),
-    ("kind = 7", 4, "`kind` must be a text", "\"access\", \"core\""),
-    ("[[trunk]]\nname = \"t\"", 4, "`target` is missing in `trunk`", "[udp:|tcp:]HOST"),
-    ("[[trunk]]\nname = \"\"\ntarget = \"192.0.2.2\"", 5, "`name` is empty", "at least 1"),
-    ("[[trunk]]\nname = \"t\"\ntarget = { address = \"192.0.2.2\", wieght = 2 }", 6, "unknown key `wieght`", "`weight`"),
-    ("[log]\nlevel = \"verbose\"", 5, "no value of `level`", "\"debug\""),
+    (
+        "[media]\ntimeout = -1",
+        5,
+        "`timeout` is -1",
+        "from 0 to 86400",
+    ),
+    (
+        "[trunk]\nname = \"x\"",
+        4,
+        "must be a list of tables, not a table",
+        "[[trunk]] instead of [trunk]",
+    ),
+    (
+        "[[media]]",
+        4,
+        "must be a table, not a list",
+        "[media] instead of [[media]]",
+    ),
+    (
+        "kind = \"acess\"",
+        4,
+        "\"acess\" is no value of `kind`",
+        "did you mean \"access\"?",
+    ),
+    (
+        "kind = 7",
+        4,
+        "`kind` must be a text",
+        "\"access\", \"core\"",
+    ),
+    (
+        "[[trunk]]\nname = \"t\"",
+        4,
+        "`target` is missing in `trunk`",
+        "[udp:|tcp:]HOST",
+    ),
+    (
+        "[[trunk]]\nname = \"\"\ntarget = \"192.0.2.2\"",
+        5,
+        "`name` is empty",
+        "at least 1",
+    ),
+    (
+        "[[trunk]]\nname = \"t\"\ntarget = { address = \"192.0.2.2\", wieght = 2 }",
+        6,
+        "unknown key `wieght`",
+        "`weight`",
+    ),
+    (
+        "[log]\nlevel = \"verbose\"",
+        5,
+        "no value of `level`",
+        "\"debug\"",
+    ),
     // Interfaces.
-    (INTERFACE, 5, "interface \"a\" is there already, in line 2", "another name"),
-    ("[[interface]]\nname=\"b\"\nlisten=\"udp:192.0.2.1:5060\"", 6, "taken already by udp:192.0.2.1:5060 in line 3", "another port"),
-    ("[[interface]]\nname=\"b\"\nlisten=[\"tcp:192.0.2.1\",\"udp:0.0.0.0:5060\"]\nadvertise=\"192.0.2.1\"\nmedia={address=\"192.0.2.9\"}", 6, "taken already", "another port"),
-    ("[[interface]]\nname=\"b\"\nlisten=\"192.0.2.2:5060\"", 6, "which transport", "\"udp:192.0.2.2:5060\""),
-    ("[[interface]]\nname=\"b\"\nlisten=\"tls:192.0.2.2:5061\"", 6, "tls is not available", "udp and tcp"),
-    ("[[interface]]\nname=\"b\"\nlisten=\"udp:192.0.2.2:99999\"", 6, "no address and port", "1 to 65535"),
-    ("[[interface]]\nname=\"b\"\nlisten=\"udp:300.0.2.2:5060\"", 6, "no address and port", "udp:ADDRESS:PORT"),
-    ("[[interface]]\nname=\"b\"\nlisten=\"udp:sip.example.com:5060\"", 6, "is a name", "`advertise`"),
-    ("[[interface]]\nname=\"b\"\nlisten=[]", 6, "`listen` is empty", "add"),
-    ("[[interface]]\nname=\"b\"\nlisten=\"udp:0.0.0.0:5070\"\nmedia={address=\"192.0.2.1\"}", 6, "every address", "add `advertise`"),
-    ("[[interface]]\nname=\"b\"\nlisten=\"udp:0.0.0.0:5070\"\nadvertise=\"192.0.2.7\"", 4, "media is to be anchored", "media = {"),
-    ("allow = \"10.0.0.0/33\"", 4, "no prefix length from 0 to 32", "192.0.2.0/24"),
-    ("allow = [\"10.0.0.0/8\", \"10.0.0\"]", 4, "is no IP address", "192.0.2.0/24"),
-    ("allow = \"10.1.2.3/8\"", 4, "the network is 10.0.0.0/8", "write a network"),
-    ("advertise = \"a b\"", 4, "neither a host name nor an address", "HOST or HOST:PORT"),
-    ("authenticate = \"digest\"", 4, "no user who could prove", "add a [[user]]"),
-    ("register = \"pas:pbx\"", 4, "no value of `register`", "\"pass:TRUNK\""),
-    ("register = \"pass:pbx\"", 4, "there is no trunk \"pbx\"", "add a [[trunk]]"),
-    ("media = { ports = \"20000\" }", 4, "no range of ports", "FIRST-LAST"),
-    ("media = { ports = \"20001-30000\" }", 4, "whole pairs", "\"20000-30001\""),
-    ("media = { ports = \"30000-20001\" }", 4, "ends before it begins", "FIRST-LAST"),
-    ("media = { ports = \"20000-20001\" }", 4, "too small", "four ports"),
-    ("media = { ports = \"1000-2001\" }", 4, "below 1024", "1024 or above"),
-    ("media = { ports = \"5000-5999\" }", 3, "lies in the media ports", "move the listening port"),
-    ("media = { address = \"0.0.0.0\" }", 4, "every address", "`advertise`"),
-    ("media = { address = \"x\" }", 4, "is no IP address", "without a port"),
-    ("media = { advertise = \"2001:db8::1\" }", 4, "another address family", "same family"),
-    ("media = [{ address = \"192.0.2.1\" }, { address = \"192.0.2.2\" }]", 4, "second media address", "one for IPv4"),
-    ("[[interface]]\nname=\"b\"\nlisten=\"tcp:192.0.2.1:5070\"\nmedia={ports=\"30000-49999\"}", 7, "overlap with 20000-39999 in line 1", "the same range"),
+    (
+        INTERFACE,
+        5,
+        "interface \"a\" is there already, in line 2",
+        "another name",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"udp:192.0.2.1:5060\"",
+        6,
+        "taken already by udp:192.0.2.1:5060 in line 3",
+        "another port",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=[\"tcp:192.0.2.1\",\"udp:0.0.0.0:5060\"]\nadvertise=\"192.0.2.1\"\nmedia={address=\"192.0.2.9\"}",
+        6,
+        "taken already",
+        "another port",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"192.0.2.2:5060\"",
+        6,
+        "which transport",
+        "\"udp:192.0.2.2:5060\"",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"tls:192.0.2.2:5061\"",
+        6,
+        "tls is not available",
+        "udp and tcp",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"udp:192.0.2.2:99999\"",
+        6,
+        "no address and port",
+        "1 to 65535",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"udp:300.0.2.2:5060\"",
+        6,
+        "no address and port",
+        "udp:ADDRESS:PORT",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"udp:sip.example.com:5060\"",
+        6,
+        "is a name",
+        "`advertise`",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=[]",
+        6,
+        "`listen` is empty",
+        "add",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"udp:0.0.0.0:5070\"\nmedia={address=\"192.0.2.1\"}",
+        6,
+        "every address",
+        "add `advertise`",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"udp:0.0.0.0:5070\"\nadvertise=\"192.0.2.7\"",
+        4,
+        "media is to be anchored",
+        "media = {",
+    ),
+    (
+        "allow = \"10.0.0.0/33\"",
+        4,
+        "no prefix length from 0 to 32",
+        "192.0.2.0/24",
+    ),
+    (
+        "allow = [\"10.0.0.0/8\", \"10.0.0\"]",
+        4,
+        "is no IP address",
+        "192.0.2.0/24",
+    ),
+    (
+        "allow = \"10.1.2.3/8\"",
+        4,
+        "the network is 10.0.0.0/8",
+        "write a network",
+    ),
+    (
+        "advertise = \"a b\"",
+        4,
+        "neither a host name nor an address",
+        "HOST or HOST:PORT",
+    ),
+    (
+        "authenticate = \"digest\"",
+        4,
+        "no user who could prove",
+        "add a [[user]]",
+    ),
+    (
+        "register = \"pas:pbx\"",
+        4,
+        "no value of `register`",
+        "\"pass:TRUNK\"",
+    ),
+    (
+        "register = \"pass:pbx\"",
+        4,
+        "there is no trunk \"pbx\"",
+        "add a [[trunk]]",
+    ),
+    (
+        "media = { ports = \"20000\" }",
+        4,
+        "no range of ports",
+        "FIRST-LAST",
+    ),
+    (
+        "media = { ports = \"20001-30000\" }",
+        4,
+        "whole pairs",
+        "\"20000-30001\"",
+    ),
+    (
+        "media = { ports = \"30000-20001\" }",
+        4,
+        "ends before it begins",
+        "FIRST-LAST",
+    ),
+    (
+        "media = { ports = \"20000-20001\" }",
+        4,
+        "too small",
+        "four ports",
+    ),
+    (
+        "media = { ports = \"1000-2001\" }",
+        4,
+        "below 1024",
+        "1024 or above",
+    ),
+    (
+        "media = { ports = \"5000-5999\" }",
+        3,
+        "lies in the media ports",
+        "move the listening port",
+    ),
+    (
+        "media = { address = \"0.0.0.0\" }",
+        4,
+        "every address",
+        "`advertise`",
+    ),
+    (
+        "media = { address = \"x\" }",
+        4,
+        "is no IP address",
+        "without a port",
+    ),
+    (
+        "media = { advertise = \"2001:db8::1\" }",
+        4,
+        "another address family",
+        "same family",
+    ),
+    (
+        "media = [{ address = \"192.0.2.1\" }, { address = \"192.0.2.2\" }]",
+        4,
+        "second media address",
+        "one for IPv4",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"tcp:192.0.2.1:5070\"\nmedia={ports=\"30000-49999\"}",
+        7,
+        "overlap with 20000-39999 in line 1",
+        "the same range",
+    ),
     // Trunks.
-    ("[[trunk]]\nname=\"t\"\ninterface=\"aa\"\ntarget=\"192.0.2.2\"", 6, "no interface \"aa\"", "did you mean \"a\"?"),
-    ("[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.1:5060\"", 6, "this border itself", "the other system"),
-    ("[[trunk]]\nname=\"t\"\ntarget=\"tcp:192.0.2.2\"", 6, "no listening point for tcp", "add \"tcp:"),
-    ("[[trunk]]\nname=\"t\"\ntarget=\"[2001:db8::1]:5060\"", 6, "another address family", "that family"),
-    ("[[trunk]]\nname=\"t\"\ntarget=\"sips://x\"", 6, "neither a host name", "HOST:PORT"),
-    ("[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nusername=\"u\"", 7, "`username` without `password`", "add `password`"),
-    ("[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nrealm=\"r\"", 7, "does nothing", "add both"),
-    ("[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nregister={}", 7, "as whom to register", "add `user`"),
-    ("[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nregister={user=\"u\", expires=5}", 7, "`expires` is 5", "from 30 to 86400"),
+    (
+        "[[trunk]]\nname=\"t\"\ninterface=\"aa\"\ntarget=\"192.0.2.2\"",
+        6,
+        "no interface \"aa\"",
+        "did you mean \"a\"?",
+    ),
+    (
+        "[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.1:5060\"",
+        6,
+        "this border itself",
+        "the other system",
+    ),
+    (
+        "[[trunk]]\nname=\"t\"\ntarget=\"tcp:192.0.2.2\"",
+        6,
+        "no listening point for tcp",
+        "add \"tcp:",
+    ),
+    (
+        "[[trunk]]\nname=\"t\"\ntarget=\"[2001:db8::1]:5060\"",
+        6,
+        "another address family",
+        "that family",
+    ),
+    (
+        "[[trunk]]\nname=\"t\"\ntarget=\"sips://x\"",
+        6,
+        "neither a host name",
+        "HOST:PORT",
+    ),
+    (
+        "[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nusername=\"u\"",
+        7,
+        "`username` without `password`",
+        "add `password`",
+    ),
+    (
+        "[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nregister={}",
+        7,
+        "as whom to register",
+        "add `user`",
+    ),
+    (
+        "[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nregister={user=\"u\", expires=5}",
+        7,
+        "`expires` is 5",
+        "from 30 to 86400",
+    ),
     // Routes.
     ("[[route]]", 4, "does not say where", "exactly one of"),
-    ("[[route]]\nregistered=true\nreject=403", 4, "more than one thing", "exactly one of"),
-    ("[[route]]\nreject=200", 5, "`reject` is 200", "from 400 to 699"),
-    ("[[route]]\ntrunk=\"t\"", 5, "no trunk \"t\"", "add a [[trunk]]"),
-    ("[[route]]\nreject=403\nto={regex=\"(\"}", 6, "no regular expression", "'...'"),
-    ("[[route]]\nreject=403\nto={prefix=\"\"}", 6, "`prefix` is empty", "take the key out"),
-    ("[[route]]\nreject=403\nto={domain=\"a:b\"}", 6, "is no host", "without a port"),
-    ("[[route]]\nregistered=true\nreplace=\"1\"", 6, "replaces nothing", "add to = {"),
-    ("[[route]]\nregistered=true\nto={regex='0(\\d+)'}\nreplace=\"+43$2\"", 7, "no group 2", "0 to 1"),
-    ("[[route]]\nregistered=true\nto={regex='0(\\d+)'}\nreplace=\"$1x\"", 7, "no group 1x", "0 to 1"),
-    ("[[route]]\nreject=403\n[[route]]\nreject=404", 6, "the one in line 4 takes every call", "put it before"),
-    ("[[route]]\ninterface=\"b\"\nreject=403", 5, "no interface \"b\"", "did you mean \"a\"?"),
-    ("[[route]]\nreject={status=403, reason=\"a\\nb\"}", 5, "control characters", "one line"),
+    (
+        "[[route]]\nregistered=true\nreject=403",
+        4,
+        "more than one thing",
+        "exactly one of",
+    ),
+    (
+        "[[route]]\nreject=200",
+        5,
+        "`reject` is 200",
+        "from 400 to 699",
+    ),
+    (
+        "[[route]]\ntrunk=\"t\"",
+        5,
+        "no trunk \"t\"",
+        "add a [[trunk]]",
+    ),
+    (
+        "[[route]]\nreject=403\nto={regex=\"(\"}",
+        6,
+        "no regular expression",
+        "'...'",
+    ),
+    (
+        "[[route]]\nreject=403\nto={prefix=\"\"}",
+        6,
+        "`prefix` is empty",
+        "take the key out",
+    ),
+    (
+        "[[route]]\nreject=403\nto={domain=\"a:b\"}",
+        6,
+        "is no host",
+        "without a port",
+    ),
+    (
+        "[[route]]\nregistered=true\nreplace=\"1\"",
+        6,
+        "replaces nothing",
+        "add to = {",
+    ),
+    (
+        "[[route]]\nregistered=true\nto={regex='0(\\d+)'}\nreplace=\"+43$2\"",
+        7,
+        "no group 2",
+        "0 to 1",
+    ),
+    (
+        "[[route]]\nregistered=true\nto={regex='0(\\d+)'}\nreplace=\"$1x\"",
+        7,
+        "no group 1x",
+        "0 to 1",
+    ),
+    (
+        "[[route]]\nreject=403\n[[route]]\nreject=404",
+        6,
+        "the one in line 4 takes every call",
+        "put it before",
+    ),
+    (
+        "[[route]]\ninterface=\"b\"\nreject=403",
+        5,
+        "no interface \"b\"",
+        "did you mean \"a\"?",
+    ),
+    (
+        "[[route]]\nreject={status=403, reason=\"a\\nb\"}",
+        5,
+        "control characters",
+        "one line",
+    ),
     // Users and the rest.
-    ("[[user]]\nname=\"1\"\npassword=\"x\"\n[[user]]\nname=\"1\"\npassword=\"y\"", 8, "there already, in line 5", "take one"),
-    ("[[user]]\nname=\"1\"", 4, "has no password", "`password` or `ha1`"),
-    ("[[user]]\nname=\"1\"\npassword=\"\"", 6, "password is empty", "write a password"),
-    ("[[user]]\nname=\"1\"\npassword=\"x\"\nha1=\"x\"", 7, "both", "take one"),
-    ("[[user]]\nname=\"1\"\nha1=\"xyz\"", 6, "32 hexadecimal", "1:hornwork:PASSWORD"),
-    ("[[user]]\nname=\"a@b\"\npassword=\"x\"", 5, "user part", "letters, digits"),
-    ("[realm]\nalgorithms=[\"MD6\"]", 5, "\"MD6\" is no value", "\"MD5\""),
-    ("[realm]\nalgorithms=[]", 5, "`algorithms` is empty", "at least 1"),
-    ("[realm]\nalgorithms=[\"SHA-256\"]\n[[user]]\nname=\"1\"\nha1=\"00112233445566778899aabbccddeeff\"", 5, "MD5 is not offered", "add \"MD5\""),
-    ("[registrar]\nmin_expires=100\nmax_expires=50\ndefault_expires=100\nnat_expires=0", 5, "above max_expires", "lower it"),
-    ("[registrar]\ndefault_expires=9000", 5, "not from min_expires", "all three"),
-    ("[registrar]\nnat_expires=20", 5, "below min_expires", "raise it"),
-    ("[session_timer]\nexpires=95\nmin=100", 5, "below min", "raise it"),
-    ("[dns]\nservers=[\"ns.example.com\"]", 5, "is no IP address", "ADDRESS:PORT"),
-    ("[limits]\nmessage_bytes=100", 5, "`message_bytes` is 100", "from 2048 to 65535"),
+    (
+        "[[user]]\nname=\"1\"\npassword=\"x\"\n[[user]]\nname=\"1\"\npassword=\"y\"",
+        8,
+        "there already, in line 5",
+        "take one",
+    ),
+    (
+        "[[user]]\nname=\"1\"",
+        4,
+        "has no password",
+        "`password` or `ha1`",
+    ),
+    (
+        "[[user]]\nname=\"1\"\npassword=\"\"",
+        6,
+        "password is empty",
+        "write a password",
+    ),
+    (
+        "[[user]]\nname=\"1\"\npassword=\"x\"\nha1=\"x\"",
+        7,
+        "both",
+        "take one",
+    ),
+    (
+        "[[user]]\nname=\"1\"\nha1=\"xyz\"",
+        6,
+        "32 hexadecimal",
+        "1:hornwork:PASSWORD",
+    ),
+    (
+        "[[user]]\nname=\"a@b\"\npassword=\"x\"",
+        5,
+        "user part",
+        "letters, digits",
+    ),
+    (
+        "[realm]\nalgorithms=[\"MD6\"]",
+        5,
+        "\"MD6\" is no value",
+        "\"MD5\"",
+    ),
+    (
+        "[realm]\nalgorithms=[]",
+        5,
+        "`algorithms` is empty",
+        "at least 1",
+    ),
+    (
+        "[realm]\nalgorithms=[\"SHA-256\"]\n[[user]]\nname=\"1\"\nha1=\"00112233445566778899aabbccddeeff\"",
+        5,
+        "MD5 is not offered",
+        "add \"MD5\"",
+    ),
+    (
+        "[registrar]\nmin_expires=100\nmax_expires=50\ndefault_expires=100\nnat_expires=0",
+        5,
+        "above max_expires",
+        "lower it",
+    ),
+    (
+        "[registrar]\ndefault_expires=9000",
+        5,
+        "not from min_expires",
+        "all three",
+    ),
+    (
+        "[registrar]\nnat_expires=20",
+        5,
+        "below min_expires",
+        "raise it",
+    ),
+    (
+        "[session_timer]\nexpires=95\nmin=100",
+        5,
+        "below min",
+        "raise it",
+    ),
+    (
+        "[session_timer]\nmin=100",
+        5,
+        "does nothing",
+        "set `expires`",
+    ),
+    (
+        "[dns]\nservers=[\"ns.example.com\"]",
+        5,
+        "is no IP address",
+        "ADDRESS:PORT",
+    ),
+    (
+        "[limits]\nmessage_bytes=100",
+        5,
+        "`message_bytes` is 100",
+        "from 2048 to 65535",
+    ),
 ];
 
 #[test]
@@ -115,7 +510,10 @@ fn every_mistake_has_its_line_and_remedy() {
             ));
         }
         for mistake in &mistakes {
-            assert!(mistake.column >= 1 && mistake.line <= text.lines().count().max(1), "{mistake:?}");
+            assert!(
+                mistake.column >= 1 && mistake.line <= text.lines().count().max(1),
+                "{mistake:?}"
+            );
             assert!(!mistake.remedy.is_empty() && mistake.file == "f.toml");
         }
     }
@@ -126,18 +524,34 @@ fn every_mistake_has_its_line_and_remedy() {
 fn several_mistakes_come_at_once_in_the_order_of_the_file() {
     let text = "[[interface]]\nname = \"a\"\nlisten = \"udp:1.2.3.4.5:1\"\nallow = \"x\"\n[[trunk]]\nname = \"t\"\n\
          target = \"a b\"\n[[route]]\ntrunk = \"tt\"\n";
-    let lines: Vec<usize> = parse(text, "f").unwrap_err().iter().map(|m| m.line).collect();
+    let lines: Vec<usize> = parse(text, "f")
+        .unwrap_err()
+        .iter()
+        .map(|m| m.line)
+        .collect();
     assert_eq!(lines, [3, 4, 7, 9]);
     let text = "foo = 1\nbar = 2\n[media]\ntimeout = \"x\"\n";
-    let lines: Vec<usize> = parse(text, "f").unwrap_err().iter().map(|m| m.line).collect();
-    assert_eq!(lines, [1, 1, 2, 4], "interface is missing, two unknown keys, a wrong type");
+    let lines: Vec<usize> = parse(text, "f")
+        .unwrap_err()
+        .iter()
+        .map(|m| m.line)
+        .collect();
+    assert_eq!(
+        lines,
+        [1, 1, 2, 4],
+        "interface is missing, two unknown keys, a wrong type"
+    );
 }
 
 #[test]
 fn columns_count_characters() {
     let text = "[[interface]]\nname = \"ü\" ; x\n";
     let mistakes = parse(text, "f").unwrap_err();
-    assert_eq!((mistakes[0].line, mistakes[0].column), (2, 12), "{mistakes:?}");
+    assert_eq!(
+        (mistakes[0].line, mistakes[0].column),
+        (2, 12),
+        "{mistakes:?}"
+    );
 }
 
 #[test]
@@ -148,12 +562,18 @@ fn a_small_file_has_good_defaults() {
     let interface = &config.interfaces[0];
     assert_eq!(interface.listen[0].to_string(), "udp:192.0.2.1:5060");
     assert_eq!(interface.listen[1].to_string(), "tcp:192.0.2.1:5062");
-    assert_eq!((interface.kind, interface.register), (InterfaceKind::Access, Register::Refuse));
+    assert_eq!(
+        (interface.kind, interface.register),
+        (InterfaceKind::Access, Register::Refuse)
+    );
     assert!(interface.allows("203.0.113.9".parse().unwrap()));
     let range = config.media_ranges[interface.media[0].range];
     assert_eq!((range.first, range.last), (20_000, 39_999));
     let trunk = &config.trunks[0];
-    assert_eq!((trunk.interface, trunk.ping, trunk.max_calls), (InterfaceId(0), None, None));
+    assert_eq!(
+        (trunk.interface, trunk.ping, trunk.max_calls),
+        (InterfaceId(0), None, None)
+    );
     assert_eq!(
         trunk.targets[0].direct(),
         Some(("192.0.2.2:5060".parse().unwrap(), Transport::Udp))
@@ -179,16 +599,25 @@ fn the_same_range_is_shared_and_families_have_one_each() {
 
 #[test]
 fn users_make_a_registrar_and_secrets_do_not_show() {
-    let text = format!("{INTERFACE}[[user]]\nname=\"1000\"\npassword=\"geheim\"\n[[user]]\nname=\"1001\"\nha1=\"00112233445566778899AABBCCDDEEFF\"\n[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nusername=\"u\"\npassword=\"geheim\"\n");
+    let text = format!(
+        "{INTERFACE}[[user]]\nname=\"1000\"\npassword=\"geheim\"\n[[user]]\nname=\"1001\"\nha1=\"00112233445566778899AABBCCDDEEFF\"\n[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nusername=\"u\"\npassword=\"geheim\"\n"
+    );
     let config = parse(&text, "f").unwrap();
     assert_eq!(config.interfaces[0].register, Register::Local);
-    assert_eq!(config.realm.algorithms, [DigestAlgorithm::Md5], "only MD5 can be checked");
+    assert_eq!(
+        config.realm.algorithms,
+        [DigestAlgorithm::Md5],
+        "only MD5 can be checked"
+    );
     assert_eq!(
         config.users["1001"].secret,
         Secret::Ha1("00112233445566778899aabbccddeeff".into())
     );
     let shown = format!("{config:?}");
-    assert!(!shown.contains("geheim") && !shown.contains("0011223344"), "{shown}");
+    assert!(
+        !shown.contains("geheim") && !shown.contains("0011223344"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -201,10 +630,33 @@ fn requests_are_told_to_come_from_a_trunk() {
         config.trunk_of(InterfaceId(0), source.parse().unwrap(), transport)
     };
     assert_eq!(of("192.0.2.2:5080", Transport::Udp), Some(TrunkId(0)));
-    assert_eq!(of("192.0.2.2:5081", Transport::Udp), None, "another program on that machine");
+    assert_eq!(
+        of("192.0.2.2:5081", Transport::Udp),
+        None,
+        "another program on that machine"
+    );
     assert_eq!(of("192.0.2.2:50810", Transport::Tcp), Some(TrunkId(0)));
     assert_eq!(of("198.51.100.77:1024", Transport::Udp), Some(TrunkId(1)));
     assert_eq!(of("203.0.113.1:5060", Transport::Udp), None);
+}
+
+#[test]
+fn what_is_allowed_but_risky_is_hinted_at() {
+    let hints = |more: &str| {
+        let text = format!("{INTERFACE}{more}[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\n");
+        parse(&text, "f").unwrap().hints().join("\n")
+    };
+    assert!(hints("").contains("anyone who reaches it may call"));
+    assert_eq!(hints("allow=\"198.51.100.0/24\"\n"), "");
+    assert_eq!(hints("kind=\"core\"\n"), "");
+    let open = hints("allow=\"198.51.100.0/24\"\nregister=\"local\"\n");
+    assert!(open.contains("anyone may register as anyone"), "{open}");
+    let text = INTERFACE.replace(":5060", ":506");
+    let low = parse(&text, "f").unwrap().hints().join("\n");
+    assert!(
+        low.contains("port 506 is below 1024") && low.contains("CAP_NET_BIND_SERVICE"),
+        "{low}"
+    );
 }
 
 #[test]
@@ -237,7 +689,10 @@ fn the_schema_describes_every_key_and_the_page_names_it() {
         for (key, property) in table["properties"].as_object().unwrap() {
             let text = property["description"].as_str().unwrap_or_default();
             assert!(text.len() > 5, "{key} has no description");
-            assert!(page.contains(&format!("| `{key}` |")), "{key} is not in the page");
+            assert!(
+                page.contains(&format!("| `{key}` |")),
+                "{key} is not in the page"
+            );
             keys += 1;
         }
     }

@@ -83,7 +83,11 @@ fn shown(plan: &Plan) -> String {
                         Place::Flow(flow) => format!("flow:{}", flow.remote),
                         Place::Name(name, _) => format!("name:{name}"),
                     };
-                    format!("{}:{} {place}", step.group, String::from_utf8_lossy(&step.uri))
+                    format!(
+                        "{}:{} {place}",
+                        step.group,
+                        String::from_utf8_lossy(&step.uri)
+                    )
                 })
                 .collect();
             format!("{} [{}]", call.route, steps.join(", "))
@@ -106,28 +110,63 @@ fn routes_decide_by_conditions_in_order() {
     let config = format!("{BASE}{routes}");
     let world = World::default();
     let gw = |uri: &str| {
-        format!("[0:sip:{uri}@gw.example;transport=tcp tcp:198.51.100.1:5070, 1:sip:{uri}@gw.example udp:198.51.100.2:5060")
+        format!(
+            "[0:sip:{uri}@gw.example;transport=tcp tcp:198.51.100.1:5070, 1:sip:{uri}@gw.example udp:198.51.100.2:5060"
+        )
     };
     let cases = [
         (CALLER, "sip:112@x", format!("emergency {}]", gw("112"))),
         (CALLER, "sip:0900123@x", "603 refused by a route".to_owned()),
         (CALLER, "sip:0049301@x", format!("abroad {}]", gw("+49301"))),
-        (CALLER, "sip:00@x", format!("domestic {}, 2:sip:+430@10.0.0.2 udp:10.0.0.2:5060]", gw("+430"))),
-        (CALLER, "tel:01-234.5", format!("domestic {}, 2:sip:+4312345@10.0.0.2 udp:10.0.0.2:5060]", gw("+4312345"))),
-        (CALLER, "sip:bob@pbx.EXAMPLE:5070;x=y", "domain [0:sip:bob@10.0.0.2 udp:10.0.0.2:5060]".to_owned()),
-        ("sip:boss@x", "sip:bob@x", "boss [0:sip:bob@10.0.0.2 udp:10.0.0.2:5060]".to_owned()),
+        (
+            CALLER,
+            "sip:00@x",
+            format!(
+                "domestic {}, 2:sip:+430@10.0.0.2 udp:10.0.0.2:5060]",
+                gw("+430")
+            ),
+        ),
+        (
+            CALLER,
+            "tel:01-234.5",
+            format!(
+                "domestic {}, 2:sip:+4312345@10.0.0.2 udp:10.0.0.2:5060]",
+                gw("+4312345")
+            ),
+        ),
+        (
+            CALLER,
+            "sip:bob@pbx.EXAMPLE:5070;x=y",
+            "domain [0:sip:bob@10.0.0.2 udp:10.0.0.2:5060]".to_owned(),
+        ),
+        (
+            "sip:boss@x",
+            "sip:bob@x",
+            "boss [0:sip:bob@10.0.0.2 udp:10.0.0.2:5060]".to_owned(),
+        ),
         (CALLER, "sip:bob@x", "404 no route".to_owned()),
-        (CALLER, "mailto:bob@x", "416 Request-URI of another scheme".to_owned()),
+        (
+            CALLER,
+            "mailto:bob@x",
+            "416 Request-URI of another scheme".to_owned(),
+        ),
         (CALLER, "sip:", "400 Request-URI cannot be read".to_owned()),
         ("<>", "sip:112@x", format!("emergency {}]", gw("112"))),
         ("<>", "sip:bob@x", "404 no route".to_owned()),
     ];
     for (from, to, wanted) in cases {
-        assert_eq!(shown(&plan(&config, &facts(from, to), &world)), wanted, "{from} to {to}");
+        assert_eq!(
+            shown(&plan(&config, &facts(from, to), &world)),
+            wanted,
+            "{from} to {to}"
+        );
     }
     let mut inside = facts(CALLER, "sip:bob@x");
     inside.interface = InterfaceId(1);
-    assert_eq!(shown(&plan(&config, &inside, &world)), format!("inside {}]", gw("bob")));
+    assert_eq!(
+        shown(&plan(&config, &inside, &world)),
+        format!("inside {}]", gw("bob"))
+    );
     let mut back = facts(CALLER, "sip:bob@x");
     back.trunk = Some(TrunkId(1));
     assert_eq!(
@@ -143,7 +182,9 @@ fn routes_decide_by_conditions_in_order() {
 #[test]
 fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
     let mut world = World::default();
-    world.contacts.insert("1000", vec![contact("sip:1000@192.168.1.7", 1000)]);
+    world
+        .contacts
+        .insert("1000", vec![contact("sip:1000@192.168.1.7", 1000)]);
     let config = format!("{BASE}[[user]]\nname=\"1001\"\npassword=\"x\"\n");
     let mut from_pbx = facts(CALLER, "sip:1000@192.0.2.1");
     from_pbx.trunk = Some(TrunkId(0));
@@ -153,10 +194,16 @@ fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
         "default [0:sip:1000@192.168.1.7 flow:203.0.113.9:5099]"
     );
     from_pbx.to = b"sip:1001@192.0.2.1";
-    assert_eq!(shown(&plan(&config, &from_pbx, &world)), "480 user is not registered");
+    assert_eq!(
+        shown(&plan(&config, &from_pbx, &world)),
+        "480 user is not registered"
+    );
     from_pbx.to = b"sip:2000@192.0.2.1";
     let out = shown(&plan(&config, &from_pbx, &world));
-    assert!(out.starts_with("default [0:sip:2000@gw.example") && !out.contains("10.0.0.2"), "{out}");
+    assert!(
+        out.starts_with("default [0:sip:2000@gw.example") && !out.contains("10.0.0.2"),
+        "{out}"
+    );
     let phone = facts(CALLER, "sip:2000@192.0.2.1");
     let out = shown(&plan(&config, &phone, &world));
     assert!(out.starts_with("default [0:sip:2000@10.0.0.2"), "{out}");
@@ -165,15 +212,23 @@ fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
 #[test]
 fn our_own_contact_leads_to_its_phone_and_past_every_route() {
     let mut world = World::default();
-    world.contacts.insert("00ab", vec![contact("sip:1000@192.168.1.7;x=y", 1000)]);
+    world
+        .contacts
+        .insert("00ab", vec![contact("sip:1000@192.168.1.7;x=y", 1000)]);
     let config = format!("{BASE}[[route]]\ntrunk=\"pbx\"\n");
     let call = |to| shown(&plan(&config, &facts(CALLER, to), &world));
     assert_eq!(
         call("sip:1000@192.0.2.1;hw=00ab"),
         "registration [0:sip:1000@192.168.1.7;x=y flow:203.0.113.9:5099]"
     );
-    assert_eq!(call("sip:1000@192.0.2.1;hw=00ac"), "480 registration is gone");
-    assert_eq!(call("sip:1000@192.0.2.1"), "route 1 [0:sip:1000@10.0.0.2 udp:10.0.0.2:5060]");
+    assert_eq!(
+        call("sip:1000@192.0.2.1;hw=00ac"),
+        "480 registration is gone"
+    );
+    assert_eq!(
+        call("sip:1000@192.0.2.1"),
+        "route 1 [0:sip:1000@10.0.0.2 udp:10.0.0.2:5060]"
+    );
 }
 
 #[test]
@@ -238,15 +293,27 @@ fn identities_pass_from_the_believed_to_who_may_have_them() {
             Plan::Refuse(refusal) => panic!("{refusal:?}"),
         }
     };
-    assert_eq!(identities(0, None), [false, false, false], "phones are not believed");
-    assert_eq!(identities(1, None), [true, false, false], "gw: identity = remove");
+    assert_eq!(
+        identities(0, None),
+        [false, false, false],
+        "phones are not believed"
+    );
+    assert_eq!(
+        identities(1, None),
+        [true, false, false],
+        "gw: identity = remove"
+    );
     assert_eq!(identities(0, Some(TrunkId(1))), [true, false, false]);
 }
 
 #[test]
 fn a_user_part_with_odd_letters_is_escaped() {
     let config = format!("{BASE}[[route]]\ntrunk=\"pbx\"\n");
-    let out = shown(&plan(&config, &facts(CALLER, "sip:a%40b%20c;x=1@h"), &World::default()));
+    let out = shown(&plan(
+        &config,
+        &facts(CALLER, "sip:a%40b%20c;x=1@h"),
+        &World::default(),
+    ));
     assert_eq!(out, "route 1 [0:sip:a%40b%20c@10.0.0.2 udp:10.0.0.2:5060]");
 }
 

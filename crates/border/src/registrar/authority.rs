@@ -46,7 +46,11 @@ impl Authority {
         entropy.fill(&mut key);
         let key = NonceKey(key);
         let algorithms = algorithms(config);
-        let server = Server::new(server_config(config, &algorithms), key.clone(), &mut entropy);
+        let server = Server::new(
+            server_config(config, &algorithms),
+            key.clone(),
+            &mut entropy,
+        );
         Authority {
             server,
             algorithms,
@@ -69,7 +73,11 @@ impl Authority {
         let registers = request.method() == Method::Register;
         let (status, challenge, credentials) = match registers {
             true => (401, HeaderId::WwwAuthenticate, HeaderId::Authorization),
-            false => (407, HeaderId::ProxyAuthenticate, HeaderId::ProxyAuthorization),
+            false => (
+                407,
+                HeaderId::ProxyAuthenticate,
+                HeaderId::ProxyAuthorization,
+            ),
         };
         let presented = match self.server.presented(request, credentials) {
             Ok(presented) => presented,
@@ -120,7 +128,8 @@ impl Authority {
         let mut headers = Vec::with_capacity(self.algorithms.len());
         for &algorithm in &self.algorithms {
             let mut value = Vec::with_capacity(200);
-            self.server.write_challenge(algorithm, stale, now, &mut self.entropy, &mut value);
+            self.server
+                .write_challenge(algorithm, stale, now, &mut self.entropy, &mut value);
             headers.push((id, value));
         }
         Proof::Challenge { status, headers }

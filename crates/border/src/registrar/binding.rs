@@ -40,7 +40,13 @@ impl Binding {
     ) -> Binding {
         let params = kept_params(wanted.address.params);
         let path = judged.path.join(&b","[..]);
-        let parts = [wanted.address.uri, &params, wanted.instance, judged.call_id, &path];
+        let parts = [
+            wanted.address.uri,
+            &params,
+            wanted.instance,
+            judged.call_id,
+            &path,
+        ];
         let mut text = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
         let mut ends = [0; 4];
         for (index, part) in parts.iter().enumerate() {
@@ -86,7 +92,9 @@ impl Binding {
     }
 
     fn path(&self) -> &[u8] {
-        self.text.get(usize::from(self.ends[3])..).unwrap_or_default()
+        self.text
+            .get(usize::from(self.ends[3])..)
+            .unwrap_or_default()
     }
 
     /// Rounded up: never zero while it stands.
@@ -120,7 +128,10 @@ impl Binding {
 /// Contact parameters without `expires`, each with its semicolon.
 pub(super) fn kept_params(params: Params<'_>) -> Vec<u8> {
     let mut kept = Vec::new();
-    for param in params.iter().filter(|param| !param.name.eq_ignore_ascii_case(b"expires")) {
+    for param in params
+        .iter()
+        .filter(|param| !param.name.eq_ignore_ascii_case(b"expires"))
+    {
         kept.push(b';');
         kept.extend_from_slice(param.name);
         if let Some(value) = param.value {

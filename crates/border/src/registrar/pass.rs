@@ -60,7 +60,9 @@ impl Location {
                 0 => self.entropy.u64() | 1,
                 known => known,
             };
-            passing.contacts.push(our_contact(user, wanted, host, transport, token));
+            passing
+                .contacts
+                .push(our_contact(user, wanted, host, transport, token));
             passing.tokens.push(token);
         }
         Ok(passing)
@@ -92,7 +94,12 @@ impl Location {
             .map(|(wanted, &token)| granted(response, token, wanted.expires))
             .collect();
         // Removals first: they make room for the others.
-        for (wanted, _) in judged.contacts.iter().zip(&granted).filter(|(_, seconds)| **seconds == 0) {
+        for (wanted, _) in judged
+            .contacts
+            .iter()
+            .zip(&granted)
+            .filter(|(_, seconds)| **seconds == 0)
+        {
             if let Some(place) = self.find(user, wanted) {
                 self.remove_at(user, place);
             }
@@ -112,7 +119,10 @@ impl Location {
             let Some(uri) = contact.parse_uri() else {
                 continue;
             };
-            let phone = uri.params.get(TOKEN).and_then(|token| self.by_token_text(token));
+            let phone = uri
+                .params
+                .get(TOKEN)
+                .and_then(|token| self.by_token_text(token));
             // Contacts that did not come through us stay hidden.
             if let Some(phone) = phone {
                 let mut value = b"<".to_vec();

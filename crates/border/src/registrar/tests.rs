@@ -21,7 +21,11 @@ fn location() -> Location {
 fn flow(remote: &str, connection: Option<u64>) -> Flow {
     Flow {
         local: LocalId(3),
-        transport: if connection.is_some() { Transport::Tcp } else { Transport::Udp },
+        transport: if connection.is_some() {
+            Transport::Tcp
+        } else {
+            Transport::Udp
+        },
         remote: remote.parse().unwrap(),
         connection: connection.map(ConnectionId),
     }
@@ -73,18 +77,43 @@ fn uris(location: &Location) -> Vec<String> {
 #[test]
 fn a_contact_is_stored_listed_refreshed_and_removed() {
     let mut store = location();
-    let answer = send(&mut store, 1, &format!("Contact: {HERE};q=0.5;+x=\"y\"\r\nExpires: 600\r\n"), here(), 0);
-    assert_eq!(contacts(&answer), ["<sip:1000@192.0.2.7:5062>;q=0.5;+x=\"y\";expires=600"]);
-    assert!(matches!(&answer.notes[..], [Note::RegistrationStored { contacts: 1, expires: 600, .. }]));
+    let answer = send(
+        &mut store,
+        1,
+        &format!("Contact: {HERE};q=0.5;+x=\"y\"\r\nExpires: 600\r\n"),
+        here(),
+        0,
+    );
+    assert_eq!(
+        contacts(&answer),
+        ["<sip:1000@192.0.2.7:5062>;q=0.5;+x=\"y\";expires=600"]
+    );
+    assert!(matches!(
+        &answer.notes[..],
+        [Note::RegistrationStored {
+            contacts: 1,
+            expires: 600,
+            ..
+        }]
+    ));
     // A fetch changes nothing.
     let answer = send(&mut store, 2, "", here(), 100);
-    assert_eq!(contacts(&answer), ["<sip:1000@192.0.2.7:5062>;q=0.5;+x=\"y\";expires=500"]);
+    assert_eq!(
+        contacts(&answer),
+        ["<sip:1000@192.0.2.7:5062>;q=0.5;+x=\"y\";expires=500"]
+    );
     assert!(answer.notes.is_empty());
     // The same URI, written otherwise.
     let other = "Contact: \"A\" <SIP:1000@192.0.2.7:5062;x=y>;expires=700\r\n";
     assert_eq!(contacts(&send(&mut store, 3, other, here(), 100)).len(), 1);
     assert_eq!(store.len(), 1);
-    let answer = send(&mut store, 4, &format!("Contact: {HERE};expires=0\r\n"), here(), 101);
+    let answer = send(
+        &mut store,
+        4,
+        &format!("Contact: {HERE};expires=0\r\n"),
+        here(),
+        101,
+    );
     assert!(contacts(&answer).is_empty());
     assert!(matches!(&answer.notes[..], [Note::RegistrationEnded { why, .. }] if why == "removed"));
     assert!(store.is_empty() && uris(&store).is_empty());
@@ -95,18 +124,69 @@ fn how_long_it_lasts_is_ours_to_say() {
     let mut store = location();
     let given = |store: &mut Location, cseq, headers: &str, flow| {
         let answer = send(store, cseq, headers, flow, 0);
-        contacts(&answer)[0].rsplit('=').next().unwrap().parse::<u32>().unwrap()
+        contacts(&answer)[0]
+            .rsplit('=')
+            .next()
+            .unwrap()
+            .parse::<u32>()
+            .unwrap()
     };
-    assert_eq!(given(&mut store, 1, &format!("Contact: {HERE}\r\n"), here()), 3600, "default");
-    assert_eq!(given(&mut store, 2, &format!("Contact: {HERE};expires=99999\r\n"), here()), 7200, "cut");
-    assert_eq!(given(&mut store, 3, &format!("Contact: {HERE};expires=soon\r\nExpires: 100\r\n"), here()), 100);
-    let answer = send(&mut store, 4, &format!("Contact: {HERE};expires=59\r\n"), here(), 0);
-    assert_eq!((answer.status, headers(&answer, HeaderId::MinExpires)), (423, vec!["60".to_owned()]));
+    assert_eq!(
+        given(&mut store, 1, &format!("Contact: {HERE}\r\n"), here()),
+        3600,
+        "default"
+    );
+    assert_eq!(
+        given(
+            &mut store,
+            2,
+            &format!("Contact: {HERE};expires=99999\r\n"),
+            here()
+        ),
+        7200,
+        "cut"
+    );
+    assert_eq!(
+        given(
+            &mut store,
+            3,
+            &format!("Contact: {HERE};expires=soon\r\nExpires: 100\r\n"),
+            here()
+        ),
+        100
+    );
+    let answer = send(
+        &mut store,
+        4,
+        &format!("Contact: {HERE};expires=59\r\n"),
+        here(),
+        0,
+    );
+    assert_eq!(
+        (answer.status, headers(&answer, HeaderId::MinExpires)),
+        (423, vec!["60".to_owned()])
+    );
     // Behind NAT the pinhole has to be kept open; not so on TCP.
     let nat = flow("203.0.113.5:1024", None);
-    assert_eq!(given(&mut store, 5, &format!("Contact: {HERE};expires=3600\r\n"), nat), 90);
+    assert_eq!(
+        given(
+            &mut store,
+            5,
+            &format!("Contact: {HERE};expires=3600\r\n"),
+            nat
+        ),
+        90
+    );
     let tcp = flow("203.0.113.5:1024", Some(9));
-    assert_eq!(given(&mut store, 6, &format!("Contact: {HERE};expires=3600\r\n"), tcp), 3600);
+    assert_eq!(
+        given(
+            &mut store,
+            6,
+            &format!("Contact: {HERE};expires=3600\r\n"),
+            tcp
+        ),
+        3600
+    );
 }
 
 #[test]
@@ -115,15 +195,28 @@ fn contacts_are_reached_on_the_flow_on_which_they_came() {
     let nat = flow("203.0.113.5:1024", None);
     send(&mut store, 1, "Contact: <sip:1000@10.0.0.5>\r\n", nat, 0);
     let contact = &store.contacts("1000", None)[0];
-    assert_eq!((contact.flow, &contact.uri[..]), (nat, &b"sip:1000@10.0.0.5"[..]));
+    assert_eq!(
+        (contact.flow, &contact.uri[..]),
+        (nat, &b"sip:1000@10.0.0.5"[..])
+    );
 }
 
 #[test]
 fn the_wildcard_removes_all_and_only_with_expires_zero_and_alone() {
     let mut store = location();
-    send(&mut store, 1, &format!("Contact: {HERE}, <sip:1000@192.0.2.8>\r\n"), here(), 0);
+    send(
+        &mut store,
+        1,
+        &format!("Contact: {HERE}, <sip:1000@192.0.2.8>\r\n"),
+        here(),
+        0,
+    );
     assert_eq!(store.len(), 2);
-    for bad in ["Contact: *\r\n", "Contact: *\r\nExpires: 60\r\n", "Contact: *, <sip:a@b>\r\nExpires: 0\r\n"] {
+    for bad in [
+        "Contact: *\r\n",
+        "Contact: *\r\nExpires: 60\r\n",
+        "Contact: *, <sip:a@b>\r\nExpires: 0\r\n",
+    ] {
         assert_eq!(send(&mut store, 2, bad, here(), 0).status, 400, "{bad}");
         assert_eq!(store.len(), 2);
     }
@@ -140,7 +233,11 @@ fn an_older_request_of_the_same_registration_changes_nothing() {
         (4, "Contact: *\r\nExpires: 0\r\n".to_owned()),
         (4, format!("Contact: <sip:new@192.0.2.7>, {HERE}\r\n")),
     ] {
-        assert_eq!(send(&mut store, cseq, &headers, here(), 1).status, 500, "{headers}");
+        assert_eq!(
+            send(&mut store, cseq, &headers, here(), 1).status,
+            500,
+            "{headers}"
+        );
         assert_eq!(uris(&store), ["sip:1000@192.0.2.7:5062"]);
     }
     // Another Call-ID counts anew (the phone was restarted).
@@ -160,7 +257,11 @@ fn what_cannot_be_read_changes_nothing() {
         ("Require: teleport\r\nContact: <sip:a@b>\r\n", 420),
         ("Path: <sip:p;lr>\r\nContact: <sip:a@b>\r\n", 421),
     ] {
-        assert_eq!(send(&mut store, 1, headers, here(), 0).status, status, "{headers}");
+        assert_eq!(
+            send(&mut store, 1, headers, here(), 0).status,
+            status,
+            "{headers}"
+        );
         assert!(store.is_empty());
     }
     let answer = send(&mut store, 1, "Require: teleport, path, fly\r\n", here(), 0);
@@ -181,9 +282,19 @@ fn path_is_kept_given_back_and_used() {
         here(),
         0,
     );
-    assert_eq!(headers(&answer, HeaderId::Path), ["<sip:p2;lr>,<sip:p1;lr>"]);
+    assert_eq!(
+        headers(&answer, HeaderId::Path),
+        ["<sip:p2;lr>,<sip:p1;lr>"]
+    );
     let path: Vec<&[u8]> = vec![b"<sip:p2;lr>", b"<sip:p1;lr>"];
-    assert_eq!(store.contacts("1000", None)[0].path.iter().map(|p| &**p).collect::<Vec<_>>(), path);
+    assert_eq!(
+        store.contacts("1000", None)[0]
+            .path
+            .iter()
+            .map(|p| &**p)
+            .collect::<Vec<_>>(),
+        path
+    );
 }
 
 #[test]
@@ -199,9 +310,15 @@ fn room_is_limited_for_each_and_for_all() {
     let text = text(1, three);
     let message = Message::parse(text.as_bytes()).unwrap();
     let other = |store: &mut Location, user: &str| {
-        store.register(user, &message, InterfaceId(0), here(), Time::ZERO).status
+        store
+            .register(user, &message, InterfaceId(0), here(), Time::ZERO)
+            .status
     };
-    assert_eq!(other(&mut store, "1001"), 503, "three more than the two that are left");
+    assert_eq!(
+        other(&mut store, "1001"),
+        503,
+        "three more than the two that are left"
+    );
     assert_eq!(store.len(), 3);
     // Removed and named again in one request: no way around the limit.
     let trick = "Contact: <sip:2@h>;expires=0, <sip:2@h>, <sip:5@h>\r\n";
@@ -211,22 +328,56 @@ fn room_is_limited_for_each_and_for_all() {
 #[test]
 fn flows_of_one_device_stand_beside_each_other() {
     let mut store = location();
-    let contact = |reg: u32| format!("Supported: path, outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id={reg}\r\n");
-    let answer = send(&mut store, 1, &contact(1), flow("203.0.113.5:1", Some(1)), 0);
+    let contact = |reg: u32| {
+        format!(
+            "Supported: path, outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id={reg}\r\n"
+        )
+    };
+    let answer = send(
+        &mut store,
+        1,
+        &contact(1),
+        flow("203.0.113.5:1", Some(1)),
+        0,
+    );
     assert_eq!(headers(&answer, HeaderId::Require), ["outbound"]);
     assert_eq!(headers(&answer, HeaderId::FlowTimer), ["120"]);
     assert!(contacts(&answer)[0].contains("reg-id=1"));
-    let answer = send(&mut store, 2, &contact(2), flow("203.0.113.5:2", Some(2)), 1);
+    let answer = send(
+        &mut store,
+        2,
+        &contact(2),
+        flow("203.0.113.5:2", Some(2)),
+        1,
+    );
     assert_eq!(contacts(&answer).len(), 2);
     // The youngest flow is called; when it fails, the other.
-    let connection = |store: &Location| store.contacts("1000", None).iter().map(|c| c.flow.connection).collect::<Vec<_>>();
+    let connection = |store: &Location| {
+        store
+            .contacts("1000", None)
+            .iter()
+            .map(|c| c.flow.connection)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(connection(&store), [Some(ConnectionId(2))]);
-    assert!(store.flow_failed(ConnectionId(2)).is_empty(), "one contact is left");
+    assert!(
+        store.flow_failed(ConnectionId(2)).is_empty(),
+        "one contact is left"
+    );
     assert_eq!(connection(&store), [Some(ConnectionId(1))]);
     // The same flow again, from another port: replaced.
-    let answer = send(&mut store, 3, &contact(1), flow("203.0.113.5:3", Some(3)), 2);
+    let answer = send(
+        &mut store,
+        3,
+        &contact(1),
+        flow("203.0.113.5:3", Some(3)),
+        2,
+    );
     assert_eq!(contacts(&answer).len(), 1);
-    assert!(store.flow_failed(ConnectionId(1)).is_empty(), "no longer its connection");
+    assert!(
+        store.flow_failed(ConnectionId(1)).is_empty(),
+        "no longer its connection"
+    );
     let notes = store.flow_failed(ConnectionId(3));
     assert!(matches!(&notes[..], [Note::RegistrationEnded { why, .. }] if why == "flow failed"));
     assert!(store.is_empty());
@@ -250,9 +401,14 @@ fn outbound_needs_a_first_hop_that_knows_it() {
         let message = Message::parse(text.as_bytes()).unwrap();
         let answer = store.register("1000", &message, InterfaceId(0), here(), Time::ZERO);
         assert_eq!(answer.status, status, "{path}");
-        assert!(headers(&answer, HeaderId::FlowTimer).is_empty(), "the edge's matter");
+        assert!(
+            headers(&answer, HeaderId::FlowTimer).is_empty(),
+            "the edge's matter"
+        );
     }
-    let two = format!("Supported: outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id=1, <sip:b@h>;+sip.instance=\"<urn:x>\";reg-id=2\r\n");
+    let two = format!(
+        "Supported: outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id=1, <sip:b@h>;+sip.instance=\"<urn:x>\";reg-id=2\r\n"
+    );
     assert_eq!(send(&mut store, 9, &two, here(), 0).status, 400);
     // Without `outbound` reg-id means nothing.
     let plain = format!("Contact: {HERE};+sip.instance=\"<urn:y>\";reg-id=1\r\n");
@@ -264,7 +420,10 @@ fn a_device_that_comes_back_on_another_port_has_one_contact() {
     let mut store = location();
     for (cseq, port) in [(1, 1111), (2, 2222)] {
         let contact = format!("Contact: <sip:1000@10.0.0.5:{port}>;+sip.instance=\"<urn:x>\"\r\n");
-        assert_eq!(contacts(&send(&mut store, cseq, &contact, here(), 0)).len(), 1);
+        assert_eq!(
+            contacts(&send(&mut store, cseq, &contact, here(), 0)).len(),
+            1
+        );
     }
     assert_eq!(uris(&store), ["sip:1000@10.0.0.5:2222"]);
 }
@@ -281,11 +440,20 @@ fn preference_then_youth_decide_the_order() {
 #[test]
 fn registrations_expire_on_time() {
     let mut store = location();
-    send(&mut store, 1, "Contact: <sip:a@h>;expires=100, <sip:b@h>;expires=200\r\n", flow("192.0.2.7:9", Some(4)), 0);
+    send(
+        &mut store,
+        1,
+        "Contact: <sip:a@h>;expires=100, <sip:b@h>;expires=200\r\n",
+        flow("192.0.2.7:9", Some(4)),
+        0,
+    );
     assert!(store.expire(Time::from_secs(99)).is_empty());
     assert_eq!(store.len(), 2);
     assert!(store.next_deadline().is_some());
-    assert!(store.expire(Time::from_secs(101)).is_empty(), "the other one stands");
+    assert!(
+        store.expire(Time::from_secs(101)).is_empty(),
+        "the other one stands"
+    );
     assert_eq!(uris(&store), ["sip:b@h"]);
     let notes = store.expire(Time::from_secs(201));
     assert!(matches!(&notes[..], [Note::RegistrationEnded { why, .. }] if why == "expired"));
@@ -313,28 +481,86 @@ fn passed_registrations_last_as_the_core_says_and_are_found_again() {
         let text = text(cseq, headers);
         let message = Message::parse(text.as_bytes()).unwrap();
         store
-            .pass("1000", &message, InterfaceId(0), phone, "10.0.0.1:5060", Transport::Udp)
+            .pass(
+                "1000",
+                &message,
+                InterfaceId(0),
+                phone,
+                "10.0.0.1:5060",
+                Transport::Udp,
+            )
             .map_err(|answer| answer.status)
     };
-    let passing = pass(&mut store, 1, "Contact: <sip:1000@10.1.1.1>;+sip.instance=\"<urn:x>\";reg-id=1;expires=3600\r\n").unwrap();
+    let passing = pass(
+        &mut store,
+        1,
+        "Contact: <sip:1000@10.1.1.1>;+sip.instance=\"<urn:x>\";reg-id=1;expires=3600\r\n",
+    )
+    .unwrap();
     let sent = String::from_utf8_lossy(&passing.contacts[0]).into_owned();
-    assert!(sent.starts_with("<sip:1000@10.0.0.1:5060;hw=") && sent.ends_with(">;+sip.instance=\"<urn:x>\";expires=3600"), "{sent}");
+    assert!(
+        sent.starts_with("<sip:1000@10.0.0.1:5060;hw=")
+            && sent.ends_with(">;+sip.instance=\"<urn:x>\";expires=3600"),
+        "{sent}"
+    );
     assert!(store.is_empty(), "nothing is stored before the core agreed");
-    let answer = core_answer(&[sent.split('>').next().unwrap().as_bytes().iter().copied().chain(*b">").collect()], ";expires=120;pub-gruu=\"sip:g\"");
-    let taken = store.passed(&passing, &Message::parse(answer.as_bytes()).unwrap(), Time::ZERO);
-    assert_eq!(contacts(&taken), ["<sip:1000@10.1.1.1>;pub-gruu=\"sip:g\";expires=120"], "others stay hidden");
-    let token = sent.split("hw=").nth(1).unwrap().split('>').next().unwrap().to_owned();
+    let answer = core_answer(
+        &[sent
+            .split('>')
+            .next()
+            .unwrap()
+            .as_bytes()
+            .iter()
+            .copied()
+            .chain(*b">")
+            .collect()],
+        ";expires=120;pub-gruu=\"sip:g\"",
+    );
+    let taken = store.passed(
+        &passing,
+        &Message::parse(answer.as_bytes()).unwrap(),
+        Time::ZERO,
+    );
+    assert_eq!(
+        contacts(&taken),
+        ["<sip:1000@10.1.1.1>;pub-gruu=\"sip:g\";expires=120"],
+        "others stay hidden"
+    );
+    let token = sent
+        .split("hw=")
+        .nth(1)
+        .unwrap()
+        .split('>')
+        .next()
+        .unwrap()
+        .to_owned();
     let found = store.contacts("whoever", Some(token.as_bytes()));
-    assert_eq!((found.len(), found[0].flow, &found[0].uri[..]), (1, phone, &b"sip:1000@10.1.1.1"[..]));
+    assert_eq!(
+        (found.len(), found[0].flow, &found[0].uri[..]),
+        (1, phone, &b"sip:1000@10.1.1.1"[..])
+    );
     assert_eq!(uris(&store), ["sip:1000@10.1.1.1"], "found by its user too");
     assert!(store.contacts("1000", Some(b"zz")).is_empty());
     // A refresh keeps the token; a removal takes it away.
-    let refresh = pass(&mut store, 2, "Contact: <sip:1000@10.1.1.1>;+sip.instance=\"<urn:x>\"\r\n").unwrap();
+    let refresh = pass(
+        &mut store,
+        2,
+        "Contact: <sip:1000@10.1.1.1>;+sip.instance=\"<urn:x>\"\r\n",
+    )
+    .unwrap();
     assert!(String::from_utf8_lossy(&refresh.contacts[0]).contains(&token));
-    assert_eq!(pass(&mut store, 1, "Contact: <sip:1000@10.1.1.1>\r\n").unwrap_err(), 500, "CSeq");
+    assert_eq!(
+        pass(&mut store, 1, "Contact: <sip:1000@10.1.1.1>\r\n").unwrap_err(),
+        500,
+        "CSeq"
+    );
     let gone = pass(&mut store, 3, "Contact: *\r\nExpires: 0\r\n").unwrap();
     assert_eq!(gone.contacts, [b"*".to_vec()]);
-    let taken = store.passed(&gone, &Message::parse(core_answer(&[], "").as_bytes()).unwrap(), Time::ZERO);
+    let taken = store.passed(
+        &gone,
+        &Message::parse(core_answer(&[], "").as_bytes()).unwrap(),
+        Time::ZERO,
+    );
     assert!(contacts(&taken).is_empty() && store.is_empty());
     assert_eq!(store.by_token.len(), 0);
 }
@@ -364,7 +590,11 @@ mod proof {
     }
 
     fn check(authority: &mut Authority, text: &str) -> Proof {
-        authority.check(&config(), &Message::parse(text.as_bytes()).unwrap(), Time::from_secs(1))
+        authority.check(
+            &config(),
+            &Message::parse(text.as_bytes()).unwrap(),
+            Time::from_secs(1),
+        )
     }
 
     /// The credentials of `name` for what was challenged.
@@ -397,19 +627,30 @@ mod proof {
             request(method, user, &format!("{name}: {value}\r\n"))
         };
         let register = |user: &str, value: &str| with("REGISTER", user, "Authorization", value);
-        assert_eq!(check(&mut authority, &register("1000", &good)), Proof::Proven("1000".into()));
+        assert_eq!(
+            check(&mut authority, &register("1000", &good)),
+            Proof::Proven("1000".into())
+        );
         // The same proof again is a replay.
-        assert!(matches!(check(&mut authority, &register("1000", &good)), Proof::Challenge { headers, .. }
-            if headers[0].1.ends_with(b"stale=true")));
+        assert!(
+            matches!(check(&mut authority, &register("1000", &good)), Proof::Challenge { headers, .. }
+            if headers[0].1.ends_with(b"stale=true"))
+        );
         for (name, password) in [("1000", "wrong"), ("1001", "secret")] {
             let asked = check(&mut authority, &request("REGISTER", "1000", ""));
             let bad = answer(&asked, name, password, "REGISTER");
-            assert!(matches!(check(&mut authority, &register("1000", &bad)), Proof::Challenge { .. }));
+            assert!(matches!(
+                check(&mut authority, &register("1000", &bad)),
+                Proof::Challenge { .. }
+            ));
         }
         let asked = check(&mut authority, &request("REGISTER", "1000", ""));
         let good = answer(&asked, "1000", "secret", "REGISTER");
         assert!(
-            matches!(check(&mut authority, &register("1001", &good)), Proof::Refused { status: 403, .. }),
+            matches!(
+                check(&mut authority, &register("1001", &good)),
+                Proof::Refused { status: 403, .. }
+            ),
             "a proof of another user"
         );
         let asked = check(&mut authority, &request("INVITE", "1000", ""));
@@ -439,7 +680,13 @@ fn any_register() -> impl Strategy<Value = (usize, u32, String, Option<u64>, u64
             .prop_map(|list| format!("Supported: outbound, path\r\nContact: {}\r\n", list.join(","))),
         1 => Just("Contact: *\r\nExpires: 0\r\n".to_owned()),
     ];
-    (0..3usize, 1..50u32, headers, proptest::option::of(0..4u64), 0..400u64)
+    (
+        0..3usize,
+        1..50u32,
+        headers,
+        proptest::option::of(0..4u64),
+        0..400u64,
+    )
 }
 
 proptest! {

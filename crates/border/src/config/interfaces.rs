@@ -1,0 +1,367 @@
+//! `[[interface]]`: where it listens, who may come, where media is anchored.
+
+use super::address::{self, HostName, ListenAddress};
+use super::check::{Sink, cidrs, host, trunk_id};
+use super::raw::*;
+use super::*;
+
+pub(super) fn interface_of(
+    raw: &Raw,
+    interface: &RawInterface,
+    index: usize,
+    ranges: &mut Vec<MediaRange>,
+    placed: &mut Vec<String>,
+    sink: &mut Sink<'_>,
+) -> Interface {
+    let path = format!("interface[{index}]");
+    let listen = listen(interface, &format!("{path}.listen"), sink);
+    let advertise = interface
+        .advertise
+        .as_ref()
+        .and_then(|text| host(text, &format!("{path}.advertise"), sink));
+    if interface.advertise.is_none() && listen.iter().any(|l| l.address.ip().is_unspecified()) {
+        sink.report(
+            &format!("{path}.listen"),
+            "listening on every address, so that it is not known which one to tell others",
+            "add `advertise` with the address at which others reach this interface, or listen on that address",
+        );
+    }
+    let authenticate = match interface.authenticate {
+        RawAuthenticate::None => Authenticate::None,
+        RawAuthenticate::Digest => Authenticate::Digest,
+    };
+    if authenticate == Authenticate::Digest && raw.user.is_empty() {
+        sink.report(
+            &format!("{path}.authenticate"),
+            "digest is demanded, but there is no user who could prove anything",
+            "add a [[user]] with name and password, or set authenticate = \"none\"",
+        );
+    }
+    Interface {
+        name: interface.name.clone(),
+        kind: match interface.kind {
+            RawKind::Access => InterfaceKind::Access,
+            RawKind::Core => InterfaceKind::Core,
+        },
+        allow: cidrs(&interface.allow, &format!("{path}.allow"), sink),
+        authenticate,
+        register: register(raw, interface, &path, sink),
+        media: media_addresses(interface, &listen, &path, ranges, placed, sink),
+        listen,
+        advertise,
+    }
+}
+
+fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<ListenAddress> {
+    let mut listen = Vec::new();
+    if interface.listen.as_slice().is_empty() {
+        sink.report(
+            path,
+            "`listen` is empty",
+            "add for example \"udp:192.0.2.1:5060\"",
+        );
+    }
+    for (index, text) in interface.listen.as_slice().iter().enumerate() {
+        let at = interface.listen.path(path, index);
+        let (transport, rest) = match address::split_transport(text) {
+            Ok((Some(transport), rest)) => (transport, rest),
+            Ok((None, _)) => {
+                sink.report(
+                    &at,
+                    format!("\"{text}\" does not say which transport"),
+                    format!("write \"udp:{text}\" or \"tcp:{text}\""),
+                );
+                continue;
+            }
+            Err(why) => {
+                sink.report(&at, why, "this build carries SIP over udp and tcp");
+                continue;
+            }
+        };
+        let parsed = HostName::parse(rest);
+        match parsed
+            .as_ref()
+            .and_then(|host| Some((host.ip()?, host.port)))
+        {
+            Some((ip, port)) => {
+                let address = SocketAddr::new(ip, port.unwrap_or(5060));
+                listen.push(ListenAddress { transport, address });
+            }
+            None if parsed.is_some() => sink.report(
+                &at,
+                format!("\"{rest}\" is a name; an interface listens on an IP address"),
+                "write the address, and the name as `advertise`",
+            ),
+            None => sink.report(
+                &at,
+                format!("\"{rest}\" is no address and port"),
+                "write udp:ADDRESS:PORT with a port from 1 to 65535, IPv6 as udp:[ADDRESS]:PORT",
+            ),
+        }
+    }
+    listen
+}
+
+fn register(raw: &Raw, interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Register {
+    let at = format!("{path}.register");
+    match interface.register.as_deref() {
+        None if raw.user.is_empty() => Register::Refuse,
+        None => Register::Local,
+        Some("local") => Register::Local,
+        Some("refuse") => Register::Refuse,
+        Some(text) => match text.strip_prefix("pass:") {
+            Some(name) => Register::Pass(trunk_id(raw, name, &at, sink)),
+            None => {
+                let remedy = "write \"local\", \"pass:TRUNK\" or \"refuse\"";
+                sink.report(&at, format!("\"{text}\" is no value of `register`"), remedy);
+                Register::Refuse
+            }
+        },
+    }
+}
+
+fn media_addresses(
+    interface: &RawInterface,
+    listen: &[ListenAddress],
+    path: &str,
+    ranges: &mut Vec<MediaRange>,
+    placed: &mut Vec<String>,
+    sink: &mut Sink<'_>,
+) -> Vec<MediaAddress> {
+    let base = format!("{path}.media");
+    let default = [RawMediaAddress {
+        address: None,
+        advertise: None,
+        ports: default_ports(),
+    }];
+    let (written, entries): (bool, &[RawMediaAddress]) = match interface.media.as_slice() {
+        [] => (false, &default),
+        entries => (true, entries),
+    };
+    let mut addresses: Vec<MediaAddress> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let at = if written {
+            interface.media.path(&base, index)
+        } else {
+            path.to_owned()
+        };
+        let Some(address) = media_address(entry, listen, &at, sink) else {
+            continue;
+        };
+        let Some((first, last)) = media_ports(&entry.ports, &format!("{at}.ports"), sink) else {
+            continue;
+        };
+        if addresses
+            .iter()
+            .any(|other| other.address.is_ipv4() == address.is_ipv4())
+        {
+            sink.report(
+                &at,
+                "a second media address of the same address family",
+                "keep one for IPv4 and one for IPv6",
+            );
+            continue;
+        }
+        let range = MediaRange {
+            address,
+            first,
+            last,
+        };
+        let Some(range) = place_range(range, &at, ranges, placed, sink) else {
+            continue;
+        };
+        let advertise = entry.advertise.as_ref().and_then(|text| {
+            let at = format!("{at}.advertise");
+            let ip = ip_address(text, &at, sink)?;
+            if ip.is_ipv4() != address.is_ipv4() {
+                sink.report(
+                    &at,
+                    format!("{ip} is of another address family than {address}"),
+                    "advertise an address of the same family",
+                );
+            }
+            Some(ip)
+        });
+        addresses.push(MediaAddress {
+            range,
+            address,
+            advertise,
+        });
+    }
+    for listen in listen {
+        let ports = addresses.iter().filter_map(|media| ranges.get(media.range));
+        for range in ports {
+            let inside = (range.first..=range.last).contains(&listen.address.port());
+            if listen.transport == Transport::Udp && range.address == listen.address.ip() && inside
+            {
+                sink.report(
+                    &format!("{path}.listen"),
+                    format!(
+                        "port {} of udp:{} lies in the media ports {}-{}",
+                        listen.address.port(),
+                        listen.address.ip(),
+                        range.first,
+                        range.last
+                    ),
+                    "move the listening port or the range `media.ports`",
+                );
+            }
+        }
+    }
+    addresses
+}
+
+fn media_address(
+    entry: &RawMediaAddress,
+    listen: &[ListenAddress],
+    at: &str,
+    sink: &mut Sink<'_>,
+) -> Option<IpAddr> {
+    if let Some(text) = &entry.address {
+        let at = format!("{at}.address");
+        let ip = ip_address(text, &at, sink)?;
+        if ip.is_unspecified() {
+            sink.report(
+                &at,
+                "media cannot be told to come to every address",
+                "write the one address that others reach; behind NAT, the true one as `advertise`",
+            );
+            return None;
+        }
+        return Some(ip);
+    }
+    // Where nothing could be read of `listen`, that was reported.
+    let ip = listen.first()?.address.ip();
+    if ip.is_unspecified() {
+        sink.report(
+            at,
+            "it is not known on which address media is to be anchored",
+            "add media = { address = \"ADDRESS\" }",
+        );
+        return None;
+    }
+    Some(ip)
+}
+
+fn ip_address(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<IpAddr> {
+    let ip = text.trim_matches(['[', ']']).parse().ok();
+    if ip.is_none() {
+        sink.report(
+            at,
+            format!("\"{text}\" is no IP address"),
+            "write an address such as \"192.0.2.1\" or \"2001:db8::1\", without a port",
+        );
+    }
+    ip
+}
+
+fn media_ports(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<(u16, u16)> {
+    let remedy =
+        "write FIRST-LAST with an even first and an odd last port, for example \"20000-39999\"";
+    let (first, last) = match address::port_range(text) {
+        Ok(range) => range,
+        Err(why) => {
+            sink.report(at, why, remedy);
+            return None;
+        }
+    };
+    if first > last {
+        sink.report(
+            at,
+            format!("the range {first}-{last} ends before it begins"),
+            remedy,
+        );
+        return None;
+    }
+    if first % 2 == 1 || last % 2 == 0 {
+        sink.report(
+            at,
+            format!("{first}-{last} does not consist of whole pairs of an even and an odd port"),
+            format!("write \"{}-{}\"", first & !1, last | 1),
+        );
+        return None;
+    }
+    if last - first < 3 {
+        sink.report(
+            at,
+            format!("{first}-{last} is too small: a call takes one pair on each side"),
+            "give at least four ports",
+        );
+        return None;
+    }
+    if first < 1024 {
+        sink.report(
+            at,
+            format!(
+                "{first}-{last} holds ports below 1024, which an unprivileged user may not open"
+            ),
+            "begin at 1024 or above",
+        );
+        return None;
+    }
+    Some((first, last))
+}
+
+/// The index of this range; ranges that overlap without being the same are refused.
+fn place_range(
+    range: MediaRange,
+    at: &str,
+    ranges: &mut Vec<MediaRange>,
+    placed: &mut Vec<String>,
+    sink: &mut Sink<'_>,
+) -> Option<usize> {
+    if let Some(known) = ranges.iter().position(|known| *known == range) {
+        return Some(known);
+    }
+    let clash = ranges.iter().position(|known| {
+        known.address == range.address && known.first <= range.last && range.first <= known.last
+    });
+    if let Some(clash) = clash {
+        let other = ranges[clash];
+        let line = placed.get(clash).map_or(1, |path| sink.line(path));
+        sink.report(
+            at,
+            format!(
+                "media ports {}-{} of {} overlap with {}-{} in line {line}",
+                range.first, range.last, range.address, other.first, other.last
+            ),
+            "give both interfaces the same range (they then share it), or ranges apart",
+        );
+        return None;
+    }
+    ranges.push(range);
+    placed.push(at.to_owned());
+    Some(ranges.len() - 1)
+}
+
+pub(super) fn listening_clashes(interfaces: &[Interface], raw: &Raw, sink: &mut Sink<'_>) {
+    let mut seen: Vec<(ListenAddress, String)> = Vec::new();
+    for (index, interface) in interfaces.iter().enumerate() {
+        for (place, listen) in interface.listen.iter().enumerate() {
+            let base = format!("interface[{index}].listen");
+            let at = raw
+                .interface
+                .get(index)
+                .map_or(base.clone(), |raw| raw.listen.path(&base, place));
+            let clash = seen.iter().find(|(other, _)| {
+                other.transport == listen.transport
+                    && other.address.port() == listen.address.port()
+                    && same_place(other.address.ip(), listen.address.ip())
+            });
+            if let Some((other, path)) = clash {
+                let line = sink.line(path);
+                sink.report(
+                    &at,
+                    format!("{listen} is taken already by {other} in line {line}"),
+                    "choose another port or address",
+                );
+            }
+            seen.push((*listen, at));
+        }
+    }
+}
+
+/// Whether sockets on both addresses and one port exclude each other.
+fn same_place(a: IpAddr, b: IpAddr) -> bool {
+    a == b || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
+}

@@ -1,0 +1,229 @@
+//! `[[trunk]]`: where it is, and who we are there.
+
+use super::address::{self, HostName, ListenAddress};
+use super::check::{Sink, cidrs, host, interface_id, optional_seconds, seconds};
+use super::raw::*;
+use super::*;
+
+pub(super) fn trunk_of(
+    raw: &Raw,
+    trunk: &RawTrunk,
+    index: usize,
+    interfaces: &[Interface],
+    sink: &mut Sink<'_>,
+) -> Trunk {
+    let path = format!("trunk[{index}]");
+    let interface = match (&trunk.interface, raw.interface.len()) {
+        (Some(name), _) => interface_id(raw, name, &format!("{path}.interface"), sink),
+        (None, 0 | 1) => InterfaceId(0),
+        (None, _) => {
+            sink.report(
+                &path,
+                format!(
+                    "trunk \"{}\" does not say through which interface it is reached",
+                    trunk.name
+                ),
+                format!(
+                    "add interface = \"{}\"",
+                    raw.interface.last().map_or("", |i| i.name.as_str())
+                ),
+            );
+            InterfaceId(0)
+        }
+    };
+    let listen = interfaces
+        .get(usize::from(interface.0))
+        .map_or(&[][..], |interface| interface.listen.as_slice());
+    let targets = targets(trunk, &path, listen, sink);
+    let domain = trunk
+        .domain
+        .as_ref()
+        .and_then(|text| host(text, &format!("{path}.domain"), sink));
+    if let Some(user) = &trunk.from_user
+        && (user.is_empty() || user.bytes().any(|b| b <= b' ' || b"<>@\"".contains(&b)))
+    {
+        sink.report(
+            &format!("{path}.from_user"),
+            format!("\"{user}\" cannot be the user part of a SIP address"),
+            "write a number or a name",
+        );
+    }
+    let register = trunk
+        .register
+        .as_ref()
+        .and_then(|account| carrier(trunk, account, &domain, &targets, &path, sink));
+    Trunk {
+        name: trunk.name.clone(),
+        interface,
+        sources: cidrs(&trunk.sources, &format!("{path}.sources"), sink),
+        credentials: credentials(trunk, &path, sink),
+        register,
+        targets,
+        domain,
+        ping: optional_seconds(trunk.ping),
+        ping_failures: trunk.ping_failures,
+        max_calls: trunk.max_calls,
+        answer_timeout: seconds(trunk.answer_timeout),
+        identity: match trunk.identity {
+            RawIdentity::Pass => Identity::Pass,
+            RawIdentity::Remove => Identity::Remove,
+        },
+        from_user: trunk.from_user.clone(),
+        refer: match trunk.refer {
+            RawRefer::Pass => Refer::Pass,
+            RawRefer::Act => Refer::Act,
+        },
+        redirect: match trunk.redirect {
+            RawRedirect::Pass => Redirect::Pass,
+            RawRedirect::Follow => Redirect::Follow,
+        },
+    }
+}
+
+fn targets(
+    trunk: &RawTrunk,
+    path: &str,
+    listen: &[ListenAddress],
+    sink: &mut Sink<'_>,
+) -> Vec<Target> {
+    let base = format!("{path}.target");
+    let mut targets = Vec::new();
+    if trunk.target.as_slice().is_empty() {
+        sink.report(
+            &base,
+            "`target` is empty",
+            "add for example \"udp:192.0.2.1:5060\"",
+        );
+    }
+    for (index, target) in trunk.target.as_slice().iter().enumerate() {
+        let mut at = trunk.target.path(&base, index);
+        let (text, priority, weight) = match target {
+            RawTarget::Short(text) => (text, 0, 1),
+            RawTarget::Full(table) => {
+                at.push_str(".address");
+                (&table.address, table.priority, table.weight)
+            }
+        };
+        let (transport, rest) = match address::split_transport(text) {
+            Ok(parts) => parts,
+            Err(why) => {
+                sink.report(&at, why, "this build carries SIP over udp and tcp");
+                continue;
+            }
+        };
+        let Some(host) = host(rest, &at, sink) else {
+            continue;
+        };
+        check_target(&host, transport, listen, &at, sink);
+        targets.push(Target {
+            host,
+            transport,
+            priority,
+            weight,
+        });
+    }
+    targets
+}
+
+/// A target must be reachable from its interface, and must not be the interface itself.
+fn check_target(
+    host: &HostName,
+    transport: Option<Transport>,
+    listen: &[ListenAddress],
+    at: &str,
+    sink: &mut Sink<'_>,
+) {
+    let wanted = transport.unwrap_or(Transport::Udp);
+    let usable: Vec<&ListenAddress> = listen
+        .iter()
+        .filter(|listen| listen.transport == wanted)
+        .collect();
+    if !listen.is_empty() && usable.is_empty() && (transport.is_some() || host.ip().is_some()) {
+        sink.report(
+            at,
+            format!("the trunk's interface has no listening point for {wanted}"),
+            format!("add \"{wanted}:ADDRESS:PORT\" to `listen` of the interface, or change the transport"),
+        );
+        return;
+    }
+    let Some(ip) = host.ip() else {
+        return;
+    };
+    if !usable.is_empty()
+        && !usable
+            .iter()
+            .any(|listen| listen.address.is_ipv4() == ip.is_ipv4())
+    {
+        sink.report(
+            at,
+            format!("{ip} is of another address family than its interface"),
+            "let the interface listen on an address of that family too",
+        );
+    }
+    let own = SocketAddr::new(ip, host.port.unwrap_or(5060));
+    if usable.iter().any(|listen| listen.address == own) {
+        sink.report(
+            at,
+            format!("{own} is this border itself: calls would run in a circle"),
+            "write the address of the other system",
+        );
+    }
+}
+
+fn credentials(trunk: &RawTrunk, path: &str, sink: &mut Sink<'_>) -> Option<Credentials> {
+    match (&trunk.username, &trunk.password) {
+        (Some(username), Some(password)) => Some(Credentials {
+            username: username.clone(),
+            password: password.clone(),
+        }),
+        (None, None) => None,
+        (Some(_), None) => {
+            sink.report(
+                &format!("{path}.username"),
+                "`username` without `password`",
+                "add `password`",
+            );
+            None
+        }
+        (None, Some(_)) => {
+            sink.report(
+                &format!("{path}.password"),
+                "`password` without `username`",
+                "add `username`",
+            );
+            None
+        }
+    }
+}
+
+fn carrier(
+    trunk: &RawTrunk,
+    account: &RawCarrier,
+    domain: &Option<HostName>,
+    targets: &[Target],
+    path: &str,
+    sink: &mut Sink<'_>,
+) -> Option<CarrierAccount> {
+    let at = format!("{path}.register");
+    let Some(user) = account.user.clone().or_else(|| trunk.username.clone()) else {
+        sink.report(
+            &at,
+            "it is not said as whom to register",
+            "add `user` here, or `username` and `password` to the trunk",
+        );
+        return None;
+    };
+    let domain = match &account.domain {
+        Some(text) => host(text, &format!("{at}.domain"), sink)?,
+        None => match domain {
+            Some(domain) => domain.clone(),
+            None => targets.first()?.host.clone(),
+        },
+    };
+    Some(CarrierAccount {
+        contact_user: account.contact_user.clone().unwrap_or_else(|| user.clone()),
+        user,
+        domain,
+        expires: seconds(account.expires),
+    })
+}
