@@ -1,6 +1,9 @@
 //! `hornwork check` and `hornwork schema`, and the reading of configuration files.
 
-use border::config::{Config, Mistake};
+use border::config::{
+    Action, Authenticate, Config, Interface, InterfaceKind, MediaMode, Mistake, Register, Route,
+    Trunk, TrunkId,
+};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -64,6 +67,9 @@ pub fn check(options: &Check) -> ExitCode {
         Err(code) => code,
         Ok(config) => {
             print!("{}", summary(&config));
+            for hint in config.hints() {
+                println!("hint: {hint}");
+            }
             ExitCode::SUCCESS
         }
     }
@@ -71,33 +77,103 @@ pub fn check(options: &Check) -> ExitCode {
 
 /// What a configuration does, in a few lines.
 pub fn summary(config: &Config) -> String {
-    use std::fmt::Write as _;
     let mut text = String::new();
     for interface in &config.interfaces {
-        let listens: Vec<String> = interface.listen.iter().map(ToString::to_string).collect();
-        let _ = writeln!(
-            text,
-            "interface {}: listens on {}",
-            interface.name,
-            listens.join(", ")
-        );
+        text.push_str(&interface_line(config, interface));
     }
     for trunk in &config.trunks {
-        let _ = writeln!(
-            text,
-            "trunk {}: {} target{}",
-            trunk.name,
-            trunk.targets.len(),
-            if trunk.targets.len() == 1 { "" } else { "s" }
+        text.push_str(&trunk_line(config, trunk));
+    }
+    for route in &config.routes {
+        text.push_str(&route_line(config, route));
+    }
+    if config.routes.is_empty() {
+        text.push_str(
+            "calls: to the registered user, else to another trunk than the one they came from\n",
         );
     }
-    let _ = writeln!(
-        text,
-        "{} routes, {} users",
-        config.routes.len(),
-        config.users.len()
-    );
+    if !config.users.is_empty() {
+        text.push_str(&format!("users: {}\n", config.users.len()));
+    }
     text
+}
+
+fn interface_line(config: &Config, interface: &Interface) -> String {
+    let listens: Vec<String> = interface.listen.iter().map(ToString::to_string).collect();
+    let kind = match interface.kind {
+        InterfaceKind::Access => "access",
+        InterfaceKind::Core => "core",
+    };
+    let mut parts = vec![format!("listens on {}", listens.join(", "))];
+    if let Some(host) = &interface.advertise {
+        parts.push(format!("advertised as {host}"));
+    }
+    if interface.authenticate == Authenticate::Digest {
+        parts.push("digest".to_owned());
+    }
+    parts.push(match interface.register {
+        Register::Local => "registrations kept here".to_owned(),
+        Register::Pass(trunk) => format!("registrations passed to {}", trunk_name(config, trunk)),
+        Register::Refuse => "registrations refused".to_owned(),
+    });
+    for media in &interface.media {
+        if let Some(range) = config.media_ranges.get(media.range) {
+            parts.push(format!(
+                "media {} {}-{}",
+                media.address, range.first, range.last
+            ));
+        }
+    }
+    format!(
+        "interface {} ({kind}): {}\n",
+        interface.name,
+        parts.join("; ")
+    )
+}
+
+fn trunk_line(config: &Config, trunk: &Trunk) -> String {
+    let targets: Vec<String> = trunk
+        .targets
+        .iter()
+        .map(|target| match target.transport {
+            Some(transport) => format!("{transport}:{}", target.host),
+            None => target.host.to_string(),
+        })
+        .collect();
+    let interface = config
+        .interface(trunk.interface)
+        .map_or("", |i| i.name.as_str());
+    let mut parts = vec![format!("{} through {interface}", targets.join(", "))];
+    if let Some(account) = &trunk.register {
+        parts.push(format!("registered as {}@{}", account.user, account.domain));
+    }
+    if let Some(ping) = trunk.ping {
+        parts.push(format!("pinged every {} s", ping.as_secs()));
+    }
+    if let Some(most) = trunk.max_calls {
+        parts.push(format!("at most {most} calls"));
+    }
+    format!("trunk {}: {}\n", trunk.name, parts.join("; "))
+}
+
+fn route_line(config: &Config, route: &Route) -> String {
+    let action = match &route.action {
+        Action::Registered => "to the registered user".to_owned(),
+        Action::Reject { status, .. } => format!("refused with {status}"),
+        Action::Trunks(trunks) => {
+            let names: Vec<&str> = trunks.iter().map(|t| trunk_name(config, t.trunk)).collect();
+            format!("to {}", names.join(", "))
+        }
+    };
+    let media = match route.media {
+        MediaMode::Anchor => "media anchored",
+        MediaMode::Bypass => "media passed by",
+    };
+    format!("{}: {action}; {media}\n", route.name)
+}
+
+fn trunk_name(config: &Config, trunk: TrunkId) -> &str {
+    config.trunk(trunk).map_or("", |trunk| trunk.name.as_str())
 }
 
 /// `hornwork schema`.
