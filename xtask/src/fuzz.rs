@@ -1,6 +1,8 @@
-//! Fuzzing: the targets of `fuzz/`, several side by side, for a stated time, and the corpora made small afterwards.
+//! Fuzzing: the targets of `fuzz/`, several side by side, for a stated time; then each corpus is made small and packed into one
+//! file, which the tests replay. Corpora grow from `fuzz/seeds`, which we wrote; nobody else's messages get into them.
 
 use crate::process::{installed, root};
+use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
@@ -39,9 +41,12 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
                 Err("the targets do not build".into())
             }
         })?;
+    for target in &chosen {
+        unpack(target)?;
+    }
     let time = format!("-max_total_time={seconds}");
     let mut children = Vec::new();
-    for target in chosen {
+    for target in chosen.iter().copied() {
         let options = [
             "--",
             time.as_str(),
@@ -57,6 +62,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         if !child.wait().map_err(|e| e.to_string())?.success() {
             findings.push(target);
         }
+    }
+    for target in chosen {
+        minimise(target)?;
+        pack(target)?;
     }
     if findings.is_empty() {
         Ok(())
@@ -80,4 +89,65 @@ fn fuzz(command: &[&str], options: &[&str]) -> Result<Child, String> {
         .args(options)
         .spawn()
         .map_err(|e| e.to_string())
+}
+
+fn folder(target: &str) -> PathBuf {
+    root().join("fuzz/corpus").join(target)
+}
+
+/// Lays the packed corpus and the seeds into the folder that the fuzzer works in.
+fn unpack(target: &str) -> Result<(), String> {
+    let folder = folder(target);
+    std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+    let packed = std::fs::read(folder.with_extension("pack")).unwrap_or_default();
+    for (number, input) in inputs(&packed).enumerate() {
+        std::fs::write(folder.join(format!("packed-{number:05}")), input)
+            .map_err(|e| e.to_string())?;
+    }
+    let seeds = std::fs::read_dir(root().join("fuzz/seeds").join(target))
+        .map_err(|e| format!("seeds of {target}: {e}"))?;
+    for seed in seeds.flatten() {
+        std::fs::copy(seed.path(), folder.join(seed.file_name())).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+fn minimise(target: &str) -> Result<(), String> {
+    let done = fuzz(&["cmin", target], &[])?
+        .wait()
+        .map_err(|e| e.to_string())?;
+    if done.success() {
+        Ok(())
+    } else {
+        Err(format!("{target}: its corpus could not be made small"))
+    }
+}
+
+/// Inputs of a packed corpus: each behind its length in four octets, big-endian.
+fn inputs(mut packed: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (length, rest) = packed.split_first_chunk::<4>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let input = rest.get(..length)?;
+        packed = &rest[length..];
+        Some(input)
+    })
+}
+
+/// Packs what the folder holds, in order of name.
+fn pack(target: &str) -> Result<(), String> {
+    let folder = folder(target);
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .map_err(|e| e.to_string())?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    files.sort();
+    let mut packed = Vec::new();
+    for file in files {
+        let input = std::fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        packed.extend_from_slice(&(input.len() as u32).to_be_bytes());
+        packed.extend_from_slice(&input);
+    }
+    std::fs::write(folder.with_extension("pack"), packed).map_err(|e| e.to_string())
 }

@@ -3,9 +3,13 @@
 
 mod configuration;
 mod laboratory;
+mod service;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Session border controller, UC edge, and the laboratory that measures them.
 #[derive(Debug, Parser)]
@@ -17,6 +21,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the border. SIGHUP reads the configuration again, SIGTERM drains, a second one ends at once.
+    Run(service::Run),
     /// Check a configuration and say what it does; every mistake with line and remedy.
     Check(configuration::Check),
     /// Print the JSON Schema of the configuration.
@@ -31,6 +37,7 @@ enum Command {
 /// How a command ends: 0 done and within its thresholds, 1 a threshold was missed, 2 bad input, 3 it could not run.
 fn main() -> ExitCode {
     match Arguments::parse().command {
+        Command::Run(options) => service::run(&options),
         Command::Check(options) => configuration::check(&options),
         Command::Schema(options) => configuration::schema(&options),
         Command::Demo(demo) => laboratory::demo(demo),
