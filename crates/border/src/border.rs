@@ -68,9 +68,8 @@ impl Border {
                 self.core.drops.count(DropReason::MediaNoFlow);
             }
             Input::Datagram(datagram) if self.core.is_resolver(datagram.socket) => {
-                let source = datagram.source;
                 self.core
-                    .located(&mut self.endpoint, source, datagram.bytes, now);
+                    .resolver_answer(datagram.source, datagram.bytes, now);
             }
             Input::Datagram(datagram) => {
                 if self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
@@ -117,6 +116,7 @@ impl Engine for Border {
         if timeout {
             self.core.alarms(&mut self.endpoint, now);
         }
+        self.core.pump_names(&mut self.endpoint, now);
     }
 
     fn next_output(&mut self) -> Option<Output<'_>> {
@@ -194,6 +194,7 @@ impl Control for Border {
                     .media_refused(&mut self.endpoint, CallKey(session), now);
             }
         }
+        self.core.pump_names(&mut self.endpoint, now);
     }
 }
 

@@ -38,6 +38,9 @@ impl Border {
             .reload(config.registrar, config.limits.registrations);
         core.carriers.reload(&config, now);
         core.rename(&renamed);
+        if config.dns != before.dns {
+            core.reload_names(&mut self.endpoint, now);
+        }
         core.events
             .tell(now, || Note::ConfigurationReloaded { changes });
     }

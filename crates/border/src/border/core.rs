@@ -2,6 +2,7 @@
 
 use super::locals::LocalPoint;
 use super::outside::Asked;
+use super::resolve::Names;
 use super::sockets::{MEDIA_BASE, SocketWork};
 use super::{Counters, Events};
 use crate::anchor::{MediaPlane, MediaPool, MediaSide};
@@ -43,8 +44,6 @@ pub(crate) enum Alarm {
     JoinAgain(CallKey),
     /// The time for draining is over.
     DrainOver,
-    /// A DNS query has to be sent again, or is given up.
-    Resolver,
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -88,6 +87,7 @@ pub(crate) struct Core {
     pub(crate) asked_serial: u32,
     pub(crate) draining: Option<Draining>,
     pub(crate) located_peers: BoundedMap<IpAddr, ()>,
+    pub(crate) names: Names,
     pub(crate) queries: VecDeque<Query>,
     pub(crate) question: Option<Query>,
     pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
@@ -149,6 +149,7 @@ impl Core {
             entropy.fork(),
         );
         let carriers = Carriers::new(&config, entropy.fork(), Time::ZERO);
+        let names = Names::new(&config, entropy.fork());
         let marks = HashKey::new(&mut entropy);
         let config = Arc::new(config);
         let mut core = Core {
@@ -177,6 +178,7 @@ impl Core {
             asked_serial: 0,
             draining: None,
             located_peers: BoundedMap::new(LOCATED_PEERS, marks),
+            names,
             queries: VecDeque::new(),
             question: None,
             last_stats: None,
@@ -506,9 +508,9 @@ impl Core {
                     }
                 }
                 Alarm::DrainOver => self.drain_over(endpoint, now),
-                Alarm::Resolver => self.resolver_alarm(endpoint, now),
             }
         }
+        self.names_timeout(now);
         self.ping_trunks(endpoint, now);
         self.register_at_carriers(endpoint, now);
         self.expire_registrations(now);
@@ -519,7 +521,8 @@ impl Core {
         let trunks = self.trunks.next_deadline();
         let location = self.location.next_deadline();
         let carriers = self.carriers.next_deadline();
-        [trunks, location, carriers]
+        let names = self.names.next_deadline();
+        [trunks, location, carriers, names]
             .into_iter()
             .fold(timers, Deadline::earlier)
     }

@@ -5,7 +5,7 @@ use super::sockets::SocketWork;
 use crate::config::{Config, InterfaceId};
 use engine::{Note, SocketId, SocketKind, Time, Transport};
 use sip::{Endpoint, Local, LocalId};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// A listening point.
 #[derive(Clone, Debug)]
@@ -146,14 +146,6 @@ impl Core {
                     .strip_suffix(format!(":{}", point.address.port()).as_bytes())
                     .is_some_and(|bare| bare.eq_ignore_ascii_case(host))
         })
-    }
-
-    /// Addresses of a kind at which we are reached, for resolvers.
-    pub(crate) fn first_ip(&self, v4: bool) -> Option<IpAddr> {
-        self.locals
-            .iter()
-            .map(|point| point.address.ip())
-            .find(|ip| ip.is_ipv4() == v4)
     }
 
     pub(crate) fn next_socket(&mut self) -> SocketId {

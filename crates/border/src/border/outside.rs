@@ -5,18 +5,20 @@
 //! NOTIFY and other requests of dialogs that we do not know get 481.
 
 use super::locals::point_for;
+use super::resolve::{Waiting, placed};
 use super::{Core, Placed};
 use crate::call::headers::address_with_host;
 use crate::call::inside::refuse;
 use crate::call::offered::{Origin, Refused};
 use crate::call::{Place, Step};
 use crate::carrier::{CarrierResult, OurEnd, Registration};
-use crate::config::{Config, Register, TrunkId};
+use crate::config::{Register, TrunkId};
 use crate::registrar::Passing;
 use crate::trunks::{Ping, PingResult};
-use engine::Time;
+use engine::{Time, Transport};
 use sip::{Content, Endpoint, Flow, Login, Outside, ServerTransaction, Target};
 use smallvec::SmallVec;
+use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// Requests passed on at a time, at most.
@@ -40,11 +42,37 @@ enum What {
 
 /// A request passed on.
 #[derive(Debug)]
-struct Relay {
+pub(crate) struct Relay {
     server: ServerTransaction,
     request: Box<[u8]>,
     hops: Vec<Step>,
     next: usize,
+}
+
+/// What waits for a name to be located.
+#[derive(Debug)]
+pub(crate) enum Located {
+    Ping(Ping),
+    Relay(Box<Relay>),
+    Carrier(Box<Registration>),
+    Register(Box<WaitingRegister>),
+}
+
+/// A REGISTER that waits until the core is located.
+#[derive(Debug)]
+pub(crate) struct WaitingRegister {
+    server: ServerTransaction,
+    request: Box<[u8]>,
+    origin: Origin,
+    trunk: TrunkId,
+    flow: Flow,
+}
+
+/// Who sent a request, and on which flow.
+#[derive(Clone, Copy, Debug)]
+struct From {
+    origin: Origin,
+    flow: Flow,
 }
 
 /// A REGISTER passed on.
@@ -192,6 +220,10 @@ impl Core {
                 return refuse(endpoint, relay.server, status, now);
             };
             relay.next += 1;
+            if let Place::Name(host, transport) = &hop.place {
+                let waiting = Waiting::Outside(Located::Relay(relay));
+                return self.locate(endpoint, host, *transport, waiting, now);
+            }
             let Some(flow) = self.flow_to(&hop) else {
                 continue;
             };
@@ -360,14 +392,48 @@ impl Core {
         now: Time,
     ) {
         let config = self.config.clone();
-        let Some(place) = config.trunk(trunk).and_then(|trunk| {
-            let target = trunk.targets.first()?;
-            Some((trunk, target))
-        }) else {
+        let Some(target) = config.trunk(trunk).and_then(|trunk| trunk.targets.first()) else {
             return refuse(endpoint, transaction, 503, now);
         };
-        let (settings, target) = place;
         let Some((remote, transport)) = target.direct() else {
+            let waiting = Waiting::Outside(Located::Register(Box::new(WaitingRegister {
+                server: transaction,
+                request: request.bytes().into(),
+                origin,
+                trunk,
+                flow,
+            })));
+            return self.locate(endpoint, &target.host, target.transport, waiting, now);
+        };
+        let from = From { origin, flow };
+        self.pass_register_to(
+            endpoint,
+            transaction,
+            request,
+            from,
+            trunk,
+            (remote, transport),
+            now,
+        );
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn pass_register_to(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        from: From,
+        trunk: TrunkId,
+        (remote, transport): (SocketAddr, Transport),
+        now: Time,
+    ) {
+        let From { origin, flow } = from;
+        let config = self.config.clone();
+        let Some((settings, target)) = config
+            .trunk(trunk)
+            .and_then(|trunk| Some((trunk, trunk.targets.first()?)))
+        else {
             return refuse(endpoint, transaction, 503, now);
         };
         let Some(local) = self.local_for(settings.interface, transport, remote) else {
@@ -508,37 +574,102 @@ impl Core {
     pub(crate) fn ping_trunks(&mut self, endpoint: &mut Endpoint, now: Time) {
         while let Some(ping) = self.trunks.next_ping(now) {
             let config = self.config.clone();
-            let sent = config
+            let target = config
                 .trunk(ping.trunk)
-                .and_then(|trunk| {
-                    let target = trunk.targets.get(usize::from(ping.target))?;
-                    let (remote, transport) = target.direct()?;
-                    let local = self.local_for(trunk.interface, transport, remote)?;
-                    let uri = format!("sip:{}", trunk.domain.as_ref().unwrap_or(&target.host));
-                    Some((uri, local, remote, transport))
-                })
-                .and_then(|(uri, local, remote, transport)| {
-                    let user = self.ask(What::Ping(ping))?;
-                    let flow = Flow {
-                        local,
-                        transport,
-                        remote,
-                        connection: None,
-                    };
-                    let outside = Outside {
-                        user,
-                        ..Outside::new(Method::Options, Target::new(uri.as_bytes(), flow))
-                    };
-                    match endpoint.send(&outside, now) {
-                        Ok(_) => Some(()),
-                        Err(_) => {
-                            self.take_asked(user);
-                            None
-                        }
-                    }
-                });
+                .and_then(|trunk| trunk.targets.get(usize::from(ping.target)));
+            let Some(target) = target else { continue };
+            match target.direct() {
+                Some(place) => self.send_ping(endpoint, ping, Some(place), now),
+                None => {
+                    let waiting = Waiting::Outside(Located::Ping(ping));
+                    self.locate(endpoint, &target.host, target.transport, waiting, now);
+                }
+            }
+        }
+    }
+
+    fn send_ping(
+        &mut self,
+        endpoint: &mut Endpoint,
+        ping: Ping,
+        place: Option<(SocketAddr, Transport)>,
+        now: Time,
+    ) {
+        let config = self.config.clone();
+        let sent = config.trunk(ping.trunk).and_then(|trunk| {
+            let target = trunk.targets.get(usize::from(ping.target))?;
+            let (remote, transport) = place?;
+            let flow = Flow {
+                local: self.local_for(trunk.interface, transport, remote)?,
+                transport,
+                remote,
+                connection: None,
+            };
+            let uri = format!("sip:{}", trunk.domain.as_ref().unwrap_or(&target.host));
+            let user = self.ask(What::Ping(ping))?;
+            let outside = Outside {
+                user,
+                ..Outside::new(Method::Options, Target::new(uri.as_bytes(), flow))
+            };
+            let sent = endpoint.send(&outside, now).ok();
             if sent.is_none() {
-                self.ping_done(ping, PingResult::TimedOut, now);
+                self.take_asked(user);
+            }
+            sent
+        });
+        if sent.is_none() {
+            self.ping_done(ping, PingResult::TimedOut, now);
+        }
+    }
+
+    /// A name was located (or not: no targets) for something outside of calls.
+    pub(crate) fn outside_located(
+        &mut self,
+        endpoint: &mut Endpoint,
+        located: Located,
+        targets: Vec<sip::locate::Target>,
+        now: Time,
+    ) {
+        let first = targets
+            .first()
+            .map(|target| (target.address, target.transport));
+        match located {
+            Located::Ping(ping) => self.send_ping(endpoint, ping, first, now),
+            Located::Relay(mut relay) => {
+                if let Some(hop) = relay.hops.get(relay.next.saturating_sub(1)).cloned() {
+                    let at = relay.next.min(relay.hops.len());
+                    relay.hops.splice(at..at, placed(&hop, &targets));
+                }
+                self.relay_next(endpoint, relay, 503, now);
+            }
+            Located::Carrier(registration) => {
+                let sent = first.is_some_and(|place| {
+                    self.send_registration_to(endpoint, &registration, place, now)
+                });
+                if !sent {
+                    self.registration_not_sent(&registration, now);
+                }
+            }
+            Located::Register(waiting) => {
+                let request = Message::parse(&waiting.request);
+                match (request, first) {
+                    (Ok(request), Some(place)) => {
+                        let from = From {
+                            origin: waiting.origin,
+                            flow: waiting.flow,
+                        };
+                        self.pass_register_to(
+                            endpoint,
+                            waiting.server,
+                            &request,
+                            from,
+                            waiting.trunk,
+                            place,
+                            now,
+                        );
+                    }
+                    _ => refuse(endpoint, waiting.server, 503, now),
+                }
             }
         }
     }
@@ -551,46 +682,69 @@ impl Core {
             let next = self
                 .carriers
                 .next_registration(now, |interface, trunk, target| {
-                    let (remote, transport) = config.trunk(trunk)?.targets.get(target)?.direct()?;
-                    let point = point_for(locals, interface, transport, remote)?;
+                    let target = config.trunk(trunk)?.targets.get(target)?;
+                    let transport = target.transport.unwrap_or(Transport::Udp);
+                    let mut points = locals.iter().filter(|point| {
+                        point.interface == Some(interface) && point.transport == transport
+                    });
+                    let point = match target.direct() {
+                        Some((remote, transport)) => {
+                            point_for(locals, interface, transport, remote)
+                        }
+                        None => points.next(),
+                    }?;
                     Some(OurEnd {
                         host: String::from_utf8_lossy(&point.advertised).into_owned(),
                         transport,
                     })
                 });
             let Some(registration) = next else { return };
-            let (trunk, number) = (registration.trunk, registration.number);
-            if !self.send_registration(endpoint, &config, &registration, now)
-                && let Some(note) = self
-                    .carriers
-                    .result(trunk, number, CarrierResult::NotSent, now)
-            {
-                self.events.tell(now, || note);
+            let target = config
+                .trunk(registration.trunk)
+                .and_then(|trunk| trunk.targets.get(registration.target));
+            let sent = match target.map(|target| (target, target.direct())) {
+                Some((_, Some(place))) => {
+                    self.send_registration_to(endpoint, &registration, place, now)
+                }
+                Some((target, None)) => {
+                    let waiting =
+                        Waiting::Outside(Located::Carrier(Box::new(registration.clone())));
+                    self.locate(endpoint, &target.host, target.transport, waiting, now);
+                    true
+                }
+                None => false,
+            };
+            if !sent {
+                self.registration_not_sent(&registration, now);
             }
         }
     }
 
-    fn carrier_flow(&self, config: &Config, trunk: TrunkId, target: usize) -> Option<Flow> {
-        let trunk = config.trunk(trunk)?;
-        let (remote, transport) = trunk.targets.get(target)?.direct()?;
-        Some(Flow {
-            local: self.local_for(trunk.interface, transport, remote)?,
+    fn registration_not_sent(&mut self, registration: &Registration, now: Time) {
+        let (trunk, number) = (registration.trunk, registration.number);
+        let result = CarrierResult::NotSent;
+        if let Some(note) = self.carriers.result(trunk, number, result, now) {
+            self.events.tell(now, || note);
+        }
+    }
+
+    fn send_registration_to(
+        &mut self,
+        endpoint: &mut Endpoint,
+        registration: &Registration,
+        (remote, transport): (SocketAddr, Transport),
+        now: Time,
+    ) -> bool {
+        let config = self.config.clone();
+        let trunk = registration.trunk;
+        let Some(local) = self.local_for(registration.interface, transport, remote) else {
+            return false;
+        };
+        let flow = Flow {
+            local,
             transport,
             remote,
             connection: None,
-        })
-    }
-
-    fn send_registration(
-        &mut self,
-        endpoint: &mut Endpoint,
-        config: &Config,
-        registration: &Registration,
-        now: Time,
-    ) -> bool {
-        let trunk = registration.trunk;
-        let Some(flow) = self.carrier_flow(config, trunk, registration.target) else {
-            return false;
         };
         let Some(user) = self.ask(What::Carrier(trunk, registration.number)) else {
             return false;

@@ -89,6 +89,8 @@ pub struct BorderCensus {
     pub sip: sip::Census,
     /// Calls.
     pub calls: usize,
+    /// Lookups of names.
+    pub lookups: usize,
     /// Requests outside of calls that wait for their answers.
     pub outside: usize,
     /// Pairs of media ports that calls hold.
@@ -146,6 +148,7 @@ impl Border {
         BorderCensus {
             sip: self.endpoint.census(),
             calls: core.calls.len(),
+            lookups: core.names.waiting(),
             outside: core.asked.len(),
             ports: core.plane.ports_in_use(),
             sessions: core.plane.sessions,

@@ -1,28 +1,293 @@
-//! Names to addresses (RFC 3263), for hops that name a host.
+//! Names to addresses (RFC 3263), for whatever leads to a host's name: hops of calls, pings, registrations.
 
-use super::Core;
-use crate::call::Place;
-use engine::{SocketId, Time};
+use super::core::{Core, Query};
+use super::outside::Located;
+use super::sockets::SocketWork;
+use crate::call::{CallKey, Place, Step};
+use crate::config::{Config, HostName};
+use engine::{DropReason, Entropy, SocketId, SocketKind, Time, Transport};
 use sip::Endpoint;
+use sip::locate::{
+    Ignored, LocateError, LookupId, Resolver, ResolverConfig, Started, Target, Wanted, WantedHost,
+};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+/// Addresses of one name that are tried, at most.
+const MOST_ADDRESSES: usize = 8;
+
+/// Who waits for a lookup.
+#[derive(Debug)]
+pub(crate) enum Waiting {
+    /// A hop of a call.
+    Hop(CallKey, usize),
+    /// Something outside of calls.
+    Outside(Located),
+}
+
+/// Lookups and their sockets.
+#[derive(Debug)]
+pub(crate) struct Names {
+    resolver: Resolver,
+    waiting: BTreeMap<LookupId, Waiting>,
+    /// Sockets for queries, opened when the first one is asked: IPv4, IPv6.
+    sockets: [Option<SocketId>; 2],
+}
+
+impl Names {
+    pub(crate) fn new(config: &Config, entropy: Entropy) -> Names {
+        let family = |v4: bool| {
+            config
+                .interfaces
+                .iter()
+                .flat_map(|interface| &interface.listen)
+                .any(|listen| listen.address.is_ipv4() == v4)
+        };
+        let settings = ResolverConfig {
+            servers: config.dns.servers.clone(),
+            transports: vec![Transport::Udp, Transport::Tcp],
+            ipv4: family(true),
+            ipv6: family(false),
+            lookups: config.limits.dns_queries,
+            cache: config.limits.dns_cache,
+            ..ResolverConfig::default()
+        };
+        Names {
+            resolver: Resolver::new(settings, entropy),
+            waiting: BTreeMap::new(),
+            sockets: [None; 2],
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<engine::Deadline> {
+        self.resolver.next_deadline()
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes over another configuration's servers; lookups under way come to nothing.
+    pub(crate) fn replaced(&mut self, with: Names) -> Vec<Waiting> {
+        let sockets = self.sockets;
+        let before = std::mem::replace(self, with);
+        self.sockets = sockets;
+        before.waiting.into_values().collect()
+    }
+}
+
+/// What is to be located for a target.
+fn wanted(host: &HostName, transport: Option<Transport>) -> Result<Wanted, LocateError> {
+    let parsed = wire::sip::Host::parse(host.text().as_bytes()).ok_or(LocateError::BadName)?;
+    Ok(Wanted {
+        host: WantedHost::from_host(&parsed)?,
+        port: host.port,
+        transport,
+        secure: false,
+    })
+}
+
 impl Core {
-    pub(crate) fn is_resolver(&self, _socket: SocketId) -> bool {
-        false
+    /// Whether a socket is one for queries.
+    pub(crate) fn is_resolver(&self, socket: SocketId) -> bool {
+        self.names.sockets.contains(&Some(socket))
     }
 
-    pub(crate) fn located(
+    /// A datagram on a socket for queries.
+    pub(crate) fn resolver_answer(&mut self, source: SocketAddr, bytes: &[u8], now: Time) {
+        match self.names.resolver.answer(source, bytes, now) {
+            Ok(()) => {}
+            Err(Ignored::Malformed) => self.drops.count(DropReason::DnsMalformed),
+            Err(Ignored::Unasked | Ignored::Question) => {
+                self.drops.count(DropReason::DnsUnexpected);
+            }
+        }
+    }
+
+    /// Looks a name up for someone; what comes of it is told by [`Core::pump_names`].
+    pub(crate) fn locate(
         &mut self,
-        _endpoint: &mut Endpoint,
-        _source: SocketAddr,
-        _bytes: &[u8],
-        _now: Time,
+        endpoint: &mut Endpoint,
+        host: &HostName,
+        transport: Option<Transport>,
+        waiting: Waiting,
+        now: Time,
     ) {
+        let started = match wanted(host, transport) {
+            Ok(wanted) => self.names.resolver.locate(wanted, now),
+            Err(error) => Started::Done(Err(error)),
+        };
+        match started {
+            Started::Pending(lookup) => {
+                self.names.waiting.insert(lookup, waiting);
+            }
+            Started::Done(result) => {
+                let targets = result.map(|targets| targets.take(MOST_ADDRESSES).collect());
+                self.located(endpoint, waiting, targets, now);
+            }
+        }
     }
 
-    pub(crate) fn locate_hop(&mut self, slot: usize, _index: usize, _now: Time) {
-        self.hop_failed(slot, 503, None, "names cannot be located");
+    /// A hop's name has to be looked up before it can be called.
+    pub(crate) fn locate_hop(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        index: usize,
+        now: Time,
+    ) {
+        let key = self.key_of(slot);
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        let Some(Place::Name(host, transport)) =
+            set_up.hops.get(index).map(|hop| hop.place.clone())
+        else {
+            return;
+        };
+        set_up.locating += 1;
+        let started = match wanted(&host, transport) {
+            Ok(wanted) => self.names.resolver.locate(wanted, now),
+            Err(error) => Started::Done(Err(error)),
+        };
+        match started {
+            Started::Pending(lookup) => {
+                self.names.waiting.insert(lookup, Waiting::Hop(key, index));
+            }
+            Started::Done(result) => {
+                let targets = result.map(|targets| targets.take(MOST_ADDRESSES).collect());
+                // The caller's loop goes on with what was put in.
+                self.hop_located(key, index, targets);
+            }
+        }
+        let _ = endpoint;
     }
 
-    pub(crate) fn resolver_alarm(&mut self, _endpoint: &mut Endpoint, _now: Time) {}
+    /// Sends queries, and hands on the lookups that have ended.
+    pub(crate) fn pump_names(&mut self, endpoint: &mut Endpoint, now: Time) {
+        while let Some(outcome) = self.names.resolver.next_outcome() {
+            let Some(waiting) = self.names.waiting.remove(&outcome.lookup) else {
+                continue;
+            };
+            let targets = outcome
+                .targets
+                .map(|targets| targets.take(MOST_ADDRESSES).collect());
+            self.located(endpoint, waiting, targets, now);
+        }
+        while let Some(query) = self.names.resolver.next_query() {
+            let socket = self.query_socket(query.server.is_ipv4());
+            self.queries.push_back(Query {
+                socket,
+                server: query.server,
+                bytes: query.bytes,
+            });
+        }
+    }
+
+    /// The time for queries in flight.
+    pub(crate) fn names_timeout(&mut self, now: Time) {
+        self.names.resolver.timeout(now);
+    }
+
+    /// The configuration's servers have changed.
+    pub(crate) fn reload_names(&mut self, endpoint: &mut Endpoint, now: Time) {
+        let config = self.config.clone();
+        let entropy = self.entropy.fork();
+        for waiting in self.names.replaced(Names::new(&config, entropy)) {
+            self.located(endpoint, waiting, Err(LocateError::NoAnswer), now);
+        }
+    }
+
+    fn query_socket(&mut self, v4: bool) -> SocketId {
+        let index = usize::from(!v4);
+        if let Some(Some(socket)) = self.names.sockets.get(index) {
+            return *socket;
+        }
+        let socket = self.next_socket();
+        let any: std::net::IpAddr = match v4 {
+            true => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            false => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.plane.work.push_back(SocketWork::Open {
+            socket,
+            kind: SocketKind::UdpSignalling,
+            local: SocketAddr::new(any, 0),
+        });
+        if let Some(slot) = self.names.sockets.get_mut(index) {
+            *slot = Some(socket);
+        }
+        socket
+    }
+
+    fn located(
+        &mut self,
+        endpoint: &mut Endpoint,
+        waiting: Waiting,
+        targets: Result<Vec<Target>, LocateError>,
+        now: Time,
+    ) {
+        for target in targets.iter().flatten() {
+            // Whoever we call by name may send us requests. A full table takes no more; their requests are then dropped
+            // where a list of sources is configured.
+            let _ = self.located_peers.insert(target.address.ip(), ());
+        }
+        match waiting {
+            Waiting::Hop(key, index) => {
+                self.hop_located(key, index, targets);
+                if let Some(slot) = self.slot_of(key) {
+                    self.try_next(endpoint, slot, now);
+                }
+            }
+            Waiting::Outside(located) => {
+                self.outside_located(endpoint, located, targets.unwrap_or_default(), now);
+            }
+        }
+    }
+
+    /// Puts the addresses of a hop's name behind it.
+    fn hop_located(
+        &mut self,
+        key: CallKey,
+        index: usize,
+        targets: Result<Vec<Target>, LocateError>,
+    ) {
+        let Some(slot) = self.slot_of(key) else {
+            return;
+        };
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        set_up.locating = set_up.locating.saturating_sub(1);
+        match targets {
+            Ok(targets) => {
+                let Some(hop) = set_up.hops.get(index).cloned() else {
+                    return;
+                };
+                let at = set_up.next.min(set_up.hops.len());
+                set_up.hops.splice(at..at, placed(&hop, &targets));
+            }
+            Err(_) => set_up.best.offer(503, None, "name cannot be located"),
+        }
+    }
+}
+
+/// The step at each of the addresses; they are tried one after the other.
+pub(crate) fn placed(hop: &Step, targets: &[Target]) -> Vec<Step> {
+    targets
+        .iter()
+        .enumerate()
+        .map(|(number, target)| Step {
+            place: Place::Address(target.address, target.transport),
+            group: 0x8000 | (hop.group << 4) | number as u16,
+            ..hop.clone()
+        })
+        .collect()
 }

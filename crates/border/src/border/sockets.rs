@@ -126,12 +126,6 @@ impl MediaSockets {
         Some(entry.address)
     }
 
-    /// The address of `socket`.
-    pub(crate) fn address(&self, socket: SocketId) -> Option<SocketAddr> {
-        let index = socket.0.checked_sub(MEDIA_BASE)?;
-        self.entries.get(index as usize).map(|entry| entry.address)
-    }
-
     /// Closes every idle socket for which `wanted` says no (a changed configuration).
     pub(crate) fn shut_unwanted(
         &mut self,

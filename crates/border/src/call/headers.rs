@@ -55,11 +55,6 @@ pub(crate) fn address_with_host(address: &NameAddr<'_>, host: Option<&[u8]>, out
     }
 }
 
-/// The user part of a SIP URI, or the number of a tel URI; empty where there is none.
-pub(crate) fn user_of(uri: &[u8]) -> &[u8] {
-    Uri::parse(uri).and_then(|uri| uri.user).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,7 @@ use sip::{
     TransactionId,
 };
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, percent_decode};
+use wire::sip::{Edit, HeaderId, Message, Method, percent_decode};
 
 /// Glare is waited out this often.
 const TRIES: u8 = 3;
@@ -877,16 +877,6 @@ pub(crate) fn replaces(request: &Message<'_>) -> Option<(Vec<u8>, Vec<u8>, Vec<u
         value.from_tag.to_vec(),
         value.early_only,
     ))
-}
-
-/// Whether a name-addr's host is one of `hosts`.
-pub(crate) fn names_one_of(address: &NameAddr<'_>, hosts: &[Vec<u8>]) -> bool {
-    address.parse_uri().is_some_and(|uri| {
-        let host_port = uri.host_port().to_string();
-        hosts
-            .iter()
-            .any(|host| host.eq_ignore_ascii_case(host_port.as_bytes()))
-    })
 }
 
 /// A step that stands for a leg that is there already.

@@ -2,7 +2,7 @@
 
 use super::join::{known_step, replaces};
 use super::try_next::text;
-use super::{Call, CallKey, Phase, SetUp, Side, Sides};
+use super::{Call, CallKey, Phase, SetUp, Sides};
 use crate::border::{Alarm, Core, Outcome};
 use crate::config::{Authenticate, InterfaceId, InterfaceKind, MediaMode, TrunkId};
 use crate::policy::{CallPlan, Facts, Plan, Refusal, decide};

@@ -2,7 +2,7 @@
 
 use super::headers::{address_with_host, uri_with_host};
 use super::pass::{Carried, Changes, Role, body_of, has_sdp};
-use super::{Branch, Place, Side, Step};
+use super::{Branch, Phase, Place, Side, Step};
 use crate::anchor::{AnchorError, CallMedia};
 use crate::border::{Alarm, Core, Placed};
 use engine::{Note, Time};
@@ -52,6 +52,13 @@ impl Core {
         now: Time,
     ) {
         loop {
+            if self
+                .calls
+                .get(slot)
+                .is_none_or(|call| call.phase != Phase::SetUp)
+            {
+                return;
+            }
             let Some(set_up) = self
                 .calls
                 .get_mut(slot)
@@ -103,7 +110,7 @@ impl Core {
             return;
         };
         if matches!(hop.place, Place::Name(..)) {
-            return self.locate_hop(slot, index, now);
+            return self.locate_hop(endpoint, slot, index, now);
         }
         let Some(flow) = self.flow_to(hop) else {
             self.hop_failed(slot, 503, None, "no listening point reaches the target");
