@@ -226,6 +226,8 @@ pub struct Callers {
     pub dial: String,
     /// The caller's own number; a template.
     pub from: String,
+    /// Callers that take turns: templates get the attempt's number modulo this; 0: the number itself.
+    pub users: u64,
     /// User for digest authentication; a template; empty: none.
     pub user: String,
     /// Password; a template.
@@ -262,6 +264,7 @@ impl Default for Callers {
             hold: HoldKind::Fixed,
             dial: "5555".to_owned(),
             from: "caller-{number}".to_owned(),
+            users: 0,
             user: String::new(),
             password: String::new(),
             hang_up: HangUp::Caller,

@@ -126,7 +126,7 @@ fn call_plan(callers: &Callers, hear: MediaKind) -> CallPlan {
         hold: callers.hold(),
         dial: callers.dial.clone(),
         from: callers.from.clone(),
-        cycle: 0,
+        cycle: callers.users,
         login: (!callers.user.is_empty()).then(|| Login {
             user: callers.user.clone(),
             password: callers.password.clone(),

@@ -56,14 +56,22 @@ pub fn simulate(trial: &Trial) -> Result<Outcomes, LabError> {
         results.push(result);
     }
     let lingering: u64 = holdings.iter().map(|held| held.transactions as u64).sum();
-    let subject_holds = subject.holdings(&mut world);
+    let census = subject.census(&mut world);
+    let subject_holds = census.map_or(0, |census| {
+        // There was time for everything to end: whatever is left is a leak.
+        let sip = census.sip.clients + census.sip.servers + census.sip.index + census.sip.timers;
+        crate::subject::held(&census) + (sip + census.outside + census.timers) as u64
+    });
     let (attempts, streams) = merge(trial.number, results);
     Ok(Outcomes {
         attempts,
         streams,
         seconds: end.since(START).as_secs_f64(),
-        leaks: Some(held(&holdings) + lingering + subject_holds.unwrap_or(0)),
-        remarks: Vec::new(),
+        leaks: Some(held(&holdings) + lingering + subject_holds),
+        remarks: match held(&holdings) + lingering + subject_holds {
+            0 => Vec::new(),
+            _ => vec![format!("still held: hosts {holdings:?}, border {census:?}")],
+        },
         surroundings: None,
         subject_cpu_seconds: None,
         digest: Some(format!("{:032x}", world.digest())),

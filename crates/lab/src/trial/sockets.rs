@@ -77,7 +77,7 @@ pub fn on_sockets(
         .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
     let near = near.finish()?;
     let far = far.map(HostThread::finish).transpose()?;
-    let subject_holds = subject.settled_holdings()?;
+    let subject_holds = subject.settled_holdings(clock)?;
     let mut remarks = subject.finish()?;
     remarks.extend(drop_remarks(&near, far.as_ref()));
     if experiment.network != crate::experiment::Network::default() {

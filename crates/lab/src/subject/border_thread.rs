@@ -1,0 +1,209 @@
+//! Our border on a thread of its own, apart from the generators, so that its CPU time can be told from theirs.
+
+use super::Layout;
+use crate::error::LabError;
+use border::border::{Border, BorderCensus, Counters};
+use border::config::Config;
+use engine::{Entropy, HashKey, Note};
+use media::{Forwarder, ForwarderLimits};
+use net::{Clock, Driver, DriverConfig};
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the thread looks for questions where nothing else wakes it.
+const LOOK: Duration = Duration::from_millis(10);
+/// Longest wait for its sockets.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// What the border says about itself.
+#[derive(Clone, Debug)]
+pub struct BorderState {
+    /// What it holds.
+    pub census: BorderCensus,
+    /// Its counters.
+    pub counters: Counters,
+    /// CPU time of its thread, seconds.
+    pub cpu_seconds: f64,
+    /// What it, its forwarder (by verdict) and its driver dropped, by name.
+    pub drops: Vec<(&'static str, u64)>,
+}
+
+enum Order {
+    State(Sender<BorderState>),
+    Stop,
+}
+
+/// A border that runs.
+#[derive(Debug)]
+pub struct BorderThread {
+    orders: Sender<Order>,
+    thread: Option<JoinHandle<Result<(), String>>>,
+    outside: SocketAddr,
+    inside: SocketAddr,
+}
+
+fn cannot(why: impl std::fmt::Display) -> LabError {
+    LabError::cannot(
+        format!("the border: {why}"),
+        "free its ports, or raise the limit of open files (ulimit -n)",
+    )
+}
+
+impl BorderThread {
+    /// Starts a border and waits until it listens.
+    ///
+    /// # Errors
+    /// Where it cannot listen.
+    pub fn start(
+        layout: &Layout,
+        entropy: Entropy,
+        clock: Clock,
+        cpu: Option<usize>,
+    ) -> Result<BorderThread, LabError> {
+        let config = layout.config()?;
+        let listeners = layout.listeners();
+        let (orders, inbox) = mpsc::channel();
+        let (ready, wait) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("border".to_owned())
+            .spawn(move || serve(config, listeners, entropy, clock, cpu, &inbox, &ready))
+            .map_err(cannot)?;
+        let mut border = BorderThread {
+            orders,
+            thread: Some(thread),
+            outside: layout.outside(),
+            inside: layout.inside(),
+        };
+        match wait.recv_timeout(OPENING) {
+            Ok(()) => Ok(border),
+            Err(_) => {
+                let why = border.stop().err();
+                Err(why.unwrap_or_else(|| cannot("its sockets were not opened in time")))
+            }
+        }
+    }
+
+    /// Where callers reach it.
+    pub fn address(&self) -> SocketAddr {
+        self.outside
+    }
+
+    /// Where the called side reaches it.
+    pub fn inside(&self) -> SocketAddr {
+        self.inside
+    }
+
+    /// What it says about itself.
+    ///
+    /// # Errors
+    /// Where it has stopped.
+    pub fn state(&self) -> Result<BorderState, LabError> {
+        let (give, take) = mpsc::channel();
+        let sent = self.orders.send(Order::State(give)).is_ok();
+        let state = if sent { take.recv().ok() } else { None };
+        state.ok_or_else(|| cannot("it stopped"))
+    }
+
+    fn stop(&mut self) -> Result<(), LabError> {
+        // Where the thread has ended by itself the order finds nobody, and joining tells why.
+        let _ = self.orders.send(Order::Stop);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result.map_err(cannot),
+            Some(Err(_)) => Err(cannot("it panicked")),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends it; gives what it dropped, in words.
+    ///
+    /// # Errors
+    /// Where it failed meanwhile.
+    pub fn finish(mut self) -> Result<Vec<String>, LabError> {
+        let state = self.state();
+        self.stop()?;
+        let state = state?;
+        let drops: Vec<String> = state
+            .drops
+            .iter()
+            .filter(|(reason, _)| *reason != "sip_retransmission")
+            .map(|(reason, count)| format!("{reason} {count}"))
+            .collect();
+        Ok(match drops.is_empty() {
+            true => Vec::new(),
+            false => vec![format!("border dropped: {}", drops.join(", "))],
+        })
+    }
+}
+
+fn serve(
+    config: Config,
+    listeners: usize,
+    mut entropy: Entropy,
+    clock: Clock,
+    cpu: Option<usize>,
+    inbox: &Receiver<Order>,
+    ready: &Sender<()>,
+) -> Result<(), String> {
+    let driver_config = DriverConfig {
+        pin: cpu,
+        ..DriverConfig::default()
+    };
+    let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
+    let mut border = Border::new(config, entropy);
+    let mut driver =
+        Driver::new(driver_config, clock, forwarder).map_err(|error| error.to_string())?;
+    let mut opened = 0;
+    loop {
+        driver
+            .turn(&mut border, LOOK)
+            .map_err(|error| error.to_string())?;
+        while let Some(event) = driver.next_event() {
+            match event.note {
+                Note::SocketOpened { .. } if opened < listeners => {
+                    opened += 1;
+                    if opened == listeners {
+                        // As in service without a log: the texts of events are not made while it is measured.
+                        border.set_events_wanted(false);
+                        if ready.send(()).is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+                Note::SocketFailed {
+                    what,
+                    address,
+                    error,
+                } if opened < listeners => {
+                    return Err(format!("{what} {address}: {error}"));
+                }
+                _ => {}
+            }
+        }
+        loop {
+            match inbox.try_recv() {
+                Ok(Order::State(give)) => {
+                    // Who asked may have gone.
+                    let _ = give.send(state(&border, &driver));
+                }
+                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(TryRecvError::Empty) => break,
+            }
+        }
+    }
+}
+
+fn state(border: &Border, driver: &Driver<Forwarder>) -> BorderState {
+    let mut drops = border.drops();
+    drops.merge(&driver.counters().drops);
+    BorderState {
+        census: border.census(),
+        counters: border.counters().clone(),
+        cpu_seconds: net::thread_cpu().as_secs_f64(),
+        drops: drops
+            .iter()
+            .map(|(reason, count)| (reason.name(), count))
+            .collect(),
+    }
+}

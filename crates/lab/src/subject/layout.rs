@@ -1,0 +1,211 @@
+//! The configuration of a border as a subject: an access interface towards callers, a core interface towards the called
+//! side, a trunk, users.
+
+use crate::error::LabError;
+use border::config::{self, Config};
+use engine::Entropy;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+
+/// Media ports of subjects lie here: below the ports that the kernel hands out by itself.
+const LOWEST: u16 = 10_000;
+const HIGHEST: u16 = 30_000;
+
+/// A span of media ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortSpan {
+    first: u16,
+    count: u16,
+}
+
+impl PortSpan {
+    /// `count` ports from `first` on.
+    pub const fn new(first: u16, count: u16) -> PortSpan {
+        PortSpan { first, count }
+    }
+
+    /// Spans for the two interfaces, with two pairs of ports for each of `calls` calls at a time, at a random place, so that
+    /// two runs on one machine rarely meet.
+    pub fn for_calls(calls: u64, entropy: &mut Entropy) -> [PortSpan; 2] {
+        let room = u64::from(HIGHEST - LOWEST);
+        let count = (calls * 4 + 64).min(room / 2);
+        let start = u64::from(LOWEST) + entropy.below(room - 2 * count + 1) / 2 * 2;
+        [start, start + count].map(|first| PortSpan::new(first as u16, count as u16))
+    }
+
+    fn text(self) -> String {
+        format!("{}-{}", self.first, self.first + self.count - 1)
+    }
+}
+
+/// Addresses, users and trunk of a border.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    outside: SocketAddr,
+    inside: SocketAddr,
+    ports: [PortSpan; 2],
+    /// Where calls go that are for no registered user.
+    pub trunk: Option<SocketAddr>,
+    /// Names and passwords; with users, who calls or registers has to authenticate.
+    pub users: Vec<(String, String)>,
+    /// Media passes by.
+    pub bypass: bool,
+}
+
+impl Layout {
+    /// A border at these addresses.
+    pub fn new(outside: SocketAddr, inside: SocketAddr, ports: [PortSpan; 2]) -> Layout {
+        Layout {
+            outside,
+            inside,
+            ports,
+            trunk: None,
+            users: Vec::new(),
+            bypass: false,
+        }
+    }
+
+    /// A border at free ports of the loopback interface.
+    ///
+    /// # Errors
+    /// Where no port is free.
+    pub fn on_loopback(ports: [PortSpan; 2]) -> Result<Layout, LabError> {
+        // Both are held while they are looked for, so that they differ.
+        let (outside, _held) = free_port()?;
+        let (inside, _also_held) = free_port()?;
+        Ok(Layout::new(outside, inside, ports))
+    }
+
+    /// Where callers reach it.
+    pub fn outside(&self) -> SocketAddr {
+        self.outside
+    }
+
+    /// Where the called side reaches it.
+    pub fn inside(&self) -> SocketAddr {
+        self.inside
+    }
+
+    /// Number of its signalling sockets.
+    pub fn listeners(&self) -> usize {
+        4
+    }
+
+    /// The configuration, as TOML.
+    pub fn toml(&self) -> String {
+        let mut text = String::new();
+        for (name, kind, address, ports) in [
+            ("outside", "access", self.outside, self.ports[0]),
+            ("inside", "core", self.inside, self.ports[1]),
+        ] {
+            let _ = write!(
+                text,
+                "[[interface]]\nname = \"{name}\"\nkind = \"{kind}\"\nlisten = [\"udp:{address}\", \"tcp:{address}\"]\n\
+                 media = {{ address = \"{}\", ports = \"{}\" }}\n",
+                address.ip(),
+                ports.text()
+            );
+            if name == "outside" && !self.users.is_empty() {
+                text.push_str("authenticate = \"digest\"\nregister = \"local\"\n");
+            }
+            text.push('\n');
+        }
+        let media = if self.bypass {
+            "media = \"bypass\"\n"
+        } else {
+            ""
+        };
+        if !self.users.is_empty() {
+            let _ = write!(
+                text,
+                "[[route]]\nname = \"phones\"\nregistered = true\n{media}\n"
+            );
+        }
+        if let Some(trunk) = self.trunk {
+            let _ = write!(
+                text,
+                "[[trunk]]\nname = \"far\"\ninterface = \"inside\"\ntarget = \"udp:{trunk}\"\n\n\
+                 [[route]]\nname = \"far\"\ntrunk = \"far\"\n{media}\n"
+            );
+        }
+        for (user, password) in &self.users {
+            let _ = write!(
+                text,
+                "[[user]]\nname = {user:?}\npassword = {password:?}\n\n"
+            );
+        }
+        text
+    }
+
+    /// The checked configuration.
+    ///
+    /// # Errors
+    /// Where the border does not take it: the users of the experiment make no configuration.
+    pub fn config(&self) -> Result<Config, LabError> {
+        config::parse(&self.toml(), "subject").map_err(|mistakes| {
+            let text: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            LabError::bad(format!(
+                "the border refuses the experiment's configuration:\n{}",
+                text.join("\n")
+            ))
+        })
+    }
+}
+
+/// A port of 127.0.0.1 that is free for UDP and TCP, with the sockets that hold it.
+fn free_port() -> Result<(SocketAddr, (UdpSocket, TcpListener)), LabError> {
+    let cannot = |error: std::io::Error| {
+        LabError::cannot(
+            format!("127.0.0.1: {error}"),
+            "bring up the loopback interface",
+        )
+    };
+    let mut last = None;
+    for _ in 0..32 {
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(cannot)?;
+        let address = udp.local_addr().map_err(cannot)?;
+        match TcpListener::bind(address) {
+            Ok(tcp) => return Ok((address, (udp, tcp))),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(cannot(
+        last.unwrap_or_else(|| std::io::Error::other("no free port")),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_layout_is_a_configuration() {
+        let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let spans = PortSpan::for_calls(100, &mut Entropy::from_number(1));
+        let mut layout = Layout::new(at(5060), at(5080), spans);
+        layout.trunk = Some(at(5090));
+        for bypass in [false, true] {
+            for users in [0, 3] {
+                layout.bypass = bypass;
+                layout.users = (0..users)
+                    .map(|n| (format!("100{n}"), "a\"b\\c".to_owned()))
+                    .collect();
+                let config = layout.config().unwrap();
+                assert_eq!(config.users.len(), users);
+                assert_eq!(config.interfaces.len(), 2);
+            }
+        }
+    }
+
+    #[test]
+    fn spans_do_not_overlap_and_stay_in_range() {
+        for seed in 0..200 {
+            for calls in [0, 1, 100, 1_200, 1_000_000] {
+                let [a, b] = PortSpan::for_calls(calls, &mut Entropy::from_number(seed));
+                assert!(a.first >= LOWEST && a.first % 2 == 0 && a.count >= 64);
+                assert_eq!(a.first + a.count, b.first);
+                assert!(u32::from(b.first) + u32::from(b.count) <= u32::from(HIGHEST));
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What is measured: our border, a foreign system, or nothing at all.
+
+mod border_thread;
+mod layout;
+
+pub use border_thread::{BorderState, BorderThread};
+pub use layout::{Layout, PortSpan};
+
+use crate::error::LabError;
+use crate::experiment::{Experiment, SubjectMedia, fill};
+use border::border::{Border, BorderCensus};
+use engine::{Entropy, HashKey};
+use media::{Forwarder, ForwarderLimits};
+use net::Clock;
+use sim::{HostId, World};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// A subject on real sockets.
+#[derive(Debug)]
+pub enum Subject {
+    /// Nothing: callers and callees face each other.
+    None,
+    /// A foreign one.
+    Foreign {
+        /// Where it listens.
+        address: SocketAddr,
+        /// Its process on this machine, where its CPU time is to be read.
+        process: Option<u32>,
+    },
+    /// Our border on a thread of this process.
+    Border(BorderThread),
+}
+
+/// Clock ticks of /proc in a second (USER_HZ, the same on every Linux that we run on).
+const TICKS: f64 = 100.0;
+/// Longest wait for the border to let go of what the last call held.
+const SETTLE: Duration = Duration::from_secs(3);
+
+impl Subject {
+    /// Starts, or finds, the subject of `experiment`; calls are to reach `far`.
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn start(
+        experiment: &Experiment,
+        far: Option<SocketAddr>,
+        entropy: Entropy,
+        clock: Clock,
+    ) -> Result<Subject, LabError> {
+        if experiment.subject.none {
+            return Ok(Subject::None);
+        }
+        if let Some(address) = experiment.subject.address {
+            return Ok(Subject::Foreign {
+                address,
+                process: experiment.subject.process,
+            });
+        }
+        let span = PortSpan::for_calls(most_calls(experiment), &mut system_entropy()?);
+        let layout = Layout::on_loopback(span)?.for_experiment(experiment, far);
+        BorderThread::start(&layout, entropy, clock, experiment.subject.cpu).map(Subject::Border)
+    }
+
+    /// Where it listens; `None` where there is none.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Subject::None => None,
+            Subject::Foreign { address, .. } => Some(*address),
+            Subject::Border(border) => Some(border.address()),
+        }
+    }
+
+    /// Its CPU time so far, seconds; `None` where it cannot be known.
+    ///
+    /// # Errors
+    /// Where the stated process does not exist, or the border has stopped.
+    pub fn cpu_seconds(&self) -> Result<Option<f64>, LabError> {
+        match self {
+            Subject::None => Ok(None),
+            Subject::Foreign { process, .. } => process.map(process_cpu).transpose(),
+            Subject::Border(border) => Ok(Some(border.state()?.cpu_seconds)),
+        }
+    }
+
+    /// Calls, legs, ports and sessions that it holds once all is over; `None` where it cannot be asked.
+    ///
+    /// # Errors
+    /// Where it has stopped.
+    pub fn settled_holdings(&self, clock: Clock) -> Result<Option<u64>, LabError> {
+        let Subject::Border(border) = self else {
+            return Ok(None);
+        };
+        let limit = clock.now() + SETTLE;
+        loop {
+            let held = held(&border.state()?.census);
+            if held == 0 || clock.now() >= limit {
+                return Ok(Some(held));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it; gives remarks about it.
+    ///
+    /// # Errors
+    /// Where it failed meanwhile.
+    pub fn finish(self) -> Result<Vec<String>, LabError> {
+        match self {
+            Subject::None | Subject::Foreign { .. } => Ok(Vec::new()),
+            Subject::Border(border) => border.finish(),
+        }
+    }
+}
+
+/// What belongs to calls: zero when the last one is over.
+pub fn held(census: &BorderCensus) -> u64 {
+    (census.calls + census.sip.legs + census.ports + census.sessions + census.sockets_busy) as u64
+        + census.trunk_calls
+}
+
+/// Randomness of the operating system, for what must differ between runs of equal seeds (port numbers).
+pub(crate) fn system_entropy() -> Result<Entropy, LabError> {
+    net::entropy().map_err(|error| {
+        LabError::cannot(format!("getrandom: {error}"), "run outside of the sandbox")
+    })
+}
+
+/// Calls that may be open at a time, for the number of ports.
+fn most_calls(experiment: &Experiment) -> u64 {
+    let Some(callers) = &experiment.callers else {
+        return 0;
+    };
+    let by_rate = callers.rate.max(callers.ramp_to) * (callers.hold_seconds + 10.0) * 2.0;
+    let bounds = [callers.limit, callers.total]
+        .into_iter()
+        .filter(|bound| *bound > 0);
+    bounds.fold(by_rate as u64 + 50, u64::min)
+}
+
+impl Layout {
+    /// Adds what an experiment's workloads need: a trunk to the called side, users who register.
+    pub(crate) fn for_experiment(
+        mut self,
+        experiment: &Experiment,
+        far: Option<SocketAddr>,
+    ) -> Layout {
+        self.bypass = experiment.subject.media == SubjectMedia::Bypass;
+        self.trunk = far;
+        let mut logins: Vec<(String, String)> = Vec::new();
+        if let Some(registrations) = &experiment.registrations {
+            logins.extend((0..registrations.users).map(|number| {
+                let user = fill(&registrations.user, number, "");
+                let password = fill(&registrations.password, number, &user);
+                (user, password)
+            }));
+        }
+        if let Some(callers) = experiment
+            .callers
+            .as_ref()
+            .filter(|callers| !callers.user.is_empty())
+        {
+            let users = if callers.users > 0 {
+                callers.users
+            } else {
+                callers.total
+            };
+            logins.extend((0..users).map(|number| {
+                let user = fill(&callers.user, number, "");
+                let password = fill(&callers.password, number, &user);
+                (user, password)
+            }));
+        }
+        logins.sort();
+        logins.dedup();
+        self.users = logins;
+        self
+    }
+}
+
+/// CPU time of a process and of its children that it has waited for, seconds (proc(5), fields 14 to 17 of `stat`).
+fn process_cpu(process: u32) -> Result<f64, LabError> {
+    let path = format!("/proc/{process}/stat");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| LabError::bad(format!("subject.process: {path}: {error}")))?;
+    // The name, in parentheses, may contain spaces.
+    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(4)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    Ok(ticks as f64 / TICKS)
+}
+
+/// A subject in virtual time.
+#[derive(Debug)]
+pub struct Simulated {
+    border: Option<HostId>,
+    address: Option<SocketAddr>,
+}
+
+const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 254));
+const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 254));
+
+impl Simulated {
+    /// Adds the subject of `experiment` to the world.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn add(
+        world: &mut World,
+        experiment: &Experiment,
+        far: Option<SocketAddr>,
+    ) -> Result<Simulated, LabError> {
+        if experiment.subject.none {
+            return Ok(Simulated {
+                border: None,
+                address: None,
+            });
+        }
+        let layout = Layout::new(
+            SocketAddr::new(OUTSIDE, 5060),
+            SocketAddr::new(INSIDE, 5060),
+            [PortSpan::new(20_000, 10_000), PortSpan::new(40_000, 10_000)],
+        )
+        .for_experiment(experiment, far);
+        let config = layout.config()?;
+        let mut entropy = world.entropy();
+        let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
+        let border = Border::new(config, entropy);
+        let host = world.add_control("border", &[OUTSIDE, INSIDE], border, forwarder);
+        Ok(Simulated {
+            border: Some(host),
+            address: Some(layout.outside()),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// What it still holds; also transactions and timers, because there is time to wait for their end.
+    pub fn census(&self, world: &mut World) -> Option<BorderCensus> {
+        world.with_control(self.border?, |border: &mut Border, _: &mut Forwarder, _| {
+            border.census()
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! Trials through our border, on sockets and in virtual time.
+
+use lab::experiment::{File, built_in};
+use lab::record::{Kind, Outcome};
+use lab::trial::{Outcomes, Trial, on_sockets, simulate};
+
+fn trial(text: &str, seed: u64) -> Trial {
+    let file = File::parse("test", text).unwrap();
+    Trial {
+        experiment: file.levels().unwrap().remove(0).experiment,
+        number: 0,
+        seed,
+    }
+}
+
+const CALLS: &str = r#"
+name = "t"
+title = "t"
+[callers]
+rate = 20.0
+total = 30
+hold_seconds = 2.0
+media = "speech"
+listen_percent = 50.0
+[callees]
+media = "speech"
+"#;
+
+fn check_calls(outcomes: &Outcomes) {
+    let calls: Vec<_> = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == Kind::Call)
+        .collect();
+    assert_eq!(calls.len(), 30);
+    for call in &calls {
+        assert_eq!(call.outcome, Outcome::Completed, "{call:?}");
+        assert!(call.ringing.is_some() && call.status == 200);
+    }
+    let answers = outcomes.attempts.iter().filter(|a| a.kind == Kind::Answer);
+    assert!(
+        answers.clone().count() == 30 && answers.clone().all(|a| a.outcome == Outcome::Completed)
+    );
+    assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
+}
+
+fn check_media(outcomes: &Outcomes) {
+    assert_eq!(outcomes.streams.len(), 60);
+    for stream in &outcomes.streams {
+        assert!(stream.received >= 90 && stream.lost <= 2, "{stream:?}");
+        assert!(stream.mos.unwrap() > 4.2, "{stream:?}");
+    }
+    let heard: Vec<f64> = outcomes
+        .streams
+        .iter()
+        .filter_map(|s| s.correlation)
+        .collect();
+    assert!(
+        heard.len() >= 10 && heard.iter().all(|correlation| *correlation > 0.95),
+        "{heard:?}"
+    );
+}
+
+#[test]
+fn anchored_calls_in_virtual_time() {
+    let outcomes = simulate(&trial(CALLS, 1)).unwrap();
+    check_calls(&outcomes);
+    check_media(&outcomes);
+    let again = simulate(&trial(CALLS, 1)).unwrap();
+    assert_eq!(
+        (&outcomes.attempts, &outcomes.digest),
+        (&again.attempts, &again.digest)
+    );
+}
+
+#[test]
+fn anchored_calls_on_sockets() {
+    let outcomes = on_sockets(&trial(CALLS, 1), |_, _| ()).unwrap();
+    check_calls(&outcomes);
+    check_media(&outcomes);
+    assert!(outcomes.subject_cpu_seconds.unwrap() > 0.0);
+}
+
+#[test]
+fn media_passed_by() {
+    let text = CALLS.replace("[callers]", "[subject]\nmedia = \"bypass\"\n[callers]");
+    let outcomes = on_sockets(&trial(&text, 1), |_, _| ()).unwrap();
+    check_calls(&outcomes);
+    check_media(&outcomes);
+}
+
+#[test]
+fn calls_with_digest_over_tcp() {
+    let login = "total = 30\ntransport = \"tcp\"\nusers = 5\nfrom = \"10{number:02}\"\nuser = \"10{number:02}\"\npassword = \"secret-{user}\"";
+    let text = CALLS.replace("total = 30", login);
+    check_calls(&simulate(&trial(&text, 1)).unwrap());
+    check_calls(&on_sockets(&trial(&text, 1), |_, _| ()).unwrap());
+}
+
+#[test]
+fn registrations_refreshed_and_taken_back() {
+    let text = r#"
+name = "t"
+title = "t"
+[registrations]
+users = 40
+rate = 100.0
+refresh_seconds = 0.5
+refreshes = 2
+"#;
+    for outcomes in [
+        simulate(&trial(text, 1)).unwrap(),
+        on_sockets(&trial(text, 1), |_, _| ()).unwrap(),
+    ] {
+        for (kind, count) in [
+            (Kind::Registration, 40),
+            (Kind::Refresh, 80),
+            (Kind::Deregistration, 40),
+        ] {
+            let of: Vec<_> = outcomes
+                .attempts
+                .iter()
+                .filter(|a| a.kind == kind)
+                .collect();
+            assert_eq!(of.len(), count);
+            assert!(of.iter().all(|a| a.outcome == Outcome::Completed), "{of:?}");
+        }
+        assert_eq!(outcomes.leaks, Some(0));
+    }
+}
+
+#[test]
+fn a_wrong_password_is_refused() {
+    let text = r#"
+name = "t"
+title = "t"
+[callers]
+total = 3
+users = 1
+from = "1000"
+user = "1000"
+password = "right"
+[callees]
+"#;
+    let mut trial = trial(text, 1);
+    // The border is laid out for the experiment; a caller with another password is a foreign thing to it.
+    let file = File::parse("test", text).unwrap();
+    assert_eq!(
+        file.experiment().callers.as_ref().unwrap().password,
+        "right"
+    );
+    let good = simulate(&trial).unwrap();
+    assert!(
+        good.attempts
+            .iter()
+            .all(|a| a.outcome == Outcome::Completed),
+        "{:?}",
+        good.attempts
+    );
+    trial.experiment.callers.as_mut().unwrap().user = "1000".to_owned();
+    trial.experiment.registrations = None;
+    trial.experiment.callers.as_mut().unwrap().from = "1001".to_owned();
+    let spoofed = simulate(&trial).unwrap();
+    let calls = spoofed.attempts.iter().filter(|a| a.kind == Kind::Call);
+    assert!(
+        calls
+            .clone()
+            .all(|a| a.outcome == Outcome::Completed || a.status == 403),
+        "{:?}",
+        spoofed.attempts
+    );
+}
+
+/// The small network with faults, for many seeds: `HORNWORK_SEEDS` of them, 50 by default.
+#[test]
+fn no_seed_leaves_anything_behind() {
+    let seeds: u64 = std::env::var("HORNWORK_SEEDS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(50);
+    let file = File::parse("small-network", built_in("small-network").unwrap()).unwrap();
+    let mut counts = std::collections::BTreeMap::new();
+    for seed in 1..=seeds {
+        let trial = Trial {
+            experiment: file.experiment().clone(),
+            number: 0,
+            seed,
+        };
+        let outcomes = simulate(&trial).unwrap();
+        assert_eq!(
+            outcomes.leaks,
+            Some(0),
+            "seed {seed}: {:?}",
+            outcomes.remarks
+        );
+        for attempt in &outcomes.attempts {
+            assert_ne!(
+                attempt.outcome,
+                Outcome::Unfinished,
+                "seed {seed}: {attempt:?}"
+            );
+            *counts.entry((attempt.kind, attempt.outcome)).or_insert(0) += 1;
+        }
+        if seed % 10 == 1 {
+            let again = simulate(&trial).unwrap();
+            assert_eq!(outcomes.digest, again.digest, "seed {seed}");
+            assert_eq!(outcomes.attempts, again.attempts, "seed {seed}");
+        }
+    }
+    eprintln!("{seeds} seeds: {counts:?}");
+    for outcome in [
+        Outcome::Completed,
+        Outcome::Refused,
+        Outcome::Cancelled,
+        Outcome::TimedOut,
+    ] {
+        assert!(
+            counts.contains_key(&(Kind::Call, outcome)),
+            "{outcome} never happened"
+        );
+    }
+}
