@@ -1,0 +1,428 @@
+//! Transport: where responses go, streams and their framing, limits, malformed messages, keep-alives.
+
+mod common;
+
+use common::*;
+use engine::{ConnectionId, DropReason, Input, Limits, SocketId, Time, Transport};
+use sip::*;
+use std::time::Duration;
+use wire::sip::{HeaderId, Method};
+
+fn host(config: EndpointConfig) -> Host {
+    Host::new("192.0.2.1:5060", config, 21)
+}
+
+fn options(via: &str, extra: &str) -> Vec<u8> {
+    format!(
+        "OPTIONS sip:a@192.0.2.1 SIP/2.0\r\nVia: {via}\r\nMax-Forwards: 70\r\nFrom: <sip:b@x>;tag=1\r\nTo: <sip:a@x>\r\n\
+         Call-ID: o\r\nCSeq: 1 OPTIONS\r\n{extra}\r\n"
+    )
+    .into_bytes()
+}
+
+fn only(host: &mut Host) -> (std::net::SocketAddr, String) {
+    let mut sent = host.drain();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    match sent.remove(0) {
+        Sent::Datagram(to, bytes) => (to, String::from_utf8(bytes).unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn responses_over_udp_go_where_rfc_3261_18_2_2_and_rfc_3581_say() {
+    let source = "192.0.2.9:6000";
+    for (via, expected) in [
+        (
+            "SIP/2.0/UDP 10.1.1.1:5070;branch=z9hG4bKa",
+            "192.0.2.9:5070",
+        ),
+        ("SIP/2.0/UDP 10.1.1.1;branch=z9hG4bKb", "192.0.2.9:5060"),
+        (
+            "SIP/2.0/UDP 10.1.1.1:5070;branch=z9hG4bKc;rport",
+            "192.0.2.9:6000",
+        ),
+        (
+            "SIP/2.0/UDP 10.1.1.1:5070;branch=z9hG4bKd;maddr=224.2.0.1",
+            "224.2.0.1:5070",
+        ),
+        (
+            "SIP/2.0/UDP 10.1.1.1:5070;branch=z9hG4bKe;maddr=198.51.100.1",
+            "192.0.2.9:5070",
+        ),
+    ] {
+        let mut host = host(EndpointConfig::default());
+        host.datagram(&options(via, ""), source, Time::ZERO);
+        let (to, text) = only(&mut host);
+        assert_eq!(to, expected.parse().unwrap(), "{via}");
+        assert!(
+            header(&text, HeaderId::Via)
+                .unwrap()
+                .contains(";received=192.0.2.9")
+        );
+    }
+    let mut host = host(EndpointConfig {
+        symmetric_responses: true,
+        ..EndpointConfig::default()
+    });
+    host.datagram(
+        &options("SIP/2.0/UDP 10.1.1.1:5070;branch=z9hG4bKf", ""),
+        source,
+        Time::ZERO,
+    );
+    assert_eq!(only(&mut host).0, source.parse().unwrap());
+}
+
+#[test]
+fn malformed_requests_are_answered_without_state_and_ack_never() {
+    let mut host = host(EndpointConfig::default());
+    let good = String::from_utf8(options("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bKa", "")).unwrap();
+    for (bad, status) in [
+        (good.replace("Call-ID: o\r\n", ""), 400),
+        (good.replace("1 OPTIONS", "1 INFO"), 400),
+        (good.replace("SIP/2.0\r\nVia", "SIP/3.0\r\nVia"), 505),
+        (
+            good.replace("OPTIONS sip:a@192.0.2.1", "OPTIONS http:x"),
+            416,
+        ),
+        (
+            good.replace("\r\n\r\n", "\r\nContent-Length: 99\r\n\r\nshort"),
+            400,
+        ),
+    ] {
+        host.datagram(bad.as_bytes(), "192.0.2.9:5060", Time::ZERO);
+        let (_, text) = only(&mut host);
+        assert!(
+            text.starts_with(&format!("SIP/2.0 {status} ")),
+            "{bad} {text}"
+        );
+        host.datagram(bad.as_bytes(), "192.0.2.9:5060", Time::ZERO);
+        assert_eq!(
+            only(&mut host).1,
+            text,
+            "the same answer to the same request"
+        );
+    }
+    let ack = good.replace("OPTIONS", "ACK").replace("Call-ID: o\r\n", "");
+    host.datagram(ack.as_bytes(), "192.0.2.9:5060", Time::ZERO);
+    assert!(host.drain().is_empty());
+    assert_eq!(host.endpoint.drops().get(DropReason::SipMalformedAck), 1);
+    let response = good
+        .replace("OPTIONS sip:a@192.0.2.1 SIP/2.0", "SIP/2.0 200 OK")
+        .replace("Call-ID: o\r\n", "");
+    host.datagram(response.as_bytes(), "192.0.2.9:5060", Time::ZERO);
+    assert_eq!(
+        host.endpoint.drops().get(DropReason::SipMalformedResponse),
+        1
+    );
+    for bytes in [&b"\r\n\r\n"[..], b"", b"\0\0\0\0"] {
+        host.datagram(bytes, "192.0.2.9:5060", Time::ZERO);
+    }
+    assert_eq!(host.endpoint.drops().get(DropReason::SipKeepAlive), 3);
+    host.datagram(b"hello", "192.0.2.9:5060", Time::ZERO);
+    assert_eq!(host.endpoint.drops().get(DropReason::SipUnparsable), 1);
+    assert!(host.drain().is_empty() && host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn max_forwards_and_loops() {
+    let mut host = host(EndpointConfig {
+        check_max_forwards: true,
+        ..EndpointConfig::default()
+    });
+    let message = String::from_utf8(options("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bKa", "")).unwrap();
+    let none = message
+        .replace("OPTIONS", "MESSAGE")
+        .replace("Max-Forwards: 70", "Max-Forwards: 0");
+    host.datagram(none.as_bytes(), "192.0.2.9:5060", Time::ZERO);
+    assert!(only(&mut host).1.starts_with("SIP/2.0 483 "));
+    // A request of ours comes back with our Via below another's.
+    let target = Target::new(b"sip:x@192.0.2.9", host.flow("192.0.2.9:5060"));
+    host.endpoint
+        .send(&Outside::new(Method::Message, target), Time::ZERO)
+        .unwrap();
+    let (_, ours) = only(&mut host);
+    let looped = ours.replacen(
+        "Via: ",
+        "Via: SIP/2.0/UDP 192.0.2.9;branch=z9hG4bKloop\r\nVia: ",
+        1,
+    );
+    host.datagram(looped.as_bytes(), "192.0.2.9:5060", Time::ZERO);
+    assert!(only(&mut host).1.starts_with("SIP/2.0 482 "));
+    assert!(host.log.said.is_empty());
+}
+
+#[test]
+fn a_merged_invite_gets_482_while_the_first_is_open() {
+    let mut host = host(EndpointConfig::default());
+    host.log.habits.answer = None;
+    host.log.habits.ring = false;
+    let invite = |branch: &str| {
+        String::from_utf8(options(
+            &format!("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bK{branch}"),
+            "Contact: <sip:b@192.0.2.9>\r\n",
+        ))
+        .unwrap()
+        .replace("OPTIONS", "INVITE")
+    };
+    host.datagram(invite("a").as_bytes(), "192.0.2.9:5060", Time::ZERO);
+    host.datagram(invite("b").as_bytes(), "192.0.2.9:5060", Time::ZERO);
+    assert!(only(&mut host).1.starts_with("SIP/2.0 482 "));
+    assert_eq!(host.log.said.len(), 1);
+}
+
+fn accept(host: &mut Host, number: u64, remote: &str) -> ConnectionId {
+    let connection = ConnectionId(ConnectionId::ACCEPTED | number);
+    let local = host.address;
+    host.feed(
+        Input::Accepted {
+            connection,
+            socket: SocketId(2),
+            local,
+            remote: remote.parse().unwrap(),
+        },
+        Time::ZERO,
+    );
+    connection
+}
+
+fn stream(host: &mut Host, connection: ConnectionId, bytes: &[u8]) -> Vec<Sent> {
+    host.feed(Input::Stream { connection, bytes }, Time::ZERO);
+    host.drain()
+}
+
+#[test]
+fn streams_in_any_pieces_give_the_same_answers() {
+    let request = options(
+        "SIP/2.0/TCP 192.0.2.9;branch=z9hG4bKa",
+        "Content-Length: 0\r\n",
+    );
+    let second = options(
+        "SIP/2.0/TCP 192.0.2.9;branch=z9hG4bKb",
+        "Content-Length: 0\r\n",
+    );
+    let all = [&b"\r\n\r\n"[..], &request, b"\r\n", &second, b"\r\n\r\n"].concat();
+    for piece in [1, 7, 100, all.len()] {
+        let mut host = host(EndpointConfig::default());
+        let connection = accept(&mut host, 1, "192.0.2.9:41000");
+        let mut sent = Vec::new();
+        for bytes in all.chunks(piece) {
+            sent.extend(stream(&mut host, connection, bytes));
+        }
+        let texts: Vec<String> = sent
+            .into_iter()
+            .map(|sent| match sent {
+                Sent::Stream(id, bytes) if id == connection => String::from_utf8(bytes).unwrap(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!(
+            texts
+                .iter()
+                .filter(|t| t.starts_with("SIP/2.0 200 "))
+                .count()
+                == 2,
+            "{piece}: {texts:?}"
+        );
+        if piece == all.len() {
+            assert_eq!(
+                texts.iter().filter(|t| *t == "\r\n").count(),
+                2,
+                "pongs (RFC 5626)"
+            );
+        }
+        assert_eq!(
+            host.endpoint.census().servers,
+            0,
+            "Timer J is zero on streams"
+        );
+    }
+}
+
+#[test]
+fn a_broken_stream_is_closed_and_what_waits_on_it_fails() {
+    let mut host = host(EndpointConfig::default());
+    let flow = Flow {
+        local: host.tcp,
+        transport: Transport::Tcp,
+        remote: "192.0.2.9:5060".parse().unwrap(),
+        connection: None,
+    };
+    let target = Target::new(b"sip:b@192.0.2.9;transport=tcp", flow);
+    let outside = Outside {
+        user: 3,
+        ..Outside::new(Method::Options, target)
+    };
+    host.endpoint.send(&outside, Time::ZERO).unwrap();
+    let leg = host
+        .endpoint
+        .invite(&Invite::new(target), Time::ZERO)
+        .unwrap();
+    let sent = host.drain();
+    let Sent::Connect(connection, _) = sent[0] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(sent.len(), 3, "one connection for both");
+    let sent = stream(
+        &mut host,
+        connection,
+        b"\x16\x03\x01 this is no SIP\r\n\r\n",
+    );
+    assert_eq!(sent, [Sent::Close(connection)]);
+    assert_eq!(host.endpoint.drops().get(DropReason::SipStreamBroken), 1);
+    assert_eq!(
+        host.log.said,
+        [
+            Said::OutsideTimedOut(3),
+            Said::Failed(leg, Failure::Transport, 0),
+            Said::FlowFailed
+        ]
+    );
+    let census = host.endpoint.census();
+    assert!(census.is_quiet() && census.connections == 0, "{census:?}");
+}
+
+#[test]
+fn connections_are_limited_in_all_and_per_source() {
+    let mut host = host(EndpointConfig {
+        limits: Limits {
+            connections: 3,
+            connections_per_source: 2,
+            ..Limits::default()
+        },
+        ..EndpointConfig::default()
+    });
+    for (number, remote, taken) in [
+        (1, "192.0.2.9:1001", true),
+        (2, "192.0.2.9:1002", true),
+        (3, "192.0.2.9:1003", false),
+        (4, "192.0.2.8:1001", true),
+        (5, "192.0.2.7:1001", false),
+    ] {
+        let connection = accept(&mut host, number, remote);
+        let expected = if taken {
+            vec![]
+        } else {
+            vec![Sent::Close(connection)]
+        };
+        assert_eq!(host.drain(), expected, "{number}");
+    }
+    assert_eq!(host.endpoint.census().connections, 3);
+    host.run(Time::from_secs(2_000));
+    assert_eq!(
+        host.endpoint.census().connections,
+        0,
+        "idle ones are closed"
+    );
+}
+
+#[test]
+fn a_full_table_answers_503_without_state() {
+    let mut host = host(EndpointConfig {
+        limits: Limits {
+            transactions: 1,
+            ..Limits::default()
+        },
+        ..EndpointConfig::default()
+    });
+    for branch in ["a", "b"] {
+        host.datagram(
+            &options(&format!("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bK{branch}"), ""),
+            "192.0.2.9:5060",
+            Time::ZERO,
+        );
+    }
+    let sent = host.datagrams();
+    assert!(sent[0].starts_with("SIP/2.0 200 "));
+    assert!(sent[1].starts_with("SIP/2.0 503 "));
+    assert!(header(&sent[1], HeaderId::RetryAfter).is_some());
+    assert_eq!(host.endpoint.drops().get(DropReason::SipTableFull), 1);
+    let target = Target::new(b"sip:b@192.0.2.9", host.flow("192.0.2.9:5060"));
+    assert_eq!(
+        host.endpoint.invite(&Invite::new(target), Time::ZERO),
+        Err(Refused::Full)
+    );
+    host.run(Time::from_secs(40));
+    assert!(host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn large_requests_go_over_tcp_where_the_peer_takes_it() {
+    let mut host = host(EndpointConfig::default());
+    let body = vec![b'x'; 1_300];
+    for (takes, tcp) in [(true, true), (false, false)] {
+        let target = Target {
+            tcp_when_large: takes,
+            ..Target::new(b"sip:b@192.0.2.9", host.flow("192.0.2.9:5060"))
+        };
+        let outside = Outside {
+            content: Content::body(b"text/plain", &body),
+            ..Outside::new(Method::Message, target)
+        };
+        host.endpoint.send(&outside, Time::ZERO).unwrap();
+        let sent = host.drain();
+        match (tcp, sent.as_slice()) {
+            (true, [Sent::Connect(..), Sent::Stream(_, bytes)]) => {
+                let text = String::from_utf8_lossy(bytes).into_owned();
+                assert!(
+                    header(&text, HeaderId::Via)
+                        .unwrap()
+                        .starts_with("SIP/2.0/TCP 192.0.2.1:5060;")
+                );
+            }
+            (false, [Sent::Datagram(..)]) => {}
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_response_goes_over_a_new_connection_where_the_old_one_is_gone() {
+    let mut host = host(EndpointConfig::default());
+    host.log.habits.respond = None;
+    let connection = accept(&mut host, 1, "192.0.2.9:41000");
+    stream(
+        &mut host,
+        connection,
+        &options(
+            "SIP/2.0/TCP 192.0.2.9:5070;branch=z9hG4bKa",
+            "Content-Length: 0\r\n",
+        ),
+    );
+    let Said::Outside(transaction, _) = host.log.said[0] else {
+        panic!()
+    };
+    host.feed(
+        Input::Closed {
+            connection,
+            why: engine::CloseWhy::Peer,
+        },
+        Time::ZERO,
+    );
+    host.endpoint
+        .respond(transaction, 200, &Content::default(), Time::ZERO)
+        .unwrap();
+    let sent = host.drain();
+    assert!(
+        matches!(sent[0], Sent::Connect(_, to) if to == "192.0.2.9:5070".parse().unwrap()),
+        "{sent:?}"
+    );
+}
+
+#[test]
+fn a_call_over_tcp_survives_the_loss_of_its_connection() {
+    let mut pair = Pair::plain();
+    let leg = pair.call(0, Transport::Tcp);
+    pair.run(Duration::from_millis(100));
+    pair.break_connections();
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.hosts[0].endpoint.census().connections, 0);
+    let now = pair.now;
+    pair.hosts[0]
+        .endpoint
+        .bye(leg, &Content::default(), now)
+        .unwrap();
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.hosts[0].log.last(), &Said::Ended(leg, Ending::Us));
+    pair.settle();
+}
