@@ -1,255 +1,445 @@
-//! Two runs side by side: differences, with the intervals that the repetitions allow.
+//! Two runs of one experiment side by side.
 
-use super::chart::{escape, plain};
-use crate::raw::{RawResults, TrialRecord};
+use super::chart::escape;
+use super::data::{Group, Level, Results, Summary};
+use crate::error::LabError;
 use std::fmt::Write;
+use std::path::Path;
 
-/// A figure of a trial.
-type Value = fn(&TrialRecord) -> Option<f64>;
-
-const ROWS: &[(&str, Value)] = &[
-    ("calls established", |t| {
-        Some(t.figures.calls.established as f64)
-    }),
-    ("calls failed", |t| Some(t.figures.calls.failed as f64)),
-    ("registrations accepted", |t| {
-        Some(t.details.registrations.established as f64)
-    }),
-    ("response p50, ms", |t| t.figures.response_ms.p50),
-    ("response p99, ms", |t| t.figures.response_ms.p99),
-    ("CPU of subject, us each", |t| t.figures.cpu_us_per_call),
-    ("lost, %", |t| t.figures.lost_percent),
-    ("jitter mean, ms", |t| t.figures.jitter_ms.mean),
-    ("jitter p99, ms", |t| t.figures.jitter_ms.p99),
-    ("one way, ms", |t| t.details.one_way_ms),
-    ("MOS", |t| t.figures.mos),
-];
-
-/// 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; 1.96 beyond.
-const T: [f64; 10] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-];
-
-/// One figure at one level.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
-    /// Value of the sweep.
-    pub level: Option<f64>,
-    /// The figure.
-    pub name: &'static str,
-    /// Mean of the baseline.
-    pub baseline: f64,
-    /// Mean of the other run.
-    pub other: f64,
-    /// 95 % interval of the difference (Welch); `None` with fewer than two repetitions on a side.
-    pub interval: Option<(f64, f64)>,
+/// How a figure of several trials is put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    /// The mean of the trials, with its confidence interval.
+    Trials,
+    /// A quantile or an extreme over the records of all trials; a mean of quantiles would be none. The range of the trials
+    /// says how far they are apart.
+    Records,
 }
 
-impl Difference {
-    /// `other - baseline`.
-    pub fn change(&self) -> f64 {
-        self.other - self.baseline
-    }
-
-    /// The same in percent of the baseline.
-    pub fn percent(&self) -> Option<f64> {
-        (self.baseline != 0.0).then(|| self.change() * 100.0 / self.baseline)
-    }
-
-    /// Whether the interval says that there is a difference.
-    pub fn is_clear(&self) -> Option<bool> {
-        self.interval.map(|(low, high)| low > 0.0 || high < 0.0)
-    }
+/// A figure: its name, how it is put together, and how it is read from a summary.
+struct Figure {
+    name: String,
+    over: Over,
+    read: Box<dyn Fn(&Summary) -> Option<f64>>,
 }
 
-fn moments(values: &[f64]) -> (f64, f64) {
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    let variance = values
-        .iter()
-        .map(|value| (value - mean).powi(2))
-        .sum::<f64>()
-        / (n - 1.0);
-    (mean, variance)
+/// A row of the comparison.
+#[derive(Debug, PartialEq)]
+struct Row {
+    level: String,
+    figure: String,
+    baseline: Value,
+    new: Value,
 }
 
-/// The 95 % interval of the difference of two means, by Welch's t.
-fn interval(a: &[f64], b: &[f64]) -> Option<(f64, f64)> {
-    if a.len() < 2 || b.len() < 2 {
-        return None;
-    }
-    let ((mean_a, var_a), (mean_b, var_b)) = (moments(a), moments(b));
-    let (part_a, part_b) = (var_a / a.len() as f64, var_b / b.len() as f64);
-    let spread = part_a + part_b;
-    let change = mean_b - mean_a;
-    if spread == 0.0 {
-        return Some((change, change));
-    }
-    let degrees = spread.powi(2)
-        / (part_a.powi(2) / (a.len() - 1) as f64 + part_b.powi(2) / (b.len() - 1) as f64);
-    let t = T
-        .get((degrees.floor() as usize).saturating_sub(1))
-        .copied()
-        .unwrap_or(1.96);
-    let half = t * spread.sqrt();
-    Some((change - half, change + half))
+/// A figure as measured in one run.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Value {
+    value: Option<f64>,
+    /// Between which numbers the mean is with 95 % confidence, or within which all trials are.
+    range: Option<(f64, f64)>,
+    confidence: bool,
+    n: usize,
+    /// Variance of the trials; `None` for fewer than two, and where no mean is shown.
+    variance: Option<f64>,
 }
 
-/// Compares level by level; levels that only one of them has are left out.
-pub fn differences(baseline: &RawResults, other: &RawResults) -> Vec<Difference> {
-    let mut levels: Vec<Option<f64>> = Vec::new();
-    for trial in &baseline.run.trials {
-        let in_other = other.run.trials.iter().any(|t| t.level == trial.level);
-        if in_other && !levels.contains(&trial.level) {
-            levels.push(trial.level);
-        }
-    }
-    let values = |raw: &RawResults, level: Option<f64>, value: Value| -> Vec<f64> {
-        let trials = raw.run.trials.iter().filter(|trial| trial.level == level);
-        trials.filter_map(value).collect()
-    };
-    let mut out = Vec::new();
-    for level in levels {
-        for (name, value) in ROWS {
-            let (a, b) = (
-                values(baseline, level, *value),
-                values(other, level, *value),
-            );
-            if a.is_empty() || b.is_empty() || a.iter().chain(&b).all(|value| *value == 0.0) {
-                continue;
-            }
-            out.push(Difference {
-                level,
-                name,
-                baseline: a.iter().sum::<f64>() / a.len() as f64,
-                other: b.iter().sum::<f64>() / b.len() as f64,
-                interval: interval(&a, &b),
-            });
-        }
-    }
-    out
+/// The two runs.
+pub(super) struct Comparison {
+    title: String,
+    notes: Vec<String>,
+    rows: Vec<Row>,
 }
 
-fn columns(difference: &Difference) -> [String; 7] {
-    let percent = difference
-        .percent()
-        .map(|percent| format!("{percent:+.1} %"));
-    let interval = difference
-        .interval
-        .map(|(low, high)| format!("{} to {}", plain(low), plain(high)));
-    let clear = match difference.is_clear() {
-        Some(true) => "different",
-        Some(false) => "not told apart",
-        None => "repeat to tell",
-    };
-    [
-        difference.level.map_or("all".to_owned(), plain),
-        difference.name.to_owned(),
-        plain(difference.baseline),
-        plain(difference.other),
-        percent.unwrap_or_default(),
-        interval.unwrap_or_default(),
-        clear.to_owned(),
-    ]
-}
-
-const HEADINGS: [&str; 7] = [
+const HEAD: [&str; 6] = [
     "level",
     "figure",
     "baseline",
-    "this run",
-    "change",
-    "95 % interval",
-    "",
+    "new",
+    "difference",
+    "told apart",
 ];
 
-/// For the terminal.
-pub fn text(baseline: &RawResults, other: &RawResults, differences: &[Difference]) -> String {
-    let rows: Vec<[String; 7]> = differences.iter().map(columns).collect();
-    let mut widths = HEADINGS.map(str::len);
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+const LEGEND: &str = "Where a level was run n times: counts and means are the mean of the trials with its 95 % confidence \
+interval (Student t, n - 1 degrees of freedom); quantiles and largest values are over the records of all trials, with the \
+range of the single trials in brackets. Told apart: the 95 % interval of the difference of the two means (Welch) leaves \
+out zero.";
+
+/// Compares `dir` with `baseline`.
+///
+/// # Errors
+/// Where one of them cannot be read, or they are of different experiments.
+pub(super) fn compare(baseline: &Path, dir: &Path) -> Result<Comparison, LabError> {
+    let (old, new) = (Results::read(baseline)?, Results::read(dir)?);
+    if old.raw.run.experiment != new.raw.run.experiment {
+        return Err(LabError::bad(format!(
+            "cannot compare different experiments: {} is of {:?}, {} is of {:?}",
+            baseline.display(),
+            old.raw.run.experiment,
+            dir.display(),
+            new.raw.run.experiment
+        )));
+    }
+    let (old_levels, new_levels) = (old.levels(), new.levels());
+    let same =
+        |a: &Level<'_>, b: &Level<'_>| a.value.map(f64::to_bits) == b.value.map(f64::to_bits);
+    let mut notes = notes(&old, &new);
+    let mut rows = Vec::new();
+    for level in &old_levels {
+        match new_levels.iter().find(|other| same(level, other)) {
+            Some(other) => rows.extend(level_rows(level, other)),
+            None => notes.push(format!("level {}: only in the baseline", level.name())),
         }
     }
-    let mut out = format!("{} against {}\n", other.run.title, baseline.run.title);
-    out.push_str(
-        &cautions(baseline, other)
-            .iter()
-            .map(|caution| format!("note: {caution}\n"))
-            .collect::<String>(),
-    );
-    let line = |out: &mut String, cells: &[String; 7]| {
-        for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            let _ = if (2..6).contains(&index) {
-                write!(out, "{cell:>width$}  ")
-            } else {
-                write!(out, "{cell:<width$}  ")
-            };
+    for level in &new_levels {
+        if !old_levels.iter().any(|other| same(level, other)) {
+            notes.push(format!("level {}: only in the new run", level.name()));
         }
-        out.truncate(out.trim_end().len());
-        out.push('\n');
+    }
+    if rows.is_empty() {
+        return Err(LabError::bad(format!(
+            "{} and {} have no level in common",
+            baseline.display(),
+            dir.display()
+        )));
+    }
+    Ok(Comparison {
+        title: new.raw.run.experiment.clone(),
+        notes,
+        rows,
+    })
+}
+
+/// What else differs.
+fn notes(old: &Results, new: &Results) -> Vec<String> {
+    let (old, new) = (&old.raw.run, &new.raw.run);
+    let mut notes = vec![format!(
+        "verdict: {} before, {} now",
+        old.verdict.name(),
+        new.verdict.name()
+    )];
+    for (what, before, now) in [
+        ("driver", &old.driver, &new.driver),
+        ("subject", &old.subject, &new.subject),
+        ("version", &old.version, &new.version),
+    ] {
+        if before != now {
+            notes.push(format!("{what}: {before} before, {now} now"));
+        }
+    }
+    if old.plan != new.plan {
+        notes.push("the two plans differ".to_owned());
+    }
+    if old.seed != new.seed {
+        notes.push(format!("seed: {} before, {} now", old.seed, new.seed));
+    }
+    if old.machine != new.machine {
+        notes.push("the two machines differ".to_owned());
+    }
+    notes
+}
+
+fn level_rows(old: &Level<'_>, new: &Level<'_>) -> Vec<Row> {
+    let (old_all, new_all) = (old.summary(), new.summary());
+    let each = |level: &Level<'_>| -> Vec<Summary> {
+        level.trials.iter().map(|part| part.summary()).collect()
     };
-    line(&mut out, &HEADINGS.map(str::to_owned));
-    for row in &rows {
-        line(&mut out, row);
-    }
-    out
+    let (old_each, new_each) = (each(old), each(new));
+    figures(&old_all, &new_all)
+        .into_iter()
+        .map(|figure| Row {
+            level: old.name(),
+            baseline: figure.value(&old_all, &old_each),
+            new: figure.value(&new_all, &new_each),
+            figure: figure.name,
+        })
+        .filter(|row| row.baseline.value.is_some() || row.new.value.is_some())
+        .collect()
 }
 
-/// What makes a comparison doubtful.
-fn cautions(baseline: &RawResults, other: &RawResults) -> Vec<String> {
-    let (a, b) = (&baseline.run, &other.run);
-    let mut out = Vec::new();
-    if a.experiment != b.experiment {
-        out.push(format!(
-            "different experiments: {} and {}",
-            a.experiment, b.experiment
-        ));
-    } else if a.plan != b.plan {
-        out.push("the experiment files differ".to_owned());
-    }
-    if a.machine != b.machine {
-        out.push("different machines or kernels".to_owned());
-    }
-    if a.driver != b.driver {
-        out.push("one ran on sockets, the other in simulation".to_owned());
-    }
-    out
-}
-
-/// As a page.
-pub fn page(baseline: &RawResults, other: &RawResults, differences: &[Difference]) -> String {
-    let mut html = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
-         <title>Comparison</title><style>{}</style></head><body><main><header><p class=\"kicker\">Hornwork laboratory \
-         &middot; comparison</p><h1>{}</h1></header><p class=\"lead\">Baseline: {} ({}). This run: {} ({}).</p>",
-        include_str!("style.css"),
-        escape(&other.run.title),
-        escape(&baseline.run.subject),
-        escape(&baseline.run.version),
-        escape(&other.run.subject),
-        escape(&other.run.version),
-    );
-    for caution in cautions(baseline, other) {
-        let _ = write!(html, "<p class=\"note\">{}</p>", escape(&caution));
-    }
-    html.push_str("<section><div class=\"scroll\"><table><thead><tr>");
-    for heading in HEADINGS {
-        let _ = write!(html, "<th scope=\"col\">{heading}</th>");
-    }
-    html.push_str("</tr></thead><tbody>");
-    for difference in differences {
-        let [first, rest @ ..] = columns(difference);
-        let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(&first));
-        for cell in rest {
-            let _ = write!(html, "<td>{}</td>", escape(&cell));
+impl Figure {
+    fn value(&self, all: &Summary, each: &[Summary]) -> Value {
+        let values: Vec<f64> = each.iter().filter_map(|one| (self.read)(one)).collect();
+        let n = values.len();
+        match self.over {
+            Over::Records => Value {
+                value: (self.read)(all),
+                range: (n > 1).then(|| {
+                    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+                    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    (low, high)
+                }),
+                confidence: false,
+                n,
+                variance: None,
+            },
+            Over::Trials => {
+                let mean = (n > 0).then(|| values.iter().sum::<f64>() / n as f64);
+                let half = half_width(&values);
+                Value {
+                    value: mean,
+                    range: mean
+                        .zip(half)
+                        .map(|(mean, half)| (mean - half, mean + half)),
+                    confidence: true,
+                    n,
+                    variance: variance(&values),
+                }
+            }
         }
-        html.push_str("</tr>");
     }
-    html.push_str("</tbody></table></div></section></main></body></html>\n");
-    html
+}
+
+fn figures(old: &Summary, new: &Summary) -> Vec<Figure> {
+    let mut all = Vec::new();
+    let mut add = |name: String, over: Over, read: Box<dyn Fn(&Summary) -> Option<f64>>| {
+        all.push(Figure { name, over, read });
+    };
+    for group in Group::ALL {
+        if old.tally(group).attempted == 0 && new.tally(group).attempted == 0 {
+            continue;
+        }
+        let name = group.name();
+        let count = |read: fn(&super::data::Tally) -> u64| -> Box<dyn Fn(&Summary) -> Option<f64>> {
+            Box::new(move |summary| Some(read(summary.tally(group)) as f64))
+        };
+        add(
+            format!("{name} attempted"),
+            Over::Trials,
+            count(|t| t.attempted),
+        );
+        add(
+            format!("{name} established"),
+            Over::Trials,
+            count(|t| t.established),
+        );
+        add(format!("{name} failed"), Over::Trials, count(|t| t.failed));
+        add(
+            format!("{name} response mean, ms"),
+            Over::Trials,
+            Box::new(move |s| s.tally(group).response_mean()),
+        );
+        for (what, q) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+            add(
+                format!("{name} response {what}, ms"),
+                Over::Records,
+                Box::new(move |s| s.tally(group).response(q)),
+            );
+        }
+    }
+    type Read = fn(&Summary) -> Option<f64>;
+    let rest: [(&str, Over, Read); 12] = [
+        ("peak calls", Over::Records, |s| {
+            Some(s.details.peak_calls as f64)
+        }),
+        ("jitter mean, ms", Over::Trials, |s| {
+            s.figures.jitter_ms.mean
+        }),
+        ("jitter p99, ms", Over::Records, |s| s.figures.jitter_ms.p99),
+        ("jitter max, ms", Over::Records, |s| s.figures.jitter_ms.max),
+        ("lost, %", Over::Trials, |s| s.figures.lost_percent),
+        ("MOS", Over::Trials, |s| s.figures.mos),
+        ("one-way delay, worst, ms", Over::Records, |s| {
+            s.details.one_way_ms
+        }),
+        ("round trip, worst, ms", Over::Records, |s| {
+            s.details.round_trip_ms
+        }),
+        ("lateness p50, ms", Over::Records, |s| {
+            s.details.lateness_ms[0]
+        }),
+        ("lateness p99, ms", Over::Records, |s| {
+            s.details.lateness_ms[1]
+        }),
+        ("CPU per call, us", Over::Trials, |s| {
+            s.figures.cpu_us_per_call
+        }),
+        ("RcvbufErrors", Over::Trials, |s| {
+            s.receive_buffer_errors.map(|count| count as f64)
+        }),
+    ];
+    for (name, over, read) in rest {
+        add(name.to_owned(), over, Box::new(read));
+    }
+    all
+}
+
+/// Two-sided 95 % quantiles of Student's t with 1 to 30 degrees of freedom.
+const T95: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+];
+
+/// The quantile; between tabulated degrees of freedom that of the fewer, which gives the wider interval.
+fn student(freedom: usize) -> f64 {
+    match freedom {
+        0 => f64::INFINITY,
+        1..=30 => T95.get(freedom - 1).copied().unwrap_or(f64::INFINITY),
+        31..40 => 2.042,
+        40..60 => 2.021,
+        60..120 => 2.000,
+        _ => 1.980,
+    }
+}
+
+/// Variance of a sample; `None` for fewer than two values.
+fn variance(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (values.len() > 1).then(|| squares / (n - 1.0))
+}
+
+/// Half the width of the 95 % confidence interval of the mean; `None` for fewer than two values.
+fn half_width(values: &[f64]) -> Option<f64> {
+    let n = values.len();
+    Some(student(n.saturating_sub(1)) * (variance(values)? / n as f64).sqrt())
+}
+
+/// Whether the 95 % interval of the difference of two means (Welch) leaves out zero; `None` without two trials on each side.
+fn told_apart(old: &Value, new: &Value) -> Option<bool> {
+    let part = |value: &Value| Some(value.variance? / value.n as f64);
+    let (a, b) = (part(old)?, part(new)?);
+    let change = (new.value? - old.value?).abs();
+    let spread = a + b;
+    if spread == 0.0 {
+        return Some(change > 0.0);
+    }
+    let (n, m) = ((old.n - 1) as f64, (new.n - 1) as f64);
+    let freedom = spread.powi(2) / (a.powi(2) / n + b.powi(2) / m);
+    Some(change > student(freedom.floor() as usize) * spread.sqrt())
+}
+
+impl Value {
+    fn text(&self) -> String {
+        let Some(value) = self.value else {
+            return "-".to_owned();
+        };
+        let value = plain(value);
+        match self.range {
+            None => value,
+            Some((low, high)) if self.confidence => {
+                format!("{value} ± {} (n={})", plain((high - low) / 2.0), self.n)
+            }
+            Some((low, high)) => {
+                format!("{value} [{}..{}] (n={})", plain(low), plain(high), self.n)
+            }
+        }
+    }
+}
+
+fn plain(value: f64) -> String {
+    if value.fract() == 0.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+impl Row {
+    fn difference(&self) -> String {
+        match (self.baseline.value, self.new.value) {
+            (Some(old), Some(new)) if old == new => "0 %".to_owned(),
+            (Some(old), Some(new)) if old != 0.0 => {
+                format!("{:+.1} %", (new - old) * 100.0 / old.abs())
+            }
+            (Some(_), Some(_)) => "from 0".to_owned(),
+            _ => "-".to_owned(),
+        }
+    }
+
+    fn apart(&self) -> &'static str {
+        match told_apart(&self.baseline, &self.new) {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "-",
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        [
+            self.level.clone(),
+            self.figure.clone(),
+            self.baseline.text(),
+            self.new.text(),
+            self.difference(),
+            self.apart().to_owned(),
+        ]
+    }
+}
+
+impl Comparison {
+    /// For the terminal.
+    pub fn text(&self) -> String {
+        let mut rows = vec![HEAD.map(str::to_owned)];
+        rows.extend(self.rows.iter().map(Row::cells));
+        let mut widths = [0; 6];
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        let mut out = format!("{}\n", visible(&self.title));
+        for note in &self.notes {
+            out.push_str(&format!("  {}\n", visible(note)));
+        }
+        out.push('\n');
+        for row in &rows {
+            let cells = row.iter().zip(widths).enumerate();
+            let line: Vec<String> = cells
+                .map(|(place, (cell, width))| match place {
+                    0 | 1 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                })
+                .collect();
+            out.push_str(line.join("  ").trim_end());
+            out.push('\n');
+        }
+        out.push_str(&format!("\n{LEGEND}\n"));
+        out
+    }
+
+    /// As a page.
+    pub fn page(&self) -> String {
+        let title = escape(&self.title);
+        let mut html = format!(
+            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+             content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
+             <title>Comparison: {title}</title><style>{}</style></head><body><main><header><p class=\"kicker\">Hornwork \
+             laboratory &middot; comparison</p><h1>{title}</h1></header>",
+            include_str!("style.css"),
+        );
+        for note in &self.notes {
+            let _ = write!(html, "<p class=\"note\">{}</p>", escape(note));
+        }
+        html.push_str("<section><div class=\"scroll\"><table><thead><tr>");
+        for heading in HEAD {
+            let _ = write!(html, "<th scope=\"col\">{heading}</th>");
+        }
+        html.push_str("</tr></thead><tbody>");
+        for row in &self.rows {
+            let [first, rest @ ..] = row.cells();
+            let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(&first));
+            for cell in rest {
+                let _ = write!(html, "<td>{}</td>", escape(&cell));
+            }
+            html.push_str("</tr>");
+        }
+        let _ = write!(
+            html,
+            "</tbody></table></div><p class=\"note\">{}</p></section></main></body></html>\n",
+            escape(LEGEND)
+        );
+        html
+    }
+}
+
+/// Without characters that steer a terminal.
+fn visible(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }
 
 #[cfg(test)]
@@ -257,12 +447,49 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_interval_is_students() {
+        assert_eq!(half_width(&[5.0]), None);
+        // Deviation of 1, 2, 3 is 1; t with 2 degrees of freedom is 4.303.
+        let half = half_width(&[1.0, 2.0, 3.0]).unwrap();
+        assert!((half - 4.303 / 3f64.sqrt()).abs() < 1e-12);
+        assert_eq!(
+            (student(1), student(30), student(35)),
+            (12.706, 2.042, 2.042)
+        );
+        assert_eq!((student(40), student(1000)), (2.021, 1.980));
+    }
+
+    #[test]
     fn welch_finds_a_difference_and_doubts_another() {
-        let (low, high) = interval(&[10.0, 10.1, 9.9], &[12.0, 12.1, 11.9]).unwrap();
-        assert!(low > 1.7 && high < 2.3, "{low} {high}");
-        let (low, high) = interval(&[10.0, 20.0, 5.0], &[12.0, 8.0, 19.0]).unwrap();
-        assert!(low < 0.0 && high > 0.0);
-        assert_eq!(interval(&[1.0], &[1.0, 2.0]), None);
-        assert_eq!(interval(&[1.0, 1.0], &[1.0, 1.0]), Some((0.0, 0.0)));
+        let value = |values: &[f64]| Value {
+            value: Some(values.iter().sum::<f64>() / values.len() as f64),
+            n: values.len(),
+            variance: variance(values),
+            ..Value::default()
+        };
+        let apart = |a: &[f64], b: &[f64]| told_apart(&value(a), &value(b));
+        assert_eq!(apart(&[10.0, 10.1, 9.9], &[12.0, 12.1, 11.9]), Some(true));
+        assert_eq!(apart(&[10.0, 20.0, 5.0], &[12.0, 8.0, 19.0]), Some(false));
+        assert_eq!(apart(&[1.0], &[1.0, 2.0]), None);
+        assert_eq!(apart(&[1.0, 1.0], &[1.0, 1.0]), Some(false));
+    }
+
+    #[test]
+    fn differences_are_relative_to_the_baseline() {
+        let value = |value: f64| Value {
+            value: Some(value),
+            n: 1,
+            ..Value::default()
+        };
+        let row = |old: f64, new: f64| Row {
+            level: String::new(),
+            figure: String::new(),
+            baseline: value(old),
+            new: value(new),
+        };
+        assert_eq!(row(10.0, 12.5).difference(), "+25.0 %");
+        assert_eq!(row(-4.0, -5.0).difference(), "-25.0 %");
+        assert_eq!(row(0.0, 1.0).difference(), "from 0");
+        assert_eq!(row(0.0, 0.0).difference(), "0 %");
     }
 }

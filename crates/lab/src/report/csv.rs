@@ -27,7 +27,7 @@ fn milliseconds(nanoseconds: Option<u64>) -> String {
 pub fn levels(label: &str, levels: &[LevelSummary]) -> String {
     let label = if label.is_empty() { "level" } else { label };
     let mut out = format!(
-        "{},repetitions,attempted,established,completed,failed,dropped,peak_calls,registrations,registered,registrations_failed,response_p50_ms,response_p99_ms,cpu_us_each,streams,packets,lost_percent,jitter_mean_ms,jitter_p99_ms,jitter_max_ms,one_way_ms,round_trip_ms,mos,correlation,level_db",
+        "{},repetitions,attempted,established,completed,failed,dropped,peak_calls,registrations,registered,registrations_failed,response_p50_ms,response_p99_ms,response_max_ms,cpu_us_each,streams,packets,lost_percent,jitter_mean_ms,jitter_p99_ms,jitter_max_ms,one_way_ms,round_trip_ms,mos,correlation,level_db",
         text(label)
     );
     for class in CLASS_NAMES {
@@ -51,9 +51,10 @@ pub fn levels(label: &str, levels: &[LevelSummary]) -> String {
         }
         let _ = write!(
             out,
-            ",{},{},{}",
+            ",{},{},{},{}",
             optional(level.p50),
             optional(level.p99),
+            optional(level.max),
             optional(level.cpu_us)
         );
         let _ = write!(out, ",{},{}", level.streams, level.packets);

@@ -1,5 +1,6 @@
 //! Trials of one level taken together: means over the repetitions.
 
+use super::data::Results;
 use crate::error::Verdict;
 use crate::figures::CLASS_NAMES;
 use crate::raw::TrialRecord;
@@ -35,6 +36,8 @@ pub struct LevelSummary {
     pub p50: Option<f64>,
     /// 99th percentile.
     pub p99: Option<f64>,
+    /// Largest response time; `None` where only `run.json` was read.
+    pub max: Option<f64>,
     /// CPU time of the subject, microseconds each.
     pub cpu_us: Option<f64>,
     /// Streams received.
@@ -61,6 +64,24 @@ pub struct LevelSummary {
     pub level_db: Option<f64>,
     /// All of them within the thresholds.
     pub passed: bool,
+}
+
+/// The same with every quantile taken over the records of all trials of the level, because a mean of quantiles is none.
+pub(super) fn from_records(results: &Results) -> Vec<LevelSummary> {
+    let mut levels = summarise(&results.raw.run.trials);
+    for (level, records) in levels.iter_mut().zip(results.levels()) {
+        let summary = records.summary();
+        let tally = summary.main();
+        level.p50 = tally.response(0.5);
+        level.p99 = tally.response(0.99);
+        level.max = tally.response(1.0);
+        level.jitter_mean = summary.figures.jitter_ms.mean;
+        level.jitter_p99 = summary.figures.jitter_ms.p99;
+        level.lost_percent = summary.figures.lost_percent;
+        level.mos = summary.figures.mos;
+        level.cpu_us = summary.figures.cpu_us_per_call;
+    }
+    levels
 }
 
 /// Takes the trials of each level together, in the order of the levels.
@@ -113,6 +134,7 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
         classes,
         p50: mean_of(&|t| t.figures.response_ms.p50),
         p99: mean_of(&|t| t.figures.response_ms.p99),
+        max: None,
         cpu_us: mean_of(&|t| t.figures.cpu_us_per_call),
         streams: mean(&|t| t.details.streams as f64),
         packets: mean(&|t| t.details.packets as f64),

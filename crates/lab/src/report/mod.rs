@@ -3,15 +3,16 @@
 mod chart;
 mod compare;
 mod csv;
+mod data;
 mod levels;
 mod page;
+mod plots;
 
 pub use chart::{Chart, Series, Stack, plain};
-pub use compare::{Difference, differences};
 pub use levels::{LevelSummary, summarise};
 
 use crate::error::LabError;
-use crate::raw::RawResults;
+use data::Results;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,10 +29,11 @@ fn put(path: &Path, text: &str) -> Result<(), LabError> {
 /// the page.
 ///
 /// # Errors
-/// Where `dir` holds no raw results, or cannot be written to.
+/// Where `dir` holds no raw results, or broken ones (file and line are named), or cannot be written to.
 pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
-    let raw = RawResults::read(dir)?;
-    let levels = summarise(&raw.run.trials);
+    let results = Results::read(dir)?;
+    let levels = levels::from_records(&results);
+    let raw = &results.raw;
     put(
         &dir.join("levels.csv"),
         &csv::levels(&raw.run.level_label, &levels),
@@ -39,7 +41,7 @@ pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
     put(&dir.join("attempts.csv"), &csv::attempts(&raw.attempts))?;
     put(&dir.join("streams.csv"), &csv::streams(&raw.streams))?;
     let page = dir.join("report.html");
-    put(&page, &page::render(&raw))?;
+    put(&page, &page::render(&results, &levels))?;
     Ok(page)
 }
 
@@ -47,16 +49,9 @@ pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
 /// `dir`.
 ///
 /// # Errors
-/// Where one of them holds no raw results, or `dir` cannot be written to.
+/// Where one of them holds no raw results, where they are of different experiments or have no level in common, or `dir` cannot be written to.
 pub fn compare(baseline: &Path, dir: &Path) -> Result<String, LabError> {
-    let (before, after) = (RawResults::read(baseline)?, RawResults::read(dir)?);
-    let differences = differences(&before, &after);
-    if differences.is_empty() {
-        return Err(LabError::bad("the two runs have no level in common"));
-    }
-    put(
-        &dir.join("compare.html"),
-        &compare::page(&before, &after, &differences),
-    )?;
-    Ok(compare::text(&before, &after, &differences))
+    let comparison = compare::compare(baseline, dir)?;
+    put(&dir.join("compare.html"), &comparison.page())?;
+    Ok(comparison.text())
 }

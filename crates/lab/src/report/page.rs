@@ -1,7 +1,9 @@
 //! The report as one HTML page that needs nothing else.
 
 use super::chart::{CLASSES, Chart, PALETTE, Series, Stack, escape, plain};
-use super::levels::{LevelSummary, summarise};
+use super::data::Results;
+use super::levels::LevelSummary;
+use super::plots;
 use crate::figures::CLASS_NAMES;
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::{Kind, Outcome};
@@ -10,17 +12,17 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("style.css");
 
 /// Renders the page.
-pub fn render(raw: &RawResults) -> String {
-    let levels = summarise(&raw.run.trials);
+pub fn render(results: &Results, levels: &[LevelSummary]) -> String {
+    let raw = &results.raw;
     let mut html = String::with_capacity(64 << 10);
     head(&mut html, raw);
     facts(&mut html, raw);
-    summary_table(&mut html, raw, &levels);
+    summary_table(&mut html, raw, levels);
     checks_table(&mut html, raw);
-    classes_table(&mut html, raw, &levels);
+    classes_table(&mut html, raw, levels);
     outcomes_table(&mut html, raw);
-    media_table(&mut html, &levels, &raw.run.level_label);
-    charts(&mut html, raw, &levels);
+    media_table(&mut html, levels, &raw.run.level_label);
+    charts(&mut html, results, levels);
     surroundings(&mut html, raw);
     plan(&mut html, raw);
     html.push_str("</main></body></html>\n");
@@ -192,7 +194,7 @@ fn summary_table(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
                     .map(plain),
                 );
             }
-            row.extend([number(level.p50), number(level.p99), number(level.cpu_us)]);
+            row.extend([level.p50, level.p99, level.max, level.cpu_us].map(number));
             row.push(verdict_mark(level.passed));
             row
         })
@@ -212,11 +214,14 @@ fn summary_table(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     columns.extend([
         "response p50, ms",
         "response p99, ms",
+        "response max, ms",
         "CPU of subject, us each",
         "verdict",
     ]);
     let note = match levels.iter().map(|level| level.repetitions).max() {
-        Some(repetitions) if repetitions > 1 => format!("Mean of {repetitions} runs a level."),
+        Some(repetitions) if repetitions > 1 => format!(
+            "Counts: mean of {repetitions} runs a level. Response times: quantiles over the attempts of all of them."
+        ),
         _ => String::new(),
     };
     table(html, "Result", &note, &columns, &rows);
@@ -390,7 +395,8 @@ fn series(name: &str, colour: usize, points: Vec<(f64, f64)>) -> Series {
     }
 }
 
-fn charts(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+fn charts(html: &mut String, results: &Results, levels: &[LevelSummary]) {
+    let raw = &results.raw;
     let label = &raw.run.level_label;
     let mut charts = Vec::new();
     if levels.len() > 1 {
@@ -438,6 +444,7 @@ fn charts(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
             vec![series("per call", 2, over(&|level| level.cpu_us))],
         ));
     }
+    charts.extend(plots::charts(results));
     charts.push(scatter(raw));
     charts.push(open_calls(raw));
     html.push_str("<section class=\"charts\"><h2>Plots</h2>");

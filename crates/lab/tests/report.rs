@@ -1,0 +1,349 @@
+//! Reports and comparisons of records made here, against values computed by hand.
+
+use engine::Time;
+use lab::LabError;
+use lab::error::Verdict;
+use lab::figures;
+use lab::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, TrialRecord};
+use lab::record::{Attempt, Kind, Outcome, StreamRecord};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A directory of its own for each test.
+fn directory(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("lab-report-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn call(trial: u32, number: u64, response_ms: Option<u64>) -> Attempt {
+    let mut attempt = Attempt::new(
+        "callers",
+        Kind::Call,
+        number,
+        Time::from_millis(number * 100),
+    );
+    attempt.trial = trial;
+    attempt.from = format!("caller-{number}");
+    attempt.to = "5555".to_owned();
+    attempt.sent = Some(attempt.due + 1_000_000);
+    attempt.established = response_ms.map(|ms| attempt.due + (1 + ms) * 1_000_000);
+    attempt.ended = attempt.established.map(|at| at + 2_000_000_000);
+    attempt.outcome = match response_ms {
+        Some(_) => Outcome::Completed,
+        None => Outcome::TimedOut,
+    };
+    attempt
+}
+
+fn stream(trial: u32, received: u64, lost: u64, jitter: f64) -> StreamRecord {
+    StreamRecord {
+        trial,
+        workload: "callers".to_owned(),
+        side: "caller".to_owned(),
+        codec: "PCMA".to_owned(),
+        received,
+        expected: received + lost,
+        lost,
+        jitter_mean_ms: Some(jitter),
+        jitter_p99_ms: Some(jitter * 2.0),
+        jitter_max_ms: Some(jitter * 4.0),
+        mos: Some(4.0),
+        ..StreamRecord::default()
+    }
+}
+
+type Trial = (Option<f64>, u32, Vec<Attempt>, Vec<StreamRecord>);
+
+/// Writes a run as `lab run` does.
+fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
+    let mut writer = RawWriter::create(dir).unwrap();
+    let mut records = Vec::new();
+    for (number, (level, repetition, attempts, streams)) in trials.into_iter().enumerate() {
+        writer.trial(&attempts, &streams).unwrap();
+        let (figures, details) = figures::compute(&attempts, &streams, Some(0.001));
+        records.push(TrialRecord {
+            trial: number as u32,
+            level,
+            repetition,
+            seed: 7,
+            seconds: 3.0,
+            figures,
+            details,
+            checks: Vec::new(),
+            leaks: Some(0),
+            digest: None,
+            verdict: Verdict::Passed,
+            remarks: vec!["remark <i>one</i>".to_owned()],
+            surroundings: Some(Surroundings {
+                receive_buffer_errors_before: 10,
+                receive_buffer_errors_after: 1_244,
+                subject_cpu_seconds: Some(0.001),
+                ..Surroundings::default()
+            }),
+        });
+    }
+    let run = RunRecord {
+        format: FORMAT,
+        experiment: experiment.to_owned(),
+        title: "A <script>alert(1)</script> & \"title\"".to_owned(),
+        about: String::new(),
+        study: "U4".to_owned(),
+        level_label: "calls".to_owned(),
+        seed: 1,
+        driver: "sockets".to_owned(),
+        subject: "made".to_owned(),
+        version: "0.0".to_owned(),
+        started: 0,
+        machine: Some(MachineRecord {
+            cpu: "Processor <1>".to_owned(),
+            ..MachineRecord::default()
+        }),
+        plan: "name = \"</pre><b>\"".to_owned(),
+        trials: records,
+        verdict: Verdict::Passed,
+    };
+    writer.finish(&run).unwrap();
+}
+
+fn calls(trial: u32, responses: &[u64]) -> Vec<Attempt> {
+    let numbered = responses.iter().enumerate();
+    numbered
+        .map(|(number, ms)| call(trial, number as u64, Some(*ms)))
+        .collect()
+}
+
+/// Two repetitions of level 100, one of level 200; what each level holds is checked below.
+fn three_trials() -> Vec<Trial> {
+    let mut last = calls(2, &[10, 20, 200]);
+    last.push(call(2, 3, None));
+    vec![
+        (
+            Some(100.0),
+            0,
+            calls(0, &[2, 4]),
+            vec![stream(0, 300, 0, 1.0)],
+        ),
+        (
+            Some(100.0),
+            1,
+            calls(1, &[6, 8, 12, 14]),
+            vec![stream(1, 100, 100, 2.0)],
+        ),
+        (Some(200.0), 0, last, vec![]),
+    ]
+}
+
+/// The rows of a CSV file, as name and value.
+fn rows(dir: &Path, file: &str) -> Vec<Vec<(String, String)>> {
+    let text = fs::read_to_string(dir.join(file)).unwrap();
+    let mut lines = text.split_terminator("\r\n");
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    lines
+        .map(|line| {
+            let cells: Vec<&str> = line.split(',').collect();
+            assert_eq!(cells.len(), names.len(), "{line}");
+            let owned = |(name, cell): (&&str, &str)| ((*name).to_owned(), cell.to_owned());
+            names.iter().zip(cells).map(owned).collect()
+        })
+        .collect()
+}
+
+fn cell<'a>(row: &'a [(String, String)], name: &str) -> &'a str {
+    let found = row.iter().find(|(known, _)| known == name);
+    &found.unwrap_or_else(|| panic!("no column {name}")).1
+}
+
+#[test]
+fn quantiles_are_over_the_records_of_all_trials_and_counts_are_means() {
+    let dir = directory("levels");
+    write_run(&dir, "made", three_trials());
+    let page = lab::report::write(&dir).unwrap();
+    assert_eq!(page, dir.join("report.html"));
+    let levels = rows(&dir, "levels.csv");
+    assert_eq!(levels.len(), 2);
+    // 2, 4, 6, 8, 12, 14: the median is 7; the mean of the two medians 3 and 10 would be 6.5.
+    let expected = [
+        ("calls", "100"),
+        ("repetitions", "2"),
+        ("attempted", "3"),
+        ("failed", "0"),
+        ("response_p50_ms", "7"),
+        ("response_max_ms", "14"),
+        ("<10 ms", "2"),
+        ("10-20 ms", "1"),
+        // (300 * 1 + 100 * 2) / 400; 100 of 500.
+        ("jitter_mean_ms", "1.25"),
+        ("lost_percent", "20"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(cell(&levels[0], name), value, "{name}");
+    }
+    // 12 + 0.95 * (14 - 12), because 0.99 * 5 = 4.95; rounding of the product aside.
+    let p99: f64 = cell(&levels[0], "response_p99_ms").parse().unwrap();
+    assert!((p99 - 13.9).abs() < 1e-9, "{p99}");
+    // Two milliseconds of CPU time over six calls.
+    let cpu: f64 = cell(&levels[0], "cpu_us_each").parse().unwrap();
+    assert!((cpu - 2000.0 / 6.0).abs() < 1e-9, "{cpu}");
+    for (name, value) in [
+        ("attempted", "4"),
+        ("established", "3"),
+        ("failed", "1"),
+        ("dropped", "1"),
+        ("response_p50_ms", "20"),
+        ("<10 ms", "0"),
+        ("10-20 ms", "1"),
+        ("20-30 ms", "1"),
+        (">=200 ms", "1"),
+    ] {
+        assert_eq!(cell(&levels[1], name), value, "{name}");
+    }
+    assert_eq!(rows(&dir, "attempts.csv").len(), 10);
+    assert_eq!(rows(&dir, "streams.csv").len(), 2);
+    let html = fs::read_to_string(page).unwrap();
+    for part in [
+        "Response-time repartition",
+        "RcvbufErrors",
+        "<td>1234</td>",
+        "prefers-color-scheme:dark",
+        "Distribution of the response time",
+        "Attempts sent per second",
+        "Jitter per stream",
+        "Outcomes of all attempts",
+        "timed_out",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn what_a_network_says_stays_text() {
+    let dir = directory("escape");
+    let mut evil = call(0, 0, Some(5));
+    evil.from = "a,b\"<script>\r\nx".to_owned();
+    evil.why = "</svg><script>".to_owned();
+    write_run(&dir, "<b>made</b>", vec![(None, 0, vec![evil], vec![])]);
+    lab::report::write(&dir).unwrap();
+    let html = fs::read_to_string(dir.join("report.html")).unwrap();
+    for bad in [
+        "<script",
+        "<b>",
+        "<i>one",
+        "Processor <1>",
+        "href=",
+        "src=",
+        "url(",
+    ] {
+        assert!(!html.contains(bad), "{bad}");
+    }
+    assert!(html.contains("&lt;script&gt;alert(1)&lt;/script&gt; &amp; "));
+    assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+    assert!(html.matches("<svg").count() > 2);
+    let csv = fs::read_to_string(dir.join("attempts.csv")).unwrap();
+    assert!(csv.contains(",\"a,b\"\"<script>\r\nx\",5555,"), "{csv}");
+    let text = lab::report::compare(&dir, &dir).unwrap();
+    assert!(text.contains("<b>made</b>"));
+    let html = fs::read_to_string(dir.join("compare.html")).unwrap();
+    assert!(!html.contains("<b>"));
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn the_same_records_give_the_same_bytes() {
+    let files = ["report.html", "levels.csv", "attempts.csv", "streams.csv"];
+    let written = |name: &str| -> Vec<Vec<u8>> {
+        let dir = directory(name);
+        write_run(&dir, "made", three_trials());
+        lab::report::write(&dir).unwrap();
+        let bytes = files.map(|file| fs::read(dir.join(file)).unwrap()).to_vec();
+        fs::remove_dir_all(dir).unwrap();
+        bytes
+    };
+    assert!(written("same-a") == written("same-b"));
+}
+
+#[test]
+fn an_empty_run_is_reported() {
+    let dir = directory("empty");
+    write_run(&dir, "made", vec![]);
+    lab::report::write(&dir).unwrap();
+    assert!(rows(&dir, "levels.csv").is_empty() && rows(&dir, "attempts.csv").is_empty());
+    let html = fs::read_to_string(dir.join("report.html")).unwrap();
+    assert!(html.ends_with("</html>\n") && !html.contains("<svg"));
+    assert!(lab::report::compare(&dir, &dir).is_err());
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn broken_records_are_named_by_file_and_line() {
+    let fails = |dir: &Path, words: &[&str]| {
+        let error = lab::report::write(dir).unwrap_err();
+        assert!(matches!(error, LabError::BadInput(_)));
+        for word in words {
+            assert!(error.to_string().contains(word), "{error}: {word}");
+        }
+        assert!(!dir.join("report.html").exists());
+    };
+    let dir = directory("broken");
+    fails(&dir, &["run.json"]);
+    write_run(&dir, "made", three_trials());
+    let path = dir.join("attempts.ndjson");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, good.replacen("\"trial\":1", "\"trial\":x", 1)).unwrap();
+    fails(&dir, &["attempts.ndjson:3:"]);
+    fs::write(&path, good.replacen("\"trial\":1", "\"trial\":9", 1)).unwrap();
+    fails(&dir, &["attempts.ndjson:3:", "trial 9 is not in run.json"]);
+    fs::write(&path, good).unwrap();
+    fs::remove_file(dir.join("streams.ndjson")).unwrap();
+    fails(&dir, &["streams.ndjson"]);
+    fs::write(dir.join("run.json"), "{\n").unwrap();
+    fails(&dir, &["run.json", "line 2"]);
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn runs_are_compared_with_their_intervals() {
+    let (old, new) = (directory("old"), directory("new"));
+    let run = |responses: [&[u64]; 3]| -> Vec<Trial> {
+        let trials = responses.into_iter().enumerate();
+        trials
+            .map(|(n, ms)| (Some(5.0), n as u32, calls(n as u32, ms), vec![]))
+            .collect()
+    };
+    write_run(&old, "made", run([&[1], &[2], &[3]]));
+    write_run(&new, "made", run([&[11], &[12], &[13]]));
+    let text = lab::report::compare(&old, &new).unwrap();
+    let line = |name: &str| {
+        let found = text.lines().find(|line| line.contains(name));
+        let found = found.unwrap_or_else(|| panic!("no {name} in {text}"));
+        found.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    // Deviation 1 over three trials: 4.303 / sqrt(3) = 2.484. Means 2 and 12: 500 % more.
+    assert_eq!(
+        line("calls response mean"),
+        "5 calls response mean, ms 2 ± 2.484 (n=3) 12 ± 2.484 (n=3) +500.0 % yes"
+    );
+    assert_eq!(
+        line("calls response p50"),
+        "5 calls response p50, ms 2 [1..3] (n=3) 12 [11..13] (n=3) +500.0 % -"
+    );
+    assert_eq!(
+        line("calls established"),
+        "5 calls established 1 ± 0 (n=3) 1 ± 0 (n=3) 0 % no"
+    );
+    assert!(new.join("compare.html").exists());
+
+    let other = directory("other");
+    write_run(&other, "another", run([&[1], &[2], &[3]]));
+    let error = lab::report::compare(&old, &other).unwrap_err();
+    assert!(matches!(error, LabError::BadInput(_)));
+    assert!(
+        error.to_string().contains("different experiments"),
+        "{error}"
+    );
+    for dir in [old, new, other] {
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
