@@ -16,11 +16,14 @@ enum Over {
     Records,
 }
 
+/// Reads a figure from a summary.
+type Reader = Box<dyn Fn(&Summary) -> Option<f64>>;
+
 /// A figure: its name, how it is put together, and how it is read from a summary.
 struct Figure {
     name: String,
     over: Over,
-    read: Box<dyn Fn(&Summary) -> Option<f64>>,
+    read: Reader,
 }
 
 /// A row of the comparison.
@@ -192,7 +195,7 @@ impl Figure {
 
 fn figures(old: &Summary, new: &Summary) -> Vec<Figure> {
     let mut all = Vec::new();
-    let mut add = |name: String, over: Over, read: Box<dyn Fn(&Summary) -> Option<f64>>| {
+    let mut add = |name: String, over: Over, read: Reader| {
         all.push(Figure { name, over, read });
     };
     for group in Group::ALL {
@@ -200,7 +203,7 @@ fn figures(old: &Summary, new: &Summary) -> Vec<Figure> {
             continue;
         }
         let name = group.name();
-        let count = |read: fn(&super::data::Tally) -> u64| -> Box<dyn Fn(&Summary) -> Option<f64>> {
+        let count = |read: fn(&super::data::Tally) -> u64| -> Reader {
             Box::new(move |summary| Some(read(summary.tally(group)) as f64))
         };
         add(
@@ -428,9 +431,10 @@ impl Comparison {
         }
         let _ = write!(
             html,
-            "</tbody></table></div><p class=\"note\">{}</p></section></main></body></html>\n",
+            "</tbody></table></div><p class=\"note\">{}</p></section></main></body></html>",
             escape(LEGEND)
         );
+        html.push('\n');
         html
     }
 }
