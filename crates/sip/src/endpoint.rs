@@ -5,7 +5,7 @@ use crate::config::EndpointConfig;
 use crate::leg::Leg;
 use crate::outbox::Item;
 use crate::timer::Timer;
-use crate::transaction::{Client, ClientActive, PrintKey, Server, ServerActive};
+use crate::transaction::{ClientState, Client, ClientActive, PrintKey, Server, ServerActive};
 use crate::transport::Net;
 use engine::timers::Wheel;
 use engine::{
@@ -379,6 +379,14 @@ impl Endpoint {
     /// The state of a leg.
     pub fn state_of(&self, leg: LegId) -> Option<LegState> {
         Some(self.leg(leg)?.state)
+    }
+
+    /// Whether any response, be it a 100, has come to the INVITE with which we opened a leg that is not answered yet.
+    pub fn heard(&self, leg: LegId) -> bool {
+        self.leg(leg)
+            .and_then(|leg| leg.setup.as_ref())
+            .and_then(|setup| self.clients.get(setup.invite as usize))
+            .is_some_and(|client| client.state != ClientState::Calling)
     }
 
     /// Where a leg's next request goes.

@@ -11,6 +11,8 @@ mod config;
 mod credentials;
 mod dialog;
 mod endpoint;
+#[doc(hidden)]
+pub mod fuzz;
 mod leg;
 pub mod locate;
 mod names;

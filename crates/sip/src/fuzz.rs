@@ -1,0 +1,378 @@
+//! Any bytes at any time into an endpoint: the entry for fuzzers, and for tests that replay what they found.
+
+use crate::api::*;
+use crate::{Endpoint, EndpointConfig, SessionConfig};
+use core::time::Duration;
+use engine::{
+    CloseWhy, ConnectionId, Datagram, Entropy, Input, Limits, Output, SocketId, Time, Transport,
+};
+use std::net::SocketAddr;
+use wire::sip::Method;
+
+const TRANSACTIONS: usize = 200;
+const CALLS: usize = 40;
+const CONNECTIONS: usize = 8;
+const SDP: &[u8] = b"v=0\r\n";
+
+/// What the last outputs were, so that the input can answer them.
+#[derive(Default)]
+struct Heard {
+    last: Vec<u8>,
+}
+
+/// Does by the input's own choice whatever a user may do.
+struct Whim {
+    choice: u8,
+    legs: Vec<LegId>,
+    waiting: Vec<ServerTransaction>,
+}
+
+impl Whim {
+    fn act(&mut self, endpoint: &mut Endpoint, leg: LegId, now: Time) {
+        let content = match self.choice & 1 {
+            0 => Content::default(),
+            _ => Content::sdp(SDP),
+        };
+        // Whether a command fits the leg's state is the endpoint's to judge: refusals are part of the game.
+        let _ = match self.choice >> 1 & 15 {
+            0 => endpoint.progress(leg, 180, &content, false, now),
+            1 => endpoint.progress(leg, 183, &content, true, now),
+            2 | 3 => endpoint.answer(leg, 200, &content, now),
+            4 => endpoint.reject(leg, 486, &content, now),
+            5 => endpoint.cancel(leg, &content, now),
+            6 | 7 => endpoint.ack(leg, &content, now),
+            8 => endpoint.bye(leg, &content, now),
+            9 => endpoint.hang_up(leg, &content, now),
+            10 => endpoint
+                .request(leg, Method::Invite, &content, now)
+                .map(|_| ()),
+            11 => endpoint
+                .request(leg, Method::Update, &content, now)
+                .map(|_| ()),
+            12 => endpoint.prack(leg, Fork(0), &content, now).map(|_| ()),
+            13 => endpoint.notify_refer(leg, 200, b"OK", now).map(|_| ()),
+            14 => endpoint
+                .request(leg, Method::Info, &content, now)
+                .map(|_| ()),
+            _ => Ok(()),
+        };
+    }
+}
+
+impl User for Whim {
+    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        match indication {
+            Indication::Offered { leg, .. } => {
+                self.legs.push(leg);
+                self.act(endpoint, leg, now);
+            }
+            Indication::Progressed { leg, .. }
+            | Indication::Answered { leg, .. }
+            | Indication::Acked { leg, .. }
+            | Indication::Response { leg, .. }
+            | Indication::RefreshDue { leg }
+            | Indication::SessionExpired { leg }
+            | Indication::Failed { leg, .. }
+            | Indication::Ended { leg, .. } => self.act(endpoint, leg, now),
+            Indication::Pracked { transaction, .. }
+            | Indication::Request { transaction, .. }
+            | Indication::OutOfDialog { transaction, .. } => match self.choice & 3 {
+                0 => self.waiting.push(transaction),
+                choice => {
+                    let status = [200, 202, 488][usize::from(choice - 1) % 3];
+                    // Refused where the endpoint has answered by itself.
+                    let _ = endpoint.respond(transaction, status, &Content::default(), now);
+                }
+            },
+            _ => {}
+        }
+    }
+}
+
+fn config() -> EndpointConfig {
+    EndpointConfig {
+        session: Some(SessionConfig {
+            expires: 100,
+            min_se: 90,
+        }),
+        limits: Limits {
+            calls: CALLS,
+            transactions: TRANSACTIONS,
+            connections: CONNECTIONS,
+            connections_per_source: 4,
+            message_bytes: 4_096,
+            ..Limits::default()
+        },
+        ..EndpointConfig::default()
+    }
+}
+
+/// Reads `data` as a list of steps (datagrams, stream pieces, time, commands, answers made from what the endpoint has sent
+/// itself) and carries them out. Panics where a limit is broken, or where something is left when all is over.
+pub fn fuzz_endpoint(data: &[u8]) {
+    let mut endpoint = Endpoint::new(config(), Entropy::from_number(1));
+    let address: SocketAddr = SocketAddr::from(([192, 0, 2, 1], 5060));
+    let mut locals = Vec::new();
+    for (socket, transport) in [(1, Transport::Udp), (2, Transport::Tcp)] {
+        locals.push(endpoint.add_local(Local {
+            name: String::from("f"),
+            socket: SocketId(socket),
+            transport,
+            address,
+            advertised: String::new(),
+        }));
+    }
+    let mut whim = Whim {
+        choice: 0,
+        legs: Vec::new(),
+        waiting: Vec::new(),
+    };
+    let mut heard = Heard::default();
+    let mut now = Time::ZERO;
+    let mut rest = data;
+    while let [kind, choice, length, tail @ ..] = rest {
+        let length = usize::from(*length).saturating_mul(4).min(tail.len());
+        let (bytes, tail) = tail.split_at(length);
+        rest = tail;
+        whim.choice = *choice;
+        step(
+            &mut endpoint,
+            &mut whim,
+            &locals,
+            &mut heard,
+            *kind,
+            bytes,
+            &mut now,
+        );
+        drain(&mut endpoint, &mut heard);
+        let census = endpoint.census();
+        assert!(
+            census.clients + census.servers <= TRANSACTIONS,
+            "{census:?}"
+        );
+        assert!(census.legs <= CALLS * 2, "{census:?}");
+        assert!(census.connections <= CONNECTIONS, "{census:?}");
+        assert!(census.timers <= TRANSACTIONS + CALLS * 2 * 3, "{census:?}");
+    }
+    finish(&mut endpoint, &mut whim, &mut heard, now);
+}
+
+fn step(
+    endpoint: &mut Endpoint,
+    whim: &mut Whim,
+    locals: &[LocalId],
+    heard: &mut Heard,
+    kind: u8,
+    bytes: &[u8],
+    now: &mut Time,
+) {
+    let source = SocketAddr::from(([192, 0, 2, 9], 5060 + u16::from(whim.choice & 3)));
+    let connection = ConnectionId(ConnectionId::ACCEPTED | u64::from(whim.choice & 15));
+    match kind % 10 {
+        0 | 1 => datagram(endpoint, whim, bytes, source, *now),
+        2 => {
+            let input = Input::Accepted {
+                connection,
+                socket: SocketId(2),
+                local: SocketAddr::from(([192, 0, 2, 1], 5060)),
+                remote: source,
+            };
+            endpoint.feed(input, *now, whim);
+        }
+        3 => endpoint.feed(Input::Stream { connection, bytes }, *now, whim),
+        4 => {
+            let input = Input::Closed {
+                connection,
+                why: CloseWhy::Peer,
+            };
+            endpoint.feed(input, *now, whim);
+        }
+        5 => {
+            *now += Duration::from_millis(1 << (whim.choice % 18));
+            endpoint.feed(Input::Timeout, *now, whim);
+        }
+        6 => open(endpoint, whim, locals, source, *now),
+        7 => {
+            if let Some(&leg) = whim.legs.get(usize::from(whim.choice >> 5)) {
+                whim.act(endpoint, leg, *now);
+            }
+            if let Some(transaction) = whim.waiting.pop() {
+                // Refused where it is over.
+                let _ = endpoint.respond(transaction, 200, &Content::sdp(SDP), *now);
+            }
+        }
+        8 => {
+            let reply = answer_to(&heard.last, whim.choice, bytes);
+            datagram(endpoint, whim, &reply, source, *now);
+        }
+        _ => {
+            let reply = turned_around(&heard.last, whim.choice);
+            datagram(endpoint, whim, &reply, source, *now);
+        }
+    }
+}
+
+fn datagram(endpoint: &mut Endpoint, whim: &mut Whim, bytes: &[u8], source: SocketAddr, now: Time) {
+    let mut bytes = bytes.to_vec();
+    let datagram = Datagram {
+        socket: SocketId(1),
+        source,
+        arrived: now,
+        bytes: &mut bytes,
+    };
+    endpoint.feed(Input::Datagram(datagram), now, whim);
+}
+
+fn open(
+    endpoint: &mut Endpoint,
+    whim: &mut Whim,
+    locals: &[LocalId],
+    source: SocketAddr,
+    now: Time,
+) {
+    let at = usize::from(whim.choice >> 6 & 1);
+    let Some(&local) = locals.get(at) else {
+        return;
+    };
+    let flow = Flow {
+        local,
+        transport: [Transport::Udp, Transport::Tcp][at],
+        remote: source,
+        connection: None,
+    };
+    let target = Target::new(b"sip:x@192.0.2.9", flow);
+    let login = Some(Login {
+        user: b"u",
+        password: b"p",
+    });
+    if whim.choice & 1 == 0 {
+        let invite = Invite {
+            content: Content::sdp(SDP),
+            login,
+            ..Invite::new(target)
+        };
+        if let Ok(leg) = endpoint.invite(&invite, now) {
+            whim.legs.push(leg);
+        }
+    } else {
+        let outside = Outside {
+            login,
+            ..Outside::new(Method::Options, target)
+        };
+        // Full tables refuse: an ordinary case.
+        let _ = endpoint.send(&outside, now);
+    }
+}
+
+/// A response to the last request that was sent.
+fn answer_to(request: &[u8], choice: u8, extra: &[u8]) -> Vec<u8> {
+    let Ok(message) = wire::sip::Message::parse(request) else {
+        return extra.to_vec();
+    };
+    const STATUS: [u16; 12] = [100, 180, 183, 200, 200, 302, 401, 407, 422, 481, 486, 491];
+    let status = STATUS[usize::from(choice) % STATUS.len()];
+    let mut out = Vec::new();
+    let tag = [
+        b"t",
+        &extra[..extra.len().min(1)]
+            .escape_ascii()
+            .to_string()
+            .into_bytes()[..],
+    ]
+    .concat();
+    wire::sip::Response {
+        to_tag: Some(&tag),
+        ..wire::sip::Response::new(&message, status, b"X")
+    }
+    .write(
+        |writer| {
+            writer.header_named(b"Contact", b"<sip:y@192.0.2.9:5060>");
+            writer.header_named(b"Allow", b"UPDATE");
+            if choice & 64 != 0 {
+                writer.header_named(b"Require", b"100rel");
+                writer.header_named(b"RSeq", b"1");
+                writer.header_named(b"Session-Expires", b"90;refresher=uac");
+            }
+            if status == 401 || status == 407 {
+                let name: &[u8] = if status == 401 {
+                    b"WWW-Authenticate"
+                } else {
+                    b"Proxy-Authenticate"
+                };
+                writer.header_named(name, b"Digest realm=\"r\", nonce=\"n\", qop=\"auth\"");
+            }
+            writer.header_named(b"Min-SE", b"300");
+        },
+        &mut out,
+    );
+    out
+}
+
+/// What was sent last comes back as a request of the peer's: From and To change places, the method is another.
+fn turned_around(message: &[u8], choice: u8) -> Vec<u8> {
+    let Ok(message) = wire::sip::Message::parse(message) else {
+        return Vec::new();
+    };
+    const METHODS: [&str; 9] = [
+        "INVITE", "ACK", "BYE", "UPDATE", "PRACK", "INFO", "CANCEL", "REFER", "NOTIFY",
+    ];
+    let method = METHODS[usize::from(choice) % METHODS.len()];
+    let text =
+        |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+    let (from, to) = match message.is_request() {
+        true => (wire::sip::HeaderId::To, wire::sip::HeaderId::From),
+        false => (wire::sip::HeaderId::From, wire::sip::HeaderId::To),
+    };
+    format!(
+        "{method} sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.9:5060;branch=z9hG4bK{}\r\n\
+         From: {}\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: {} {method}\r\nRAck: 1 1 INVITE\r\n\
+         Contact: <sip:y@192.0.2.9:5061>\r\nContent-Length: 0\r\n\r\n",
+        choice >> 4,
+        text(message.header(from)),
+        text(message.header(to)),
+        text(message.header(wire::sip::HeaderId::CallId)),
+        u32::from(choice) + 1,
+    )
+    .into_bytes()
+}
+
+fn drain(endpoint: &mut Endpoint, heard: &mut Heard) {
+    while let Some(output) = endpoint.next_output() {
+        if let Output::Datagram { bytes, .. } | Output::Stream { bytes, .. } = output
+            && bytes.len() > 4
+        {
+            heard.last = bytes.to_vec();
+        }
+    }
+}
+
+/// Every leg is given up by its user; then time alone must end everything.
+fn finish(endpoint: &mut Endpoint, whim: &mut Whim, heard: &mut Heard, mut now: Time) {
+    whim.choice = 0xff;
+    for _ in 0..4 {
+        for &leg in &whim.legs.clone() {
+            // Where it ends already, or has ended, there is nothing to give up.
+            let _ = endpoint.hang_up(leg, &Content::default(), now);
+        }
+        drain(endpoint, heard);
+        let until = now + Duration::from_secs(100);
+        while let Some(deadline) = endpoint.next_deadline().filter(|d| d.at <= until) {
+            now = now.max(deadline.at);
+            endpoint.feed(Input::Timeout, now, whim);
+            drain(endpoint, heard);
+        }
+        now = until;
+        endpoint.feed(Input::Timeout, now, whim);
+    }
+    let mut census = endpoint.census();
+    // A call that rings without end is its user's to give up: those that were not known to it may stand.
+    for &leg in &whim.legs {
+        assert!(
+            endpoint.state_of(leg).is_none(),
+            "{:?} {census:?}",
+            endpoint.state_of(leg)
+        );
+    }
+    census.connections = 0;
+    assert!(census.is_quiet(), "{census:?}");
+}
