@@ -3,6 +3,8 @@
 
 mod configuration;
 mod laboratory;
+mod log;
+mod notify;
 mod service;
 
 use clap::{Parser, Subcommand};

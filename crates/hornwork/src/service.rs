@@ -1,13 +1,17 @@
 //! `hornwork run`: the border in service, from its configuration to the last call of its drain.
 
 use crate::configuration;
+use crate::log::Log;
+use crate::notify::notify;
 use border::border::Border;
 use border::config::Config;
 use clap::{Args, ValueEnum};
-use engine::{Event, HashKey, Note};
+use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig, Signals};
 use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,15 +44,17 @@ enum Role {
 /// `hornwork run`.
 pub fn run(options: &Run) -> ExitCode {
     if options.role != Role::All {
-        eprintln!("hornwork: this version runs signalling and media in one process only: --role all");
+        eprintln!("hornwork: this version runs signalling and media in one process only");
+        eprintln!("  remedy: leave --role out, or say --role all");
         return ExitCode::from(3);
     }
     let config = match configuration::load(&options.config) {
         Ok(config) => config,
         Err(code) => return code,
     };
-    start_log(&config);
-    match serve(&options.config, config) {
+    let clock = Clock::new();
+    let log = Log::start(&config, clock);
+    match serve(&options.config, config, log, clock) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("hornwork: {error}");
@@ -57,20 +63,9 @@ pub fn run(options: &Run) -> ExitCode {
     }
 }
 
-/// Logs go to standard error; `[log]` says how much, RUST_LOG overrules it.
-fn start_log(config: &Config) {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(&config.log.level));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    if config.log.json {
-        builder.json().init();
-    } else {
-        builder.with_ansi(false).init();
-    }
-}
-
 fn driver_config(config: &Config) -> DriverConfig {
     DriverConfig {
+        signalling_datagram: config.limits.message_bytes,
         signalling_dscp: config.sip.dscp,
         media_dscp: config.media.dscp,
         connections: config.limits.connections,
@@ -79,64 +74,164 @@ fn driver_config(config: &Config) -> DriverConfig {
     }
 }
 
-fn serve(path: &Path, config: Config) -> io::Result<ExitCode> {
-    let signals = Signals::install()?;
-    if let Err(error) = net::raise_open_files() {
-        tracing::warn!("the limit of open files stays as it is: {error}");
+/// Where the file names no servers, the machine's own.
+fn with_servers(mut config: Config) -> Config {
+    if config.dns.servers.is_empty() {
+        let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        config.dns.servers = name_servers(&text);
     }
-    let clock = Clock::new();
-    let driver_config = driver_config(&config);
+    config
+}
+
+/// The name servers of a resolv.conf; those with a zone (`fe80::1%eth0`) are left out.
+fn name_servers(text: &str) -> Vec<SocketAddr> {
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver"))
+        .filter(|rest| rest.starts_with([' ', '\t']))
+        .filter_map(|rest| rest.split_whitespace().next()?.parse::<IpAddr>().ok())
+        .map(|ip| SocketAddr::new(ip, 53))
+        .collect()
+}
+
+/// What the border lacks or has too much of on this machine; said once.
+fn look_around(config: &Config) {
+    match net::raise_open_files() {
+        Ok(files) => {
+            let pairs: u64 = config
+                .media_ranges
+                .iter()
+                .map(|range| u64::from(range.last - range.first) + 1)
+                .sum();
+            if files < pairs {
+                tracing::info!(
+                    "{files} open files are allowed, but the media ranges hold {pairs} ports: calls beyond are refused; LimitNOFILE= or ulimit -n raises it"
+                );
+            }
+        }
+        Err(error) => tracing::warn!("the limit of open files stays as it is: {error}"),
+    }
+    let root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    if root {
+        tracing::warn!(
+            "running as root, which the border never needs: packaging/ has a unit with a user of its own"
+        );
+    }
+}
+
+fn serve(path: &Path, config: Config, log: Log, clock: Clock) -> io::Result<ExitCode> {
+    let signals = Signals::install()?;
+    look_around(&config);
     let drain = config.drain.timeout;
+    let config = with_servers(config);
     print!("{}", configuration::summary(&config));
     let mut entropy = net::entropy()?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
+    let mut driver = Driver::new(driver_config(&config), clock, forwarder)?;
     let mut border = Border::new(config, entropy);
-    border.set_events_wanted(tracing::enabled!(tracing::Level::WARN));
-    let mut driver = Driver::new(driver_config, clock, forwarder)?;
-    let mut stops = 0;
-    let mut failed = false;
+    let mut service = Service {
+        path,
+        log,
+        clock,
+        drain,
+        stops: 0,
+        ready: false,
+    };
     loop {
-        driver.turn(&mut border, SIGNAL_WAIT)?;
-        while let Some(event) = driver.next_event() {
-            failed |= matches!(&event.note, Note::SocketFailed { what, .. } if what != "media");
-            log(&event);
-        }
-        if failed && stops == 0 {
-            // A border that does not listen where it should is no border; the supervisor shall know at once.
+        let wait = match service.ready {
+            true => SIGNAL_WAIT,
+            false => Duration::ZERO,
+        };
+        driver.turn(&mut border, wait)?;
+        if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
-        if signals.take_reload() {
-            reload(path, &mut border, &clock);
-        }
-        if signals.stops() > stops {
-            stops = signals.stops();
-            border.drain(if stops > 1 { Duration::ZERO } else { drain }, clock.now());
-        }
+        service.signals(&signals, &mut border);
         if border.is_drained() {
             driver.turn(&mut border, Duration::ZERO)?;
+            service.events(&mut driver);
             return Ok(ExitCode::SUCCESS);
         }
     }
 }
 
-/// SIGHUP: a good file takes over, a bad one changes nothing.
-fn reload(path: &Path, border: &mut Border, clock: &Clock) {
-    match configuration::load(path) {
-        Ok(config) => border.reload(config, clock.now()),
-        Err(_) => tracing::error!("{}: refused, the old configuration stays", path.display()),
+struct Service<'a> {
+    path: &'a Path,
+    log: Log,
+    clock: Clock,
+    drain: Duration,
+    /// Signals to stop so far.
+    stops: u32,
+    ready: bool,
+}
+
+impl Service<'_> {
+    /// Logs what happened; `false` where the border does not listen as it should: its supervisor shall know at once.
+    fn events(&mut self, driver: &mut Driver<Forwarder>) -> bool {
+        while let Some(event) = driver.next_event() {
+            self.log.event(&event);
+            if let Note::SocketFailed {
+                what,
+                address,
+                error,
+            } = &event.note
+                && what != "media"
+                && !self.ready
+            {
+                eprintln!("hornwork: cannot listen on {address} ({what}): {error}");
+                eprintln!(
+                    "  remedy: is another program there, and is it an address of this machine? `listen` in the configuration says where"
+                );
+                return false;
+            }
+        }
+        self.log.flush();
+        // The first turn has opened the listening sockets, or said above which it could not.
+        if !self.ready {
+            self.ready = true;
+            notify("READY=1");
+        }
+        true
+    }
+
+    fn signals(&mut self, signals: &Signals, border: &mut Border) {
+        let now = self.clock.now();
+        if signals.take_reload() {
+            self.reload(border, now);
+        }
+        if signals.stops() > self.stops {
+            self.stops = signals.stops();
+            notify("STOPPING=1");
+            match self.stops {
+                1 => border.drain(self.drain, now),
+                _ => border.drain(Duration::ZERO, now),
+            }
+        }
+    }
+
+    /// SIGHUP: a good file takes over, a bad one changes nothing.
+    fn reload(&mut self, border: &mut Border, now: Time) {
+        match configuration::load(self.path) {
+            Ok(config) => {
+                self.drain = config.drain.timeout;
+                border.reload(with_servers(config), now);
+            }
+            Err(_) => {
+                let why = format!("{}: the old one stays in force", self.path.display());
+                self.log
+                    .event(&Event::new(now, Note::ConfigurationRefused { why }));
+            }
+        }
     }
 }
 
-/// Writes an event, at the level that it deserves.
-fn log(event: &Event) {
-    match &event.note {
-        Note::SocketFailed { .. } | Note::ConfigurationRefused { .. } => tracing::error!("{event}"),
-        Note::TrunkDown { .. } | Note::MediaPortsExhausted { .. } | Note::MediaTimeout { .. } => {
-            tracing::warn!("{event}");
-        }
-        Note::CallProgressed { .. } | Note::CallRouted { .. } | Note::MediaLatched { .. } | Note::ConnectionClosed { .. } => {
-            tracing::debug!("{event}");
-        }
-        _ => tracing::info!("{event}"),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_are_read_as_resolvers_read_them() {
+        let text = "# x\nsearch example.com\nnameserver 192.0.2.53\n nameserver\t2001:db8::53 \nnameservers 1.1.1.1\nnameserver fe80::1%eth0\n";
+        let servers: Vec<String> = name_servers(text).iter().map(ToString::to_string).collect();
+        assert_eq!(servers, ["192.0.2.53:53", "[2001:db8::53]:53"]);
     }
 }
