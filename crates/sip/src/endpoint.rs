@@ -5,7 +5,7 @@ use crate::config::EndpointConfig;
 use crate::leg::Leg;
 use crate::outbox::Item;
 use crate::timer::Timer;
-use crate::transaction::{ClientState, Client, ClientActive, PrintKey, Server, ServerActive};
+use crate::transaction::{Client, ClientActive, ClientState, PrintKey, Server, ServerActive};
 use crate::transport::Net;
 use engine::timers::Wheel;
 use engine::{
