@@ -141,6 +141,10 @@ impl Core {
                 id: HeaderId::AcceptLanguage,
                 value: b"en",
             },
+            Edit::Replace {
+                id: HeaderId::Supported,
+                value: b"100rel, timer, replaces, path, outbound",
+            },
         ];
         let status = if self.draining.is_some() { 503 } else { 200 };
         let _ = endpoint.respond(transaction, status, &Content::default().with(&edits), now);

@@ -573,7 +573,7 @@ impl Core {
         let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
             return;
         };
-        if branch.heard || branch.cancelled {
+        if branch.heard || branch.cancelled || endpoint.heard(leg) {
             return;
         }
         branch.cancelled = true;

@@ -75,6 +75,15 @@ const HOP_TAGS: [&[u8]; 6] = [
     b"gruu",
 ];
 
+/// What we support whoever is at the other end: it is settled on each leg by itself.
+const OWN_TAGS: &[u8] = b"100rel, timer, replaces";
+
+/// Whether Supported in this message is relied upon (RFC 3261 section 20.37): then it names what both of us have.
+fn promises(message: &Message<'_>) -> bool {
+    matches!(message.method(), Method::Invite | Method::Update)
+        && (message.is_request() || (200..300).contains(&message.status()))
+}
+
 /// Collects into `out` the option tags of `id` that go from end to end.
 fn end_to_end_tags(message: &Message<'_>, id: HeaderId, out: &mut Vec<u8>) {
     if !message.has(id) {
@@ -112,13 +121,17 @@ impl Changes {
     }
 
     fn tags<'e>(&'e self, edits: &mut Edits<'e>) {
-        for (id, value) in [
-            (HeaderId::Supported, &self.supported),
-            (HeaderId::Require, &self.require),
-        ] {
-            if !value.is_empty() {
-                edits.push(Edit::Add { id, value });
-            }
+        if !self.supported.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::Supported,
+                value: &self.supported,
+            });
+        }
+        if !self.require.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Require,
+                value: &self.require,
+            });
         }
     }
 }
@@ -244,7 +257,10 @@ impl Core {
         changes: &'e mut Changes,
     ) -> Edits<'e> {
         changes.clear();
-        end_to_end_tags(message, HeaderId::Supported, &mut changes.supported);
+        if promises(message) {
+            changes.supported.extend_from_slice(OWN_TAGS);
+            end_to_end_tags(message, HeaderId::Supported, &mut changes.supported);
+        }
         end_to_end_tags(message, HeaderId::Require, &mut changes.require);
         let identity = self.identity(endpoint, call, from, message, host, &mut changes.identity);
         if message.method() == Method::Refer {
@@ -259,6 +275,17 @@ impl Core {
             });
         }
         changes.tags(&mut edits);
+        // Where else to try, and what was not understood, belong to the answer itself.
+        let content: &[HeaderId] = match message.status() {
+            300..=399 | 485 => &[HeaderId::Contact],
+            420 => &[HeaderId::Unsupported],
+            _ => &[],
+        };
+        for &id in content {
+            for value in message.all(id) {
+                edits.push(Edit::Add { id, value });
+            }
+        }
         if !identity {
             for id in [HeaderId::PAssertedIdentity, HeaderId::RemotePartyId] {
                 if message.has(id) {

@@ -340,6 +340,8 @@ pub struct Neighbourhood {
     /// Media datagrams that came to addresses of nobody: to, from, bytes.
     pub media: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     pub open_sockets: usize,
+    /// Addresses that lead to others (a NAT's port forwarding).
+    pub aliases: HashMap<SocketAddr, SocketAddr>,
     /// All bytes that the border sent, with where to.
     pub wire: Vec<(SocketAddr, Vec<u8>)>,
 }
@@ -370,6 +372,7 @@ impl Neighbourhood {
             refuse_media_sockets: false,
             media: Vec::new(),
             open_sockets: 0,
+            aliases: HashMap::new(),
             wire: Vec::new(),
         };
         world.border.handle(Input::Timeout, world.now);
@@ -782,6 +785,7 @@ impl Neighbourhood {
     fn deliver(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Datagram { to, from, mut bytes } => {
+                let to = self.aliases.get(&to).copied().unwrap_or(to);
                 match self.sockets.get(&(to, Transport::Udp)).copied() {
                     Some((Node::Border, socket)) if socket.0 >= 1 << 16 => {
                         let mut packet = Packet {
