@@ -1,7 +1,25 @@
 //! The main job from end to end on this machine: border, PBX, phones, calls with speech, report.
 
 use crate::error::{LabError, Verdict};
-use std::path::PathBuf;
+use crate::experiment::{HangUp, MediaKind, Thresholds};
+use crate::figures::{self, Check, Details, Figures};
+use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan};
+use crate::pace::{Bounds, Hold, Pace};
+use crate::progress::DemoDisplay;
+use crate::raw::{
+    FORMAT, MachineRecord, NoiseRecord, RawWriter, RunRecord, Surroundings, TrialRecord,
+};
+use crate::report::{self, plain};
+use crate::run::{out_dir, unix_seconds, write_json};
+use crate::subject::{BorderThread, Layout, PortSpan, Subject, system_entropy};
+use crate::terminal::columns;
+use crate::trial::{Finished, HostThread, from_start, merge};
+use codec::g711::Law;
+use engine::{Entropy, Time, Transport};
+use net::{Clock, NoiseSampler, Signals};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What `hornwork demo` was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,14 +45,550 @@ impl Default for DemoOptions {
     }
 }
 
-/// Runs the demo; progress and the final table go to standard output.
+/// Phones that register.
+const PHONES: u64 = 20;
+const USER: &str = "10{number:02}";
+const PASSWORD: &str = "secret-{user}";
+/// The PBX's number that speaks, and the one that sends back what it hears.
+const SPEECH_NUMBER: &str = "5000";
+const ECHO_NUMBER: &str = "600";
+/// From the start to the first call: the phones have registered by then.
+const REGISTERING: Duration = Duration::from_millis(1500);
+/// Calls at a time in the beginning and at the end of the rise.
+const CALLS_FROM: f64 = 5.0;
+const CALLS_TO: f64 = 60.0;
+/// Speech that is quieter or louder than this at the far end was changed on its way, dB.
+const LEVEL_LIMIT_DB: f64 = 1.0;
+
+/// How the time is spent.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    rise: Duration,
+    hold: f64,
+}
+
+impl Times {
+    /// Start-up, registrations, the last calls' ends, deregistration and the report take the seconds that are left over.
+    fn of(seconds: u32) -> Times {
+        let hold = (f64::from(seconds) / 8.0).clamp(2.0, 8.0);
+        let rise = f64::from(seconds) - REGISTERING.as_secs_f64() - hold - 3.0;
+        Times {
+            rise: Duration::from_secs_f64(rise.max(2.0)),
+            hold,
+        }
+    }
+
+    /// Arrivals for a share of the calls.
+    fn pace(&self, share: f64) -> Pace {
+        Pace::Ramp {
+            from: CALLS_FROM / self.hold * share,
+            to: CALLS_TO / self.hold * share,
+            over: self.rise.as_secs_f64(),
+        }
+    }
+}
+
+/// Runs the demo; progress and the final table go to standard output (standard error where the JSON goes there).
 ///
 /// # Errors
 /// [`LabError`] where the options make no sense, or where the machine cannot run it.
 pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
-    let _ = options;
-    Err(LabError::cannot(
-        "the demo needs the border, which is not in this build yet",
-        "build a later revision",
-    ))
+    if !(10..=90).contains(&options.seconds) {
+        return Err(LabError::bad(format!(
+            "--seconds {}: from 10 to 90",
+            options.seconds
+        )));
+    }
+    let signals = Signals::install()
+        .map_err(|error| LabError::cannot(format!("signal handlers: {error}"), ""))?;
+    let dir = out_dir(options.out.as_deref(), "demo")?;
+    let raw = RawWriter::create(&dir)?;
+    let mut stage = Stage::set()?;
+    let times = Times::of(options.seconds);
+    let took = stage.play(times, &signals)?;
+    let (record, figures, details) = write_down(&stage, &dir, raw, took)?;
+    let page = report::write(&dir)?;
+    let mut shown = figures.clone();
+    shown.report = page.display().to_string();
+    let value = serde_json::to_value(&shown).map_err(|error| LabError::bad(error.to_string()))?;
+    write_json(options.json.as_deref(), &value)?;
+    let text = final_table(&figures, &details, &record.checks, &page);
+    if options.json.as_deref() == Some(Path::new("-")) {
+        eprint!("{text}");
+    } else {
+        print!("{text}");
+    }
+    stage.close(options.stay.then_some(&signals))?;
+    Ok(record.verdict)
+}
+
+/// Border, PBX and phones.
+struct Stage {
+    clock: Clock,
+    layout: Layout,
+    border: BorderThread,
+    pbx: Option<HostThread>,
+    entropy: Entropy,
+    seed: u64,
+}
+
+/// What was played.
+struct Played {
+    phones: Finished,
+    pbx: Finished,
+    start: Time,
+    seconds: f64,
+    surroundings: Surroundings,
+    held: u64,
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+impl Stage {
+    fn set() -> Result<Stage, LabError> {
+        let clock = Clock::new();
+        let mut entropy = system_entropy()?;
+        let seed = entropy.u64() >> 1;
+        let mut entropy = Entropy::from_number(seed);
+        let spans = PortSpan::for_calls(2 * CALLS_TO as u64, &mut system_entropy()?);
+        let mut layout = Layout::on_loopback_at(5060, spans)?;
+        let pbx = HostThread::start(pbx_idle(), entropy.fork(), clock)?;
+        layout.trunk = Some(pbx.address());
+        layout.users = (0..PHONES).map(|number| login().of(number)).collect();
+        let border = BorderThread::start(&layout, entropy.fork(), clock, None)?;
+        Ok(Stage {
+            clock,
+            layout,
+            border,
+            pbx: Some(pbx),
+            entropy,
+            seed,
+        })
+    }
+
+    /// Phones register, calls rise, all is taken down again; the PBX that stays is another one.
+    fn play(&mut self, times: Times, signals: &Signals) -> Result<Played, LabError> {
+        let clock = self.clock;
+        // The PBX with its plan takes the place, and the address, of the one that only waited.
+        let address = match self.pbx.take() {
+            Some(idle) => {
+                let address = idle.address();
+                idle.finish()?;
+                address
+            }
+            None => loopback(0),
+        };
+        let pbx = HostThread::start(pbx_plan(address, times), self.entropy.fork(), clock)?;
+        let phones = HostThread::start(phones_plan(times), self.entropy.fork(), clock)?;
+        let noise = NoiseSampler::start(Duration::from_millis(1), None)
+            .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
+        let kernel_before = kernel()?;
+        let before = self.border.state()?;
+        let start = clock.now() + Duration::from_millis(100);
+        phones.begin(self.layout.outside(), start)?;
+        pbx.begin(self.layout.inside(), start)?;
+        self.watch(times, &phones, &pbx, start, signals)?;
+        let after = self.border.state()?;
+        let kernel_after = kernel()?;
+        let seconds = clock.now().since(start).as_secs_f64();
+        phones.deregister()?;
+        let limit = clock.now() + Duration::from_secs(2);
+        while phones.progress()?.registered > 0 && clock.now() < limit {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let noise = noise
+            .stop()
+            .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
+        let held = self.settled()?;
+        let (phones, pbx) = (phones.finish()?, pbx.finish()?);
+        let mut idle = pbx_idle();
+        idle.address = address;
+        self.pbx = Some(HostThread::start(idle, self.entropy.fork(), clock)?);
+        Ok(Played {
+            start,
+            seconds,
+            held: held + crate::trial::held(&[phones.holdings, pbx.holdings]),
+            surroundings: Surroundings {
+                noise: NoiseRecord {
+                    mean_us: noise.mean_us,
+                    p99_us: noise.p99_us,
+                    max_us: noise.max_us,
+                    lost_share: noise.lost_share,
+                },
+                receive_buffer_errors_before: kernel_before,
+                receive_buffer_errors_after: kernel_after,
+                subject_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),
+                generator_cpu_seconds: phones.cpu_seconds + pbx.cpu_seconds,
+                resident_bytes: net::resident_bytes()
+                    .map_err(|error| LabError::cannot(format!("/proc: {error}"), "mount /proc"))?,
+            },
+            phones,
+            pbx,
+        })
+    }
+
+    fn watch(
+        &self,
+        times: Times,
+        phones: &HostThread,
+        pbx: &HostThread,
+        start: Time,
+        signals: &Signals,
+    ) -> Result<(), LabError> {
+        let limit = start
+            + REGISTERING
+            + times.rise
+            + Duration::from_secs_f64(times.hold)
+            + Duration::from_secs(8);
+        let all = (REGISTERING + times.rise).as_secs_f64() + times.hold;
+        let mut display = DemoDisplay::new(all);
+        while !(phones.is_done()? && pbx.is_done()?) && self.clock.now() < limit {
+            if signals.stops() > 0 {
+                return Err(LabError::cannot("interrupted", "run it again"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            let seconds = self.clock.now().since(start).as_secs_f64();
+            display.update(seconds, &phones.progress()?, &pbx.progress()?);
+        }
+        display.finish();
+        Ok(())
+    }
+
+    fn settled(&self) -> Result<u64, LabError> {
+        let limit = self.clock.now() + Duration::from_secs(2);
+        loop {
+            let held = crate::subject::held(&self.border.state()?.census);
+            if held == 0 || self.clock.now() >= limit {
+                return Ok(held);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends all; first stays until a signal where asked to.
+    fn close(mut self, stay: Option<&Signals>) -> Result<(), LabError> {
+        if let Some(signals) = stay {
+            eprint!("{}", self.invitation());
+            while signals.stops() == 0 {
+                std::thread::sleep(Duration::from_millis(100));
+                self.border.state()?;
+            }
+        }
+        if let Some(pbx) = self.pbx.take() {
+            pbx.finish()?;
+        }
+        self.border.finish()?;
+        Ok(())
+    }
+
+    fn invitation(&self) -> String {
+        let (first, last) = (login().of(0), login().of(PHONES - 1));
+        let address = self.layout.outside();
+        format!(
+            "\nThe border stays at {address} (UDP and TCP) until Ctrl-C. A phone on this machine can register:\n  \
+             user       {} to {}\n  password   secret-USER, for example {}\n  registrar  sip:{address}\n\
+             Then call {SPEECH_NUMBER} (speech), {ECHO_NUMBER} (echo), or another phone by its user name.\n  \
+             baresip:   <sip:{}@{address}>;auth_pass={};regint=60\n",
+            first.0, last.0, first.1, first.0, first.1
+        )
+    }
+}
+
+fn kernel() -> Result<u64, LabError> {
+    net::kernel_counters()
+        .map(|counters| counters.receive_buffer_errors)
+        .map_err(|error| LabError::cannot(format!("kernel counters: {error}"), "mount /proc"))
+}
+
+fn login() -> Login {
+    Login {
+        user: USER.to_owned(),
+        password: PASSWORD.to_owned(),
+    }
+}
+
+fn answers(name: &str) -> AnswerPlan {
+    AnswerPlan {
+        hear: MediaKind::Speech,
+        listen_percent: 20.0,
+        echo_number: Some(ECHO_NUMBER.to_owned()),
+        ..AnswerPlan::new(name, MediaKind::Speech)
+    }
+}
+
+/// The PBX that only waits for calls.
+fn pbx_idle() -> HostPlan {
+    let mut plan = HostPlan::new("pbx", loopback(0));
+    plan.tcp = true;
+    plan.answers = Some(answers("pbx"));
+    plan
+}
+
+fn calls(
+    name: &str,
+    times: Times,
+    share: f64,
+    dial: &str,
+    from: &str,
+    hear: MediaKind,
+) -> CallPlan {
+    CallPlan {
+        name: name.to_owned(),
+        pace: times.pace(share),
+        after: REGISTERING,
+        bounds: Bounds::default(),
+        lasting: Some(REGISTERING + times.rise),
+        hold: Hold::Fixed(times.hold),
+        dial: dial.to_owned(),
+        from: from.to_owned(),
+        cycle: PHONES,
+        login: None,
+        domain: String::new(),
+        transport: Transport::Udp,
+        hang_up: HangUp::Caller,
+        say: MediaKind::Speech,
+        hear,
+        law: Law::A,
+        cancel_percent: 0.0,
+        hold_percent: 0.0,
+        listen_percent: 20.0,
+        ring_limit: Duration::from_secs(20),
+    }
+}
+
+fn pbx_plan(address: SocketAddr, times: Times) -> HostPlan {
+    let mut plan = pbx_idle();
+    plan.address = address;
+    plan.media_sockets = CALLS_TO as usize + 40;
+    plan.calls = vec![calls(
+        "pbx to phones",
+        times,
+        0.35,
+        USER,
+        "5001",
+        MediaKind::Speech,
+    )];
+    plan
+}
+
+fn phones_plan(times: Times) -> HostPlan {
+    let mut plan = HostPlan::new("phones", loopback(0));
+    plan.media_sockets = CALLS_TO as usize + 60;
+    plan.answers = Some(answers("phones"));
+    plan.registrations = Some(RegistrationPlan {
+        name: "registrations".to_owned(),
+        pace: Pace::Constant { rate: 40.0 },
+        users: PHONES,
+        login: login(),
+        domain: String::new(),
+        expires: 300,
+        refresh: None,
+        refreshes: 0,
+        remove: false,
+        transport: Transport::Udp,
+    });
+    let with_login = |plan: CallPlan| CallPlan {
+        login: Some(login()),
+        ..plan
+    };
+    plan.calls = vec![
+        with_login(calls(
+            "phones to pbx",
+            times,
+            0.45,
+            SPEECH_NUMBER,
+            USER,
+            MediaKind::Speech,
+        )),
+        with_login(calls(
+            "phones to echo",
+            times,
+            0.2,
+            ECHO_NUMBER,
+            USER,
+            MediaKind::Echo,
+        )),
+    ];
+    plan
+}
+
+fn thresholds() -> Thresholds {
+    Thresholds {
+        failed_percent: Some(0.0),
+        response_p99_ms: Some(200.0),
+        lost_percent: Some(0.5),
+        mos: Some(4.0),
+        correlation: Some(0.9),
+        one_way_ms: Some(150.0),
+        round_trip_ms: Some(250.0),
+        leaks: Some(0),
+        ..Thresholds::default()
+    }
+}
+
+fn write_down(
+    stage: &Stage,
+    dir: &Path,
+    mut raw: RawWriter,
+    played: Played,
+) -> Result<(TrialRecord, Figures, Details), LabError> {
+    let remarks = [("phones", &played.phones), ("pbx", &played.pbx)]
+        .into_iter()
+        .flat_map(|(name, host)| {
+            host.drops
+                .iter()
+                .map(move |(reason, count)| (name, *reason, *count))
+        })
+        .filter(|(_, reason, _)| *reason != "sip_retransmission")
+        .map(|(name, reason, count)| format!("{name} dropped: {reason} {count}"))
+        .collect();
+    let (attempts, streams) = merge(0, vec![played.phones.results, played.pbx.results]);
+    let (attempts, streams) = from_start(attempts, streams, played.start);
+    raw.trial(&attempts, &streams)?;
+    let cpu = played.surroundings.subject_cpu_seconds;
+    let (figures, details) = figures::compute(&attempts, &streams, cpu);
+    let mut checks = figures::judge(&thresholds(), &figures, &details, Some(played.held));
+    checks.push(Check {
+        name: "level_db".to_owned(),
+        limit: LEVEL_LIMIT_DB,
+        measured: figures.audio.level_db,
+        holds: figures
+            .audio
+            .level_db
+            .is_some_and(|level| level.abs() <= LEVEL_LIMIT_DB),
+    });
+    let verdict = match checks.iter().all(|check| check.holds) {
+        true => Verdict::Passed,
+        false => Verdict::Missed,
+    };
+    let record = TrialRecord {
+        trial: 0,
+        level: None,
+        repetition: 0,
+        seed: stage.seed,
+        seconds: played.seconds,
+        figures: figures.clone(),
+        details: details.clone(),
+        checks,
+        leaks: Some(played.held),
+        verdict,
+        remarks,
+        surroundings: Some(played.surroundings),
+        digest: None,
+    };
+    let machine = net::machine();
+    raw.finish(&RunRecord {
+        format: FORMAT,
+        experiment: "demo".to_owned(),
+        title: "A small voice network on this machine".to_owned(),
+        about: format!(
+            "{PHONES} phones register with digest at the border and call a PBX behind it, and the PBX calls them, in \
+             rising load. Every call carries speech both ways; at the far end a fifth of them is listened to and \
+             compared with what was said. The response time is the time from INVITE to 200, the digest challenge included."
+        ),
+        study: String::new(),
+        level_label: String::new(),
+        seed: stage.seed,
+        driver: "sockets".to_owned(),
+        subject: "Hornwork's border, media anchored".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: unix_seconds()?,
+        machine: Some(MachineRecord {
+            cpu: machine.cpu,
+            cores: machine.cores as u64,
+            kernel: machine.kernel,
+            memory: machine.memory,
+        }),
+        plan: stage.layout.toml(),
+        trials: vec![record.clone()],
+        verdict,
+    })
+    .map(|()| (record, figures, details))
+    .map_err(|error| match error {
+        LabError::BadInput(text) => LabError::bad(format!("{}: {text}", dir.display())),
+        other => other,
+    })
+}
+
+fn final_table(figures: &Figures, details: &Details, checks: &[Check], page: &Path) -> String {
+    let number = |value: Option<f64>, unit: &str| {
+        value.map_or("-".to_owned(), |value| format!("{}{unit}", plain(value)))
+    };
+    let calls = figures.calls;
+    let rows = [
+        (
+            "phones registered",
+            details.registrations.established.min(PHONES).to_string(),
+        ),
+        ("calls attempted", calls.attempted.to_string()),
+        ("calls established", calls.established.to_string()),
+        ("calls completed", calls.completed.to_string()),
+        ("calls failed", calls.failed.to_string()),
+        ("most calls at a time", details.peak_calls.to_string()),
+        ("response time p50", number(figures.response_ms.p50, " ms")),
+        ("response time p99", number(figures.response_ms.p99, " ms")),
+        ("jitter mean", number(figures.jitter_ms.mean, " ms")),
+        ("jitter p99", number(figures.jitter_ms.p99, " ms")),
+        ("jitter max", number(figures.jitter_ms.max, " ms")),
+        ("media packets", details.packets.to_string()),
+        ("lost", number(figures.lost_percent, " %")),
+        ("MOS", number(figures.mos, "")),
+        ("listened to", format!("{} streams", details.listened)),
+        (
+            "speech correlation, least",
+            number(figures.audio.correlation, ""),
+        ),
+        (
+            "speech level, farthest off",
+            number(figures.audio.level_db, " dB"),
+        ),
+        (
+            "CPU of the border per call",
+            number(figures.cpu_us_per_call, " us"),
+        ),
+    ];
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|(name, value)| vec![name.to_owned(), value])
+        .collect();
+    let mut out = format!("\n{}", columns(&["", ""], &rows));
+    for check in checks.iter().filter(|check| !check.holds) {
+        out.push_str(&format!(
+            "missed: {} is {}, limit {}\n",
+            check.name,
+            number(check.measured, ""),
+            plain(check.limit)
+        ));
+    }
+    if checks.iter().all(|check| check.holds) {
+        out.push_str("all within their thresholds\n");
+    }
+    out.push_str(&format!("report: {}\n", page.display()));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_keeps_its_time() {
+        for seconds in 10..=90 {
+            let times = Times::of(seconds);
+            let all = REGISTERING.as_secs_f64() + times.rise.as_secs_f64() + times.hold + 2.0;
+            assert!(all <= f64::from(seconds), "{seconds}: {all}");
+            assert!(times.rise >= Duration::from_secs(2));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let options = DemoOptions {
+            seconds: 91,
+            ..DemoOptions::default()
+        };
+        assert_eq!(run(&options).unwrap_err().exit_code(), 2);
+    }
 }

@@ -99,3 +99,61 @@ impl Display {
         }
     }
 }
+
+/// Shows how the demo goes, on standard error.
+#[derive(Debug)]
+pub struct DemoDisplay {
+    bar: Option<ProgressBar>,
+    all: f64,
+    last_line: f64,
+}
+
+impl DemoDisplay {
+    /// For a demo of `all` seconds.
+    pub fn new(all: f64) -> DemoDisplay {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new((all * 10.0) as u64);
+            if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        DemoDisplay {
+            bar,
+            all,
+            last_line: -LINE_EVERY,
+        }
+    }
+
+    /// How it goes.
+    pub fn update(&mut self, seconds: f64, phones: &Progress, pbx: &Progress) {
+        let good = phones.good.saturating_sub(phones.registered) + pbx.good;
+        let text = format!(
+            "{:>3.0} s  {} phones registered, {} calls up, {} ends of calls completed, {} failed, {} packets",
+            seconds,
+            phones.registered,
+            (phones.up + pbx.up).div_ceil(2),
+            good,
+            phones.failed + pbx.failed,
+            phones.packets_in + pbx.packets_in
+        );
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position((seconds.min(self.all) * 10.0) as u64);
+                bar.set_message(text);
+            }
+            None if seconds - self.last_line >= LINE_EVERY => {
+                self.last_line = seconds;
+                eprintln!("{text}");
+            }
+            None => {}
+        }
+    }
+
+    /// It is over.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

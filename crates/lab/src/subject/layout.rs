@@ -76,6 +76,19 @@ impl Layout {
         Ok(Layout::new(outside, inside, ports))
     }
 
+    /// As [`Layout::on_loopback`], with `port` for callers where that is free.
+    ///
+    /// # Errors
+    /// Where no port is free.
+    pub fn on_loopback_at(port: u16, ports: [PortSpan; 2]) -> Result<Layout, LabError> {
+        let mut layout = Layout::on_loopback(ports)?;
+        let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if UdpSocket::bind(wanted).is_ok() && TcpListener::bind(wanted).is_ok() {
+            layout.outside = wanted;
+        }
+        Ok(layout)
+    }
+
     /// Where callers reach it.
     pub fn outside(&self) -> SocketAddr {
         self.outside

@@ -7,6 +7,7 @@ mod thread;
 
 pub use cast::Cast;
 pub use simulated::simulate;
+pub(crate) use sockets::from_start;
 pub use sockets::on_sockets;
 pub use thread::{Finished, HostThread};
 
@@ -48,7 +49,7 @@ pub struct Outcomes {
 }
 
 /// Puts the results of all hosts together: by workload order, then by number, so that nothing depends on who ended first.
-fn merge(trial: u32, results: Vec<Results>) -> (Vec<Attempt>, Vec<StreamRecord>) {
+pub(crate) fn merge(trial: u32, results: Vec<Results>) -> (Vec<Attempt>, Vec<StreamRecord>) {
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut streams: Vec<StreamResult> = Vec::new();
     for mut result in results {
@@ -69,7 +70,7 @@ fn merge(trial: u32, results: Vec<Results>) -> (Vec<Attempt>, Vec<StreamRecord>)
     (attempts, streams)
 }
 
-fn held(holdings: &[Holdings]) -> u64 {
+pub(crate) fn held(holdings: &[Holdings]) -> u64 {
     holdings
         .iter()
         .map(|held| (held.calls + held.legs + held.sessions) as u64)

@@ -4,6 +4,7 @@ use super::{Cast, Finished, HostThread, Outcomes, Trial, held, merge};
 use crate::error::LabError;
 use crate::host::Progress;
 use crate::raw::{NoiseRecord, Surroundings};
+use crate::record::{Attempt, StreamRecord};
 use crate::subject::Subject;
 use engine::{Entropy, Time};
 use net::{Clock, NoiseSampler};
@@ -91,9 +92,10 @@ pub fn on_sockets(
         .chain(far.map(|far| far.results))
         .collect();
     let (attempts, streams) = merge(trial.number, results);
+    let (attempts, streams) = from_start(attempts, streams, start);
     Ok(Outcomes {
-        attempts: shifted(attempts, start),
-        streams: shifted_streams(streams, start),
+        attempts,
+        streams,
         seconds: end.since(start).as_secs_f64(),
         leaks: subject_holds.map(|subject| subject + held(&holdings)),
         remarks,
@@ -179,7 +181,11 @@ fn drop_remarks(near: &Finished, far: Option<&Finished>) -> Vec<String> {
 }
 
 /// Times from the trial's start on, not from the clock's.
-fn shifted(mut attempts: Vec<crate::record::Attempt>, start: Time) -> Vec<crate::record::Attempt> {
+pub(crate) fn from_start(
+    mut attempts: Vec<Attempt>,
+    mut streams: Vec<StreamRecord>,
+    start: Time,
+) -> (Vec<Attempt>, Vec<StreamRecord>) {
     for attempt in &mut attempts {
         attempt.due = attempt.due.saturating_sub(start.0);
         for time in [
@@ -195,17 +201,10 @@ fn shifted(mut attempts: Vec<crate::record::Attempt>, start: Time) -> Vec<crate:
             *time = time.saturating_sub(start.0);
         }
     }
-    attempts
-}
-
-fn shifted_streams(
-    mut streams: Vec<crate::record::StreamRecord>,
-    start: Time,
-) -> Vec<crate::record::StreamRecord> {
     for stream in &mut streams {
         for time in [&mut stream.first, &mut stream.last].into_iter().flatten() {
             *time = time.saturating_sub(start.0);
         }
     }
-    streams
+    (attempts, streams)
 }
