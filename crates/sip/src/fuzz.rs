@@ -25,6 +25,32 @@ struct Whim {
     choice: u8,
     legs: Vec<LegId>,
     waiting: Vec<ServerTransaction>,
+    /// Which indications came: a bit for each kind.
+    seen: u32,
+}
+
+/// Number of an indication's kind.
+fn kind_of(indication: &Indication<'_>) -> u32 {
+    match indication {
+        Indication::Offered { .. } => 0,
+        Indication::Progressed { .. } => 1,
+        Indication::Answered { .. } => 2,
+        Indication::Failed { .. } => 3,
+        Indication::Acked { .. } => 4,
+        Indication::Cancelled { .. } => 5,
+        Indication::Pracked { .. } => 6,
+        Indication::Request { .. } => 7,
+        Indication::RequestCancelled { .. } => 8,
+        Indication::Response { .. } => 9,
+        Indication::TimedOut { .. } => 10,
+        Indication::OutOfDialog { .. } => 11,
+        Indication::OutOfDialogResponse { .. } => 12,
+        Indication::OutOfDialogTimedOut { .. } => 13,
+        Indication::Ended { .. } => 14,
+        Indication::RefreshDue { .. } => 15,
+        Indication::SessionExpired { .. } => 16,
+        Indication::FlowFailed { .. } => 17,
+    }
 }
 
 impl Whim {
@@ -61,6 +87,7 @@ impl Whim {
 
 impl User for Whim {
     fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        self.seen |= 1 << kind_of(&indication);
         match indication {
             Indication::Offered { leg, .. } => {
                 self.legs.push(leg);
@@ -107,9 +134,15 @@ fn config() -> EndpointConfig {
     }
 }
 
-/// Reads `data` as a list of steps (datagrams, stream pieces, time, commands, answers made from what the endpoint has sent
-/// itself) and carries them out. Panics where a limit is broken, or where something is left when all is over.
+/// See [`explore`].
 pub fn fuzz_endpoint(data: &[u8]) {
+    explore(data);
+}
+
+/// Reads `data` as a list of steps (datagrams, stream pieces, time, commands, answers made from what the endpoint has sent
+/// itself) and carries them out. Panics where a limit is broken, or where something is left when all is over. Gives a
+/// bit for each kind of indication that came, so that tests can tell whether their steps reach anything.
+pub fn explore(data: &[u8]) -> u32 {
     let mut endpoint = Endpoint::new(config(), Entropy::from_number(1));
     let address: SocketAddr = SocketAddr::from(([192, 0, 2, 1], 5060));
     let mut locals = Vec::new();
@@ -126,6 +159,7 @@ pub fn fuzz_endpoint(data: &[u8]) {
         choice: 0,
         legs: Vec::new(),
         waiting: Vec::new(),
+        seen: 0,
     };
     let mut heard = Heard::default();
     let mut now = Time::ZERO;
@@ -155,6 +189,7 @@ pub fn fuzz_endpoint(data: &[u8]) {
         assert!(census.timers <= TRANSACTIONS + CALLS * 2 * 3, "{census:?}");
     }
     finish(&mut endpoint, &mut whim, &mut heard, now);
+    whim.seen
 }
 
 fn step(
@@ -168,7 +203,7 @@ fn step(
 ) {
     let source = SocketAddr::from(([192, 0, 2, 9], 5060 + u16::from(whim.choice & 3)));
     let connection = ConnectionId(ConnectionId::ACCEPTED | u64::from(whim.choice & 15));
-    match kind % 10 {
+    match kind % 11 {
         0 | 1 => datagram(endpoint, whim, bytes, source, *now),
         2 => {
             let input = Input::Accepted {
@@ -204,6 +239,10 @@ fn step(
         8 => {
             let reply = answer_to(&heard.last, whim.choice, bytes);
             datagram(endpoint, whim, &reply, source, *now);
+        }
+        9 => {
+            let request = fresh(whim.choice, bytes);
+            datagram(endpoint, whim, &request, source, *now);
         }
         _ => {
             let reply = turned_around(&heard.last, whim.choice);
@@ -287,7 +326,9 @@ fn answer_to(request: &[u8], choice: u8, extra: &[u8]) -> Vec<u8> {
     .write(
         |writer| {
             writer.header_named(b"Contact", b"<sip:y@192.0.2.9:5060>");
-            writer.header_named(b"Allow", b"UPDATE");
+            if choice & 32 != 0 {
+                writer.header_named(b"Allow", b"UPDATE");
+            }
             if choice & 64 != 0 {
                 writer.header_named(b"Require", b"100rel");
                 writer.header_named(b"RSeq", b"1");
@@ -308,30 +349,58 @@ fn answer_to(request: &[u8], choice: u8, extra: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What was sent last comes back as a request of the peer's: From and To change places, the method is another.
+/// A request of the peer's in the dialog of what was sent last: From and To change places where that was a request; ACK and
+/// CANCEL take branch and CSeq of the response that they follow, PRACK its RSeq.
 fn turned_around(message: &[u8], choice: u8) -> Vec<u8> {
     let Ok(message) = wire::sip::Message::parse(message) else {
         return Vec::new();
     };
-    const METHODS: [&str; 9] = [
-        "INVITE", "ACK", "BYE", "UPDATE", "PRACK", "INFO", "CANCEL", "REFER", "NOTIFY",
+    use wire::sip::HeaderId;
+    const METHODS: [&str; 12] = [
+        "INVITE", "ACK", "BYE", "UPDATE", "PRACK", "INFO", "CANCEL", "REFER", "NOTIFY", "PRACK",
+        "ACK", "CANCEL",
     ];
     let method = METHODS[usize::from(choice) % METHODS.len()];
-    let text =
-        |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+    let text = |id| String::from_utf8_lossy(message.header(id).unwrap_or_default()).into_owned();
     let (from, to) = match message.is_request() {
-        true => (wire::sip::HeaderId::To, wire::sip::HeaderId::From),
-        false => (wire::sip::HeaderId::From, wire::sip::HeaderId::To),
+        true => (HeaderId::To, HeaderId::From),
+        false => (HeaderId::From, HeaderId::To),
     };
+    let number = message.cseq().map_or(1, |cseq| cseq.number);
+    let (via, number) = match method {
+        "ACK" | "CANCEL" if !message.is_request() => (text(HeaderId::Via), number),
+        _ => (
+            format!("SIP/2.0/UDP 192.0.2.9:5060;branch=z9hG4bK{choice}"),
+            number + 1 + u32::from(choice >> 6),
+        ),
+    };
+    let rseq = message.rseq().unwrap_or(1);
     format!(
-        "{method} sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.9:5060;branch=z9hG4bK{}\r\n\
-         From: {}\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: {} {method}\r\nRAck: 1 1 INVITE\r\n\
-         Contact: <sip:y@192.0.2.9:5061>\r\nContent-Length: 0\r\n\r\n",
-        choice >> 4,
-        text(message.header(from)),
-        text(message.header(to)),
-        text(message.header(wire::sip::HeaderId::CallId)),
-        u32::from(choice) + 1,
+        "{method} sip:a@192.0.2.1 SIP/2.0\r\nVia: {via}\r\nFrom: {}\r\nTo: {}\r\nCall-ID: {}\r\n\
+         CSeq: {number} {method}\r\nRAck: {rseq} {} INVITE\r\nContact: <sip:y@192.0.2.9:5061>\r\n\
+         Content-Length: 0\r\n\r\n",
+        text(from),
+        text(to),
+        text(HeaderId::CallId),
+        message.cseq().map_or(1, |cseq| cseq.number),
+    )
+    .into_bytes()
+}
+
+/// A request from nowhere.
+fn fresh(choice: u8, extra: &[u8]) -> Vec<u8> {
+    let method = ["INVITE", "INVITE", "INVITE", "OPTIONS"][usize::from(choice & 3)];
+    let more = match choice >> 2 & 3 {
+        0 => "Supported: 100rel, timer\r\nSession-Expires: 120;refresher=uas\r\n",
+        1 => "Require: 100rel\r\n",
+        2 => "Supported: timer\r\nSession-Expires: 10\r\n",
+        _ => "",
+    };
+    let id = extra.first().copied().unwrap_or(choice);
+    format!(
+        "{method} sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.9:5060;branch=z9hG4bKf{id}\r\n\
+         From: <sip:y@192.0.2.9>;tag=y\r\nTo: <sip:a@192.0.2.1>\r\nCall-ID: {id}\r\nCSeq: 1 {method}\r\n\
+         {more}Contact: <sip:y@192.0.2.9:5061>\r\nContent-Length: 0\r\n\r\n"
     )
     .into_bytes()
 }

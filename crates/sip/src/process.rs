@@ -261,11 +261,13 @@ impl Endpoint {
     /// Whether one of the request's Vias is that of a client transaction of ours that still runs: the request has come
     /// back to us (RFC 5393 section 4.2 asks for no more where nothing is forked in parallel by a proxy).
     fn loops(&self, request: &Message<'_>) -> bool {
-        request.vias().flatten().any(|via| {
-            let branch = via.branch();
-            branch.len() == MAGIC.len() + NAME_LEN
-                && self.client_of_branch(branch).is_some()
-                && self.net.points.iter().any(|point| point.wrote(&via))
+        request.values(HeaderId::Via).any(|via| {
+            // A Via of ours begins as we wrote it.
+            self.net.points.iter().any(|point| {
+                via.strip_prefix(point.via.as_slice())
+                    .and_then(|rest| rest.get(..MAGIC.len() + NAME_LEN))
+                    .is_some_and(|branch| self.client_of_branch(branch).is_some())
+            })
         })
     }
 

@@ -365,6 +365,35 @@ fn cancel_ends_an_offered_call_and_not_an_answered_one() {
 }
 
 #[test]
+fn a_cancelled_reinvite_leaves_the_call_as_it_was() {
+    let mut called = Called::with("", EndpointConfig::default());
+    called
+        .host
+        .endpoint
+        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .unwrap();
+    called.host.drain();
+    called.give("ACK", "a", 10, "", 2);
+    called.host.log.habits.respond = None;
+    let offer = "Content-Type: application/sdp\r\n";
+    assert!(called.give("INVITE", "r", 11, offer, 3).is_empty());
+    let sent = called.give("CANCEL", "r", 11, "", 4);
+    assert_eq!(
+        sent.iter().map(|t| status(t)).collect::<Vec<_>>(),
+        [200, 487]
+    );
+    assert_eq!(called.host.log.last(), &Said::RequestCancelled(called.leg));
+    called.give("ACK", "r", 11, "", 5);
+    // Nothing is pending any more: the next one is offered again.
+    called.host.log.habits.respond = Some(200);
+    let sent = called.give("INVITE", "s", 12, offer, 6);
+    assert_eq!(status(&sent[0]), 200);
+    called.give("ACK", "t", 12, "", 7);
+    called.give("BYE", "b", 13, "", 8);
+    called.end();
+}
+
+#[test]
 fn bye_in_an_early_dialog_and_before_ack() {
     let mut called = Called::with("", EndpointConfig::default());
     called
