@@ -11,7 +11,7 @@ use crate::raw::{
 };
 use crate::report::{self, plain};
 use crate::run::{out_dir, unix_seconds, write_json};
-use crate::subject::{BorderThread, Layout, PortSpan, Subject, system_entropy};
+use crate::subject::{BorderThread, Layout, PortSpan, system_entropy};
 use crate::terminal::columns;
 use crate::trial::{Finished, HostThread, from_start, merge};
 use codec::g711::Law;
@@ -103,10 +103,10 @@ pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
         .map_err(|error| LabError::cannot(format!("signal handlers: {error}"), ""))?;
     let dir = out_dir(options.out.as_deref(), "demo")?;
     let raw = RawWriter::create(&dir)?;
-    let mut stage = Stage::set()?;
     let times = Times::of(options.seconds);
+    let mut stage = Stage::set(times)?;
     let took = stage.play(times, &signals)?;
-    let (record, figures, details) = write_down(&stage, &dir, raw, took)?;
+    let (record, figures, details) = write_down(&stage, raw, took)?;
     let page = report::write(&dir)?;
     let mut shown = figures.clone();
     shown.report = page.display().to_string();
@@ -127,7 +127,7 @@ struct Stage {
     clock: Clock,
     layout: Layout,
     border: BorderThread,
-    pbx: Option<HostThread>,
+    pbx: HostThread,
     entropy: Entropy,
     seed: u64,
 }
@@ -147,14 +147,14 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 impl Stage {
-    fn set() -> Result<Stage, LabError> {
+    fn set(times: Times) -> Result<Stage, LabError> {
         let clock = Clock::new();
         let mut entropy = system_entropy()?;
         let seed = entropy.u64() >> 1;
         let mut entropy = Entropy::from_number(seed);
         let spans = PortSpan::for_calls(2 * CALLS_TO as u64, &mut system_entropy()?);
         let mut layout = Layout::on_loopback_at(5060, spans)?;
-        let pbx = HostThread::start(pbx_idle(), entropy.fork(), clock)?;
+        let pbx = HostThread::start(pbx_plan(times), entropy.fork(), clock)?;
         layout.trunk = Some(pbx.address());
         layout.users = (0..PHONES).map(|number| login().of(number)).collect();
         let border = BorderThread::start(&layout, entropy.fork(), clock, None)?;
@@ -162,25 +162,15 @@ impl Stage {
             clock,
             layout,
             border,
-            pbx: Some(pbx),
+            pbx,
             entropy,
             seed,
         })
     }
 
-    /// Phones register, calls rise, all is taken down again; the PBX that stays is another one.
+    /// Phones register, calls rise, all is taken down again; border and PBX stay.
     fn play(&mut self, times: Times, signals: &Signals) -> Result<Played, LabError> {
         let clock = self.clock;
-        // The PBX with its plan takes the place, and the address, of the one that only waited.
-        let address = match self.pbx.take() {
-            Some(idle) => {
-                let address = idle.address();
-                idle.finish()?;
-                address
-            }
-            None => loopback(0),
-        };
-        let pbx = HostThread::start(pbx_plan(address, times), self.entropy.fork(), clock)?;
         let phones = HostThread::start(phones_plan(times), self.entropy.fork(), clock)?;
         let noise = NoiseSampler::start(Duration::from_millis(1), None)
             .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
@@ -188,8 +178,8 @@ impl Stage {
         let before = self.border.state()?;
         let start = clock.now() + Duration::from_millis(100);
         phones.begin(self.layout.outside(), start)?;
-        pbx.begin(self.layout.inside(), start)?;
-        self.watch(times, &phones, &pbx, start, signals)?;
+        self.pbx.begin(self.layout.inside(), start)?;
+        self.watch(times, &phones, start, signals)?;
         let after = self.border.state()?;
         let kernel_after = kernel()?;
         let seconds = clock.now().since(start).as_secs_f64();
@@ -202,10 +192,7 @@ impl Stage {
             .stop()
             .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
         let held = self.settled()?;
-        let (phones, pbx) = (phones.finish()?, pbx.finish()?);
-        let mut idle = pbx_idle();
-        idle.address = address;
-        self.pbx = Some(HostThread::start(idle, self.entropy.fork(), clock)?);
+        let (phones, pbx) = (phones.finish()?, self.pbx.collect()?);
         Ok(Played {
             start,
             seconds,
@@ -233,7 +220,6 @@ impl Stage {
         &self,
         times: Times,
         phones: &HostThread,
-        pbx: &HostThread,
         start: Time,
         signals: &Signals,
     ) -> Result<(), LabError> {
@@ -244,13 +230,13 @@ impl Stage {
             + Duration::from_secs(8);
         let all = (REGISTERING + times.rise).as_secs_f64() + times.hold;
         let mut display = DemoDisplay::new(all);
-        while !(phones.is_done()? && pbx.is_done()?) && self.clock.now() < limit {
+        while !(phones.is_done()? && self.pbx.is_done()?) && self.clock.now() < limit {
             if signals.stops() > 0 {
                 return Err(LabError::cannot("interrupted", "run it again"));
             }
             std::thread::sleep(Duration::from_millis(100));
             let seconds = self.clock.now().since(start).as_secs_f64();
-            display.update(seconds, &phones.progress()?, &pbx.progress()?);
+            display.update(seconds, &phones.progress()?, &self.pbx.progress()?);
         }
         display.finish();
         Ok(())
@@ -268,7 +254,7 @@ impl Stage {
     }
 
     /// Ends all; first stays until a signal where asked to.
-    fn close(mut self, stay: Option<&Signals>) -> Result<(), LabError> {
+    fn close(self, stay: Option<&Signals>) -> Result<(), LabError> {
         if let Some(signals) = stay {
             eprint!("{}", self.invitation());
             while signals.stops() == 0 {
@@ -276,9 +262,7 @@ impl Stage {
                 self.border.state()?;
             }
         }
-        if let Some(pbx) = self.pbx.take() {
-            pbx.finish()?;
-        }
+        self.pbx.finish()?;
         self.border.finish()?;
         Ok(())
     }
@@ -318,14 +302,6 @@ fn answers(name: &str) -> AnswerPlan {
     }
 }
 
-/// The PBX that only waits for calls.
-fn pbx_idle() -> HostPlan {
-    let mut plan = HostPlan::new("pbx", loopback(0));
-    plan.tcp = true;
-    plan.answers = Some(answers("pbx"));
-    plan
-}
-
 fn calls(
     name: &str,
     times: Times,
@@ -358,9 +334,10 @@ fn calls(
     }
 }
 
-fn pbx_plan(address: SocketAddr, times: Times) -> HostPlan {
-    let mut plan = pbx_idle();
-    plan.address = address;
+fn pbx_plan(times: Times) -> HostPlan {
+    let mut plan = HostPlan::new("pbx", loopback(0));
+    plan.tcp = true;
+    plan.answers = Some(answers("pbx"));
     plan.media_sockets = CALLS_TO as usize + 40;
     plan.calls = vec![calls(
         "pbx to phones",
@@ -430,7 +407,6 @@ fn thresholds() -> Thresholds {
 
 fn write_down(
     stage: &Stage,
-    dir: &Path,
     mut raw: RawWriter,
     played: Played,
 ) -> Result<(TrialRecord, Figures, Details), LabError> {
@@ -506,10 +482,6 @@ fn write_down(
         verdict,
     })
     .map(|()| (record, figures, details))
-    .map_err(|error| match error {
-        LabError::BadInput(text) => LabError::bad(format!("{}: {text}", dir.display())),
-        other => other,
-    })
 }
 
 fn final_table(figures: &Figures, details: &Details, checks: &[Check], page: &Path) -> String {

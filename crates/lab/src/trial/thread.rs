@@ -15,11 +15,18 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Longest wait for sockets to be opened.
 const OPENING: Duration = Duration::from_secs(20);
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    GoOn,
+    End,
+}
+
 enum Order {
     Begin(SocketAddr, Time),
     Stop,
     Deregister,
-    Finish(Sender<Finished>),
+    /// Results so far; the host goes on, or ends.
+    Collect(Sender<Finished>, Then),
 }
 
 /// What a host leaves behind.
@@ -190,14 +197,26 @@ impl HostThread {
         }
     }
 
+    fn results(&self, then: Then) -> Result<Finished, LabError> {
+        let (give, take) = mpsc::channel();
+        self.order(Order::Collect(give, then))?;
+        take.recv().map_err(|_| self.failure("it stopped"))
+    }
+
+    /// Ends what is open as unfinished and gives the results; the host goes on answering.
+    ///
+    /// # Errors
+    /// Where the thread has ended.
+    pub fn collect(&self) -> Result<Finished, LabError> {
+        self.results(Then::GoOn)
+    }
+
     /// Ends it and gives what it leaves behind.
     ///
     /// # Errors
     /// Where the thread has ended before.
     pub fn finish(mut self) -> Result<Finished, LabError> {
-        let (give, take) = mpsc::channel();
-        self.order(Order::Finish(give))?;
-        let finished = take.recv().map_err(|_| self.failure("it stopped"));
+        let finished = self.results(Then::End);
         self.join();
         finished
     }
@@ -245,11 +264,13 @@ fn serve(
                 }
                 Ok(Order::Stop) => host.stop(),
                 Ok(Order::Deregister) => host.deregister(clock.now()),
-                Ok(Order::Finish(give)) => {
+                Ok(Order::Collect(give, then)) => {
                     let finished = finish(&mut host, &driver, clock, cpu_before);
                     // The receiver may have given up waiting; there is nobody else to tell.
                     let _ = give.send(finished);
-                    return Ok(());
+                    if then == Then::End {
+                        return Ok(());
+                    }
                 }
                 Err(mpsc::TryRecvError::Empty) => break,
                 Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
