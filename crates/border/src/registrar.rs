@@ -76,6 +76,8 @@ pub struct Location {
     contacts: usize,
     limit: usize,
     timers: Wheel<u32>,
+    /// Makes Call-IDs for the core out of the phones'.
+    disguise: HashKey,
     entropy: Entropy,
 }
 
@@ -112,6 +114,7 @@ impl Location {
             contacts: 0,
             limit,
             timers: Wheel::new(),
+            disguise: HashKey::new(&mut entropy),
             entropy,
         }
     }

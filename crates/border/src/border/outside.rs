@@ -461,7 +461,7 @@ impl Core {
             remote,
             connection: None,
         };
-        let contacts = passing.contacts.join(&b", "[..]);
+        let outline = passing.clone();
         let passed = PassedRegister {
             server: transaction,
             passing,
@@ -469,7 +469,8 @@ impl Core {
         let Some(asked) = self.ask(What::Register(Box::new(passed))) else {
             return refuse(endpoint, transaction, 503, now);
         };
-        if !self.send_register(endpoint, request, target, onward, &contacts, asked, now) {
+        let domain = settings.domain.as_ref().unwrap_or(&target.host);
+        if !self.send_register(endpoint, request, domain, onward, &outline, asked, now) {
             self.take_asked(asked);
             refuse(endpoint, transaction, 503, now);
         }
@@ -480,9 +481,9 @@ impl Core {
         &mut self,
         endpoint: &mut Endpoint,
         request: &Message<'_>,
-        target: &crate::config::Target,
+        domain: &crate::config::HostName,
         flow: Flow,
-        contacts: &[u8],
+        passing: &Passing,
         user: u64,
         now: Time,
     ) -> bool {
@@ -490,23 +491,22 @@ impl Core {
         let Ok(from) = request.from() else {
             return false;
         };
-        let host = target.host.to_string();
-        let uri = [b"sip:", host.as_bytes()].concat();
+        let uri = format!("sip:{domain}").into_bytes();
+        let host = domain.uri_host();
         let (mut to_value, mut from_value) = (Vec::new(), Vec::new());
         address_with_host(&to, Some(host.as_bytes()), &mut to_value);
         address_with_host(&from, Some(host.as_bytes()), &mut from_value);
-        let contact = match contacts.is_empty() {
-            true => Edit::Remove(HeaderId::Contact),
-            false => Edit::Replace {
-                id: HeaderId::Contact,
-                value: contacts,
-            },
-        };
+        let contacts = passing.contacts.join(&b", "[..]);
+        let edits = [
+            replacing(HeaderId::Contact, &contacts),
+            replacing(HeaderId::Supported, &passing.supported),
+        ];
         let outside = Outside {
             from: Some(&from_value),
             to: Some(&to_value),
+            call_id: Some(passing.call_id.as_bytes()),
             cseq: request.cseq().ok().map(|cseq| cseq.number),
-            content: Content::like(request).with(std::slice::from_ref(&contact)),
+            content: Content::like(request).with(&edits),
             user,
             ..Outside::new(Method::Register, Target::new(&uri, flow))
         };
@@ -813,4 +813,12 @@ fn address_of_record(request: &Message<'_>) -> String {
         .and_then(|to| to.parse_uri()?.user)
         .unwrap_or_default();
     String::from_utf8_lossy(&wire::sip::percent_decode(user)).into_owned()
+}
+
+/// The header with this value, or without value not at all.
+fn replacing(id: HeaderId, value: &[u8]) -> Edit<'_> {
+    match value {
+        [] => Edit::Remove(id),
+        value => Edit::Replace { id, value },
+    }
 }

@@ -5,6 +5,7 @@ use super::binding::{Binding, kept_params};
 use super::{Answer, Location, MAX_LISTED, TOKEN, Wanted};
 use crate::config::InterfaceId;
 use crate::policy::escape_user;
+use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::{Time, Transport};
 use sip::Flow;
@@ -17,6 +18,11 @@ pub struct Passing {
     pub user: String,
     /// Contact values for the core, in the place of the phone's; empty: the phone only asks.
     pub contacts: Vec<Vec<u8>>,
+    /// Call-ID for the core: the same for all REGISTERs that carry the same one of the phone's (RFC 3261 section 10.2),
+    /// which itself may name the phone's address.
+    pub call_id: String,
+    /// What the phone supports and the core has to know: all but `outbound`, whose flow ends at us.
+    pub supported: Vec<u8>,
     /// The phone's REGISTER.
     request: Box<[u8]>,
     tokens: Vec<u64>,
@@ -43,6 +49,8 @@ impl Location {
         let mut passing = Passing {
             user: user.to_owned(),
             contacts: Vec::new(),
+            call_id: self.call_id_for(user, judged.call_id),
+            supported: supported(request),
             request: request.bytes().into(),
             tokens: Vec::new(),
             interface,
@@ -66,6 +74,11 @@ impl Location {
             passing.tokens.push(token);
         }
         Ok(passing)
+    }
+
+    fn call_id_for(&self, user: &str, call_id: &[u8]) -> String {
+        let half = |number: u8| self.disguise.hash_one((number, user, call_id));
+        format!("{:016x}{:016x}", half(0), half(1))
     }
 
     /// The core took it (a 2xx): stores what it stored, and gives the Contacts for the phone. Other headers of the
@@ -136,6 +149,15 @@ impl Location {
         }
         answer
     }
+}
+
+fn supported(request: &Message<'_>) -> Vec<u8> {
+    let options: Vec<&[u8]> = request
+        .supported()
+        .filter(|option| !option.eq_ignore_ascii_case(b"outbound"))
+        .take(MAX_LISTED)
+        .collect();
+    options.join(&b", "[..])
 }
 
 /// Seconds that the core's answer gives the contact of this token; 0: it has it not (any more).

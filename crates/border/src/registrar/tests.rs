@@ -545,9 +545,15 @@ fn passed_registrations_last_as_the_core_says_and_are_found_again() {
     let refresh = pass(
         &mut store,
         2,
-        "Contact: <sip:1000@10.1.1.1>;+sip.instance=\"<urn:x>\"\r\n",
+        "Supported: path, Outbound, gruu\r\nContact: <sip:1000@10.1.1.1>;+sip.instance=\"<urn:x>\"\r\n",
     )
     .unwrap();
+    assert_eq!(refresh.call_id, passing.call_id);
+    assert!(
+        !refresh.call_id.contains("c@1"),
+        "the phone's own may name its address"
+    );
+    assert_eq!(refresh.supported, b"path, gruu");
     assert!(String::from_utf8_lossy(&refresh.contacts[0]).contains(&token));
     assert_eq!(
         pass(&mut store, 1, "Contact: <sip:1000@10.1.1.1>\r\n").unwrap_err(),
