@@ -13,7 +13,7 @@ use crate::names::{MAGIC, Name};
 use crate::reliable::Reliable;
 use crate::session_timer::Session;
 use crate::timer::Timer;
-use crate::transaction::NONE;
+use crate::transaction::{ClientState, NONE, Owner};
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{Time, Transport};
@@ -203,10 +203,31 @@ impl Endpoint {
         for timer in timers.into_iter().flatten() {
             self.wheel.cancel(timer);
         }
+        // INVITEs of ours that have had a provisional response run without a timer: from now on they have one.
+        let opening = leg.setup.as_ref().map_or(NONE, |setup| setup.invite);
+        for slot in [leg.ours, opening] {
+            self.limit_invite(id, slot);
+        }
         // An INVITE of theirs that nobody will answer any more.
         if let Some(theirs) = leg.theirs.filter(|&theirs| self.server(theirs).is_some()) {
             self.final_response(theirs.slot, 487, &Content::default(), self.now);
         }
+    }
+
+    /// An INVITE of a leg that is gone is waited for no longer than 64*T1.
+    pub(crate) fn limit_invite(&mut self, id: LegId, slot: u32) {
+        let deadline = self.now + self.patience();
+        let Some(client) = self.clients.get_mut(slot as usize) else {
+            return;
+        };
+        let ours = matches!(client.owner, Owner::Opening(leg) | Owner::Inside(leg) if leg == id);
+        if !ours || client.state != ClientState::Proceeding {
+            return;
+        }
+        if let Some(active) = client.active.as_mut() {
+            active.deadline = deadline;
+        }
+        self.arm_client(slot, deadline);
     }
 
     /// Where requests inside a dialog go: the first route's or the target's own address where it is numeric, else where

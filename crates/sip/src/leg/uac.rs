@@ -782,6 +782,7 @@ impl Endpoint {
 
     /// Gives up a call of ours that is not answered (section 9.1): CANCEL goes out at once, or with the first provisional
     /// response. `Failed` follows: with the 487, after a 2xx that crossed, or after 64*T1. Of `content` only edits count.
+    /// On a leg that stands it cancels our re-INVITE, once that has had a provisional response; its `Response` follows.
     ///
     /// # Errors
     /// [`Refused::Gone`], [`Refused::State`] where the leg is not ours or is answered, [`Refused::Full`].
@@ -789,7 +790,10 @@ impl Endpoint {
         self.now = now;
         check_edits(content)?;
         let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
-        let setup = state.setup.as_mut().ok_or(Refused::State)?;
+        let Some(setup) = state.setup.as_mut() else {
+            let slot = state.ours;
+            return self.cancel_reinvite(slot, content, now);
+        };
         if setup.invite == NONE {
             return Err(Refused::State);
         }
@@ -813,6 +817,24 @@ impl Endpoint {
             }
         }
         Ok(())
+    }
+}
+
+impl Endpoint {
+    fn cancel_reinvite(
+        &mut self,
+        slot: u32,
+        content: &Content<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let proceeding = self
+            .clients
+            .get(slot as usize)
+            .is_some_and(|client| client.state == ClientState::Proceeding);
+        match proceeding {
+            true => self.send_cancel(slot, &extra_headers(content), now),
+            false => Err(Refused::State),
+        }
     }
 }
 

@@ -34,14 +34,22 @@ impl Endpoint {
         self.arm_client(slot, at);
     }
 
-    /// A provisional response: no more retransmissions, no Timer B (section 17.1.1.2).
+    /// A provisional response: no more retransmissions, no Timer B (section 17.1.1.2). Where the leg is gone nobody else
+    /// would end the wait: then it lasts 64*T1 more.
     pub(crate) fn client_invite_proceeding(&mut self, slot: u32) {
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
-        if client.state == ClientState::Calling {
-            client.state = ClientState::Proceeding;
-            self.disarm_client(slot);
+        if client.state != ClientState::Calling {
+            return;
+        }
+        client.state = ClientState::Proceeding;
+        let (Owner::Opening(leg) | Owner::Inside(leg)) = client.owner else {
+            return;
+        };
+        match self.leg(leg).is_some() {
+            true => self.disarm_client(slot),
+            false => self.limit_invite(leg, slot),
         }
     }
 
