@@ -231,6 +231,7 @@ impl Carriers {
             return None;
         }
         account.waiting = false;
+        account.catch_up(result);
         let (next, note) = account.take(result, jitter, now);
         if let Some(at) = next {
             self.plan(index, at);
@@ -250,6 +251,11 @@ impl Carriers {
                 self.plan(index, now);
             }
         }
+    }
+
+    /// Whether no account is registered (any more).
+    pub fn none_registered(&self) -> bool {
+        self.accounts.iter().all(|account| !account.registered)
     }
 
     /// Whether a trunk's account is registered at present; `None` where it has none.
@@ -314,6 +320,16 @@ impl Account {
         }
         contact.push(b'>');
         contact
+    }
+
+    /// The endpoint counts CSeq up when it answers a challenge; the next REGISTER has to be above that one too.
+    fn catch_up(&mut self, result: CarrierResult<'_>) {
+        let used = match result {
+            CarrierResult::Response(response) => response.cseq().map_or(0, |cseq| cseq.number),
+            CarrierResult::TimedOut => self.cseq + 1,
+            CarrierResult::NotSent => 0,
+        };
+        self.cseq = self.cseq.max(used);
     }
 
     /// When to send next, and what to tell.

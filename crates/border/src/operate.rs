@@ -45,15 +45,24 @@ impl Border {
             .tell(now, || Note::ConfigurationReloaded { changes });
     }
 
-    /// Takes no new calls from now on (503 with Retry-After). When the last call has ended, at the latest after `limit`
-    /// when what is left is ended by us, the event `drain_finished` tells so, and [`Border::is_drained`] is true.
+    /// Takes no new calls from now on (503 with Retry-After), and takes our registrations at carriers away. When the last
+    /// call has ended, at the latest after `limit` when what is left is ended by us, the event `drain_finished` tells so,
+    /// and [`Border::is_drained`] is true. Said again, it sets a new limit.
     pub fn drain(&mut self, limit: Duration, now: Time) {
         let core = &mut self.core;
         core.begin(now);
-        if core.draining.is_some() {
+        let timer = core.timers.schedule(now + limit, Alarm::DrainOver);
+        if let Some(draining) = core.draining.as_mut() {
+            let old = match draining.finished {
+                true => Some(timer),
+                false => draining.timer.replace(timer),
+            };
+            if let Some(old) = old {
+                core.timers.cancel(old);
+            }
             return;
         }
-        let timer = core.timers.schedule(now + limit, Alarm::DrainOver);
+        core.carriers.remove_all(now);
         core.draining = Some(Draining {
             timer: Some(timer),
             cut: 0,
@@ -62,6 +71,11 @@ impl Border {
         let calls = core.calls.len() as u64;
         core.events.tell(now, || Note::DrainStarted { calls });
         core.after_call(now);
+    }
+
+    /// Whether no registration of ours stands at a carrier (any more).
+    pub fn is_unregistered(&self) -> bool {
+        self.core.carriers.none_registered()
     }
 
     /// Whether a drain has come to its end.

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// How long a signal may wait for its answer: one that comes just before the driver's wait is seen after it.
 const SIGNAL_WAIT: Duration = Duration::from_millis(200);
 
+/// How long carriers have to answer that we are leaving.
+const UNREGISTER_WAIT: Duration = Duration::from_secs(2);
+
 /// Options of `hornwork run`.
 #[derive(Debug, Args)]
 pub struct Run {
@@ -135,6 +138,7 @@ fn serve(path: &Path, config: Config, log: Log, clock: Clock) -> io::Result<Exit
         drain,
         stops: 0,
         ready: false,
+        drained: None,
     };
     loop {
         let wait = match service.ready {
@@ -146,7 +150,7 @@ fn serve(path: &Path, config: Config, log: Log, clock: Clock) -> io::Result<Exit
             return Ok(ExitCode::from(3));
         }
         service.signals(&signals, &mut border);
-        if border.is_drained() {
+        if service.is_over(&border) {
             driver.turn(&mut border, Duration::ZERO)?;
             service.events(&mut driver);
             return Ok(ExitCode::SUCCESS);
@@ -162,6 +166,8 @@ struct Service<'a> {
     /// Signals to stop so far.
     stops: u32,
     ready: bool,
+    /// When the last call of a drain had ended.
+    drained: Option<Time>,
 }
 
 impl Service<'_> {
@@ -206,6 +212,17 @@ impl Service<'_> {
                 _ => border.drain(Duration::ZERO, now),
             }
         }
+    }
+
+    /// Whether a stop has come to its end: no call is left, and no registration of ours, for which carriers have a moment
+    /// to answer.
+    fn is_over(&mut self, border: &Border) -> bool {
+        if !border.is_drained() {
+            return false;
+        }
+        let now = self.clock.now();
+        let since = *self.drained.get_or_insert(now);
+        border.is_unregistered() || self.stops > 1 || now.since(since) > UNREGISTER_WAIT
     }
 
     /// SIGHUP: a good file takes over, a bad one changes nothing.

@@ -264,10 +264,12 @@ fn a_stop_takes_registrations_away_and_a_reload_keeps_them() {
     let (second, waited) = bench.next();
     assert_eq!((waited, &second.call_id), (50.0, &first.call_id));
     bench.answer(&second, 200, "", "Expires: 100\r\n");
+    assert!(!bench.carriers.none_registered());
     bench.carriers.remove_all(bench.now);
     let (last, waited) = bench.next();
     assert_eq!((last.expires, waited), (0, 0.0));
     assert_eq!(state(bench.answer(&last, 200, "", "")), "removed");
+    assert!(bench.carriers.none_registered());
     assert!(bench.carriers.next_deadline().is_none_or(|deadline| {
         bench
             .carriers
@@ -281,4 +283,21 @@ fn a_stop_takes_registrations_away_and_a_reload_keeps_them() {
     let (new, _) = bench.next();
     assert_ne!(new.call_id, first.call_id);
     assert_eq!(new.expires, 700);
+}
+
+#[test]
+fn the_next_request_is_above_the_one_that_answered_a_challenge() {
+    let mut bench = Bench::new(CONFIG);
+    let (mut first, _) = bench.next();
+    // The endpoint sent CSeq + 1 with credentials, and that is what was answered.
+    first.cseq += 1;
+    bench.answer(&first, 200, "", "Expires: 100\r\n");
+    let (second, _) = bench.next();
+    assert_eq!(second.cseq, first.cseq + 1);
+    bench.lose(&second);
+    let (third, _) = bench.next();
+    assert!(
+        third.cseq > second.cseq + 1,
+        "the lost one may have been a second one"
+    );
 }
