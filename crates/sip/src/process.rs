@@ -126,17 +126,41 @@ impl Endpoint {
             }
             return;
         }
-        let Some(last) = server.last.as_ref() else {
-            return;
-        };
+        let (plain, method) = (server.plain, server.method);
         let Ok(via) = request.via() else {
             return;
         };
         let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
         let start = self.net.out.begin();
-        self.net.out.arena.extend_from_slice(last);
+        if let Some(last) = server.last.as_ref() {
+            self.net.out.arena.extend_from_slice(last);
+        } else if plain != 0 {
+            self.plain_again(slot, request, flow, plain, method);
+        } else {
+            return;
+        }
         // Lost like one on the way: the client asks again.
         let _ = self.transmit(&reply, start, now);
+    }
+
+    /// Composes a plain response again.
+    fn plain_again(
+        &mut self,
+        slot: u32,
+        request: &Message<'_>,
+        flow: &Flow,
+        status: u16,
+        method: Option<Method<'static>>,
+    ) {
+        let tag = self.response_tag(slot);
+        let mut skeleton = crate::skeleton::Skeleton::default();
+        skeleton.render(request, flow.remote);
+        let out = &mut self.net.out.arena;
+        Lines { out }.status_line(status, reason(status));
+        skeleton.write(false, tag, out);
+        let content = Content::default();
+        self.response_headers(flow.local, status, with_contact(method, status), &content);
+        self.write_body(&content);
     }
 
     /// ACK: for a 2xx it means a leg, else the INVITE's server transaction.
@@ -608,11 +632,7 @@ impl Endpoint {
             return;
         };
         let (method, leg) = (server.method, server.leg);
-        let dialog = (200..300).contains(&status)
-            && matches!(
-                method,
-                Some(Method::Update | Method::Subscribe | Method::Options | Method::Refer)
-            );
+        let dialog = with_contact(method, status);
         let session = server.active.as_ref().and_then(|active| active.session);
         self.response_headers(flow.local, status, dialog, content);
         if let (Some(leg), Some(asked), true) = (leg, session, dialog) {
@@ -621,8 +641,25 @@ impl Endpoint {
         self.write_body(content);
         match Endpoint::is_invite(method) {
             true => self.sent_refusal(slot, start, &flow, now),
-            false => self.sent_final_other(slot, start, &flow, now),
+            false => {
+                let plain = self.is_plain(slot, content) && session.is_none();
+                let plain = if plain { status } else { 0 };
+                self.sent_final_other(slot, start, &flow, plain, now);
+            }
         }
+    }
+
+    /// Whether a response can be made again from its request alone: nothing of the user's in it, and a tag that lasts.
+    fn is_plain(&self, slot: u32, content: &Content<'_>) -> bool {
+        let lasting = self.servers.get(slot as usize).is_some_and(|server| {
+            let tagged = server.active.as_ref().is_some_and(|a| a.skeleton.tagged());
+            tagged || server.leg.is_none()
+        });
+        lasting
+            && content.template.is_none()
+            && content.edits.is_empty()
+            && content.reason.is_none()
+            && !matches!(content.body, crate::Body::New { .. })
     }
 
     /// Answers a request, in or out of a dialog: any final status; 1xx for a re-INVITE. For other methods a provisional
@@ -757,6 +794,15 @@ impl Endpoint {
         }
         Ok(self.client_id(slot))
     }
+}
+
+/// Whether a response says where we are and what we can.
+fn with_contact(method: Option<Method<'_>>, status: u16) -> bool {
+    (200..300).contains(&status)
+        && matches!(
+            method,
+            Some(Method::Update | Method::Subscribe | Method::Options | Method::Refer)
+        )
 }
 
 /// `<uri>` in the given buffer; a URI that is too long for it is left out.

@@ -157,7 +157,7 @@ impl Endpoint {
         }
         match next {
             Some(Held::Reliable(rseq, bytes)) => self.send_reliable(id, rseq, bytes, now),
-            Some(Held::Acceptance(bytes)) => self.send_acceptance(id, &bytes, now),
+            Some(Held::Acceptance(bytes)) => self.send_acceptance(id, bytes, now),
             None => {}
         }
     }

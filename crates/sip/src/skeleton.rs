@@ -40,6 +40,11 @@ impl Skeleton {
         self.bytes.clear();
     }
 
+    /// Whether the request's To has a tag.
+    pub(crate) fn tagged(&self) -> bool {
+        self.tagged
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }

@@ -242,6 +242,7 @@ fn timer_j_answers_repetitions_for_64_t1() {
     host.datagram(&options, PEER, Time::from_secs(31));
     assert_eq!(host.datagrams(), first);
     assert_eq!(host.log.said.len(), 1);
+    assert_eq!(host.endpoint.census().kept_bytes, 0, "made anew, not kept");
     host.run(Time::from_millis(32_003));
     assert!(host.endpoint.census().is_quiet());
 }

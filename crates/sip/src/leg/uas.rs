@@ -270,7 +270,7 @@ impl Endpoint {
         };
         let bytes = self.net.out.composed(start).to_vec();
         if !held {
-            self.send_acceptance(leg, &bytes, now);
+            self.send_acceptance(leg, bytes, now);
         } else if let Some(leg) = self.leg_mut(leg) {
             leg.state = LegState::Answered;
             if let Some(setup) = leg.setup.as_mut() {
@@ -306,7 +306,7 @@ impl Endpoint {
     }
 
     /// Sends the 2xx `bytes` of the INVITE that `leg` has open, and repeats it until ACK.
-    pub(crate) fn send_acceptance(&mut self, leg: LegId, bytes: &[u8], now: Time) {
+    pub(crate) fn send_acceptance(&mut self, leg: LegId, bytes: Vec<u8>, now: Time) {
         let Some(theirs) = self.leg(leg).and_then(|leg| leg.theirs) else {
             return;
         };
@@ -318,7 +318,7 @@ impl Endpoint {
             return;
         };
         let start = self.net.out.begin();
-        self.net.out.arena.extend_from_slice(bytes);
+        self.net.out.arena.extend_from_slice(&bytes);
         // Lost like one on the way: it is repeated.
         let _ = self.transmit(&flow, start, now);
         self.sent_acceptance(theirs.slot, now);
@@ -334,7 +334,7 @@ impl Endpoint {
             state.state = LegState::Answered;
         }
         let old = state.unacked.replace(Box::new(Unacked {
-            bytes: bytes.to_vec(),
+            bytes,
             flow,
             cseq,
             interval: t1,
@@ -367,7 +367,7 @@ impl Endpoint {
                 _ => state.offers & !OFFER_IN,
             };
         }
-        self.send_acceptance(leg, &bytes, now);
+        self.send_acceptance(leg, bytes, now);
         Ok(())
     }
 

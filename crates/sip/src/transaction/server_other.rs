@@ -56,10 +56,18 @@ impl Endpoint {
     }
 
     /// The final response leaves, and is kept for repetitions of the request over UDP (Timer J).
-    pub(crate) fn sent_final_other(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
+    /// `plain`: its status, where it need not be kept as it is.
+    pub(crate) fn sent_final_other(
+        &mut self,
+        slot: u32,
+        start: usize,
+        flow: &Flow,
+        plain: u16,
+        now: Time,
+    ) {
         let j = self.patience();
         let reliable = flow.transport.is_reliable();
-        let kept = match reliable {
+        let kept = match reliable || plain != 0 {
             true => None,
             false => Some(self.net.out.composed(start).into()),
         };
@@ -71,6 +79,7 @@ impl Endpoint {
         };
         server.state = ServerState::Completed;
         server.last = kept;
+        server.plain = plain;
         match reliable {
             true => self.close_server(slot),
             false => self.arm_server(slot, now + j),
