@@ -178,3 +178,124 @@ fn the_packaged_configuration_and_unit_fit_each_other() {
     assert!(unit.contains("User=hornwork\n") && user.contains("\nu hornwork "));
     assert!(unit.contains("Type=notify\n") && unit.contains("NoNewPrivileges=yes\n"));
 }
+
+/// A SIP peer by hand.
+struct Peer(UdpSocket);
+
+impl Peer {
+    fn new(port: u16) -> Peer {
+        let socket = UdpSocket::bind(("127.0.0.1", port)).expect("socket");
+        socket
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .expect("timeout");
+        Peer(socket)
+    }
+
+    fn port(&self) -> u16 {
+        self.0.local_addr().expect("address").port()
+    }
+
+    fn send(&self, to: u16, text: &str) {
+        self.0
+            .send_to(text.as_bytes(), ("127.0.0.1", to))
+            .expect("sent");
+    }
+
+    /// The next message that begins so; others are passed over.
+    fn expect(&self, start: &str) -> String {
+        let mut bytes = [0; 4096];
+        loop {
+            let length = self
+                .0
+                .recv(&mut bytes)
+                .unwrap_or_else(|e| panic!("no {start}: {e}"));
+            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            if text.starts_with(start) {
+                return text;
+            }
+        }
+    }
+}
+
+/// All header lines of this name.
+fn lines(message: &str, name: &str) -> String {
+    message
+        .lines()
+        .filter(|line| line.starts_with(&format!("{name}:")))
+        .map(|line| format!("{line}\r\n"))
+        .collect()
+}
+
+fn value(message: &str, name: &str) -> String {
+    lines(message, name)
+        .trim()
+        .split_once(": ")
+        .map_or_else(String::new, |(_, v)| v.to_owned())
+}
+
+#[test]
+fn a_stop_waits_for_calls_and_a_second_one_does_not() {
+    let folder = scratch("service-drain");
+    let text = example("loopback-bypass.toml", 5368, 5388, (31300, 31399), "");
+    let mut process = border(&folder, &text, 5368);
+    let (caller, callee) = (Peer::new(0), Peer::new(5388));
+    let port = caller.port();
+    let invite = |call: &str| {
+        format!(
+            "INVITE sip:1@127.0.0.1:5368 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{port};branch=z9hG4bK{call}\r\nMax-Forwards: 70\r\n\
+             From: <sip:a@127.0.0.1>;tag=f{call}\r\nTo: <sip:1@127.0.0.1>\r\nCall-ID: {call}\r\nCSeq: 1 INVITE\r\n\
+             Contact: <sip:a@127.0.0.1:{port}>\r\nContent-Length: 0\r\n\r\n"
+        )
+    };
+    caller.send(5368, &invite("one"));
+    let offered = callee.expect("INVITE");
+    let contact = "Contact: <sip:b@127.0.0.1:5388>\r\n";
+    let answer = |status: &str, request: &str, more: &str| {
+        format!(
+            "SIP/2.0 {status}\r\n{}{}To: {};tag=t\r\n{}{}{more}Content-Length: 0\r\n\r\n",
+            lines(request, "Via"),
+            lines(request, "From"),
+            value(request, "To")
+                .split(";tag")
+                .next()
+                .unwrap_or_default(),
+            lines(request, "Call-ID"),
+            lines(request, "CSeq"),
+        )
+    };
+    callee.send(5368, &answer("200 OK", &offered, contact));
+    let answered = caller.expect("SIP/2.0 200");
+    let ack = format!(
+        "ACK sip:1@127.0.0.1:5368 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{port};branch=z9hG4bKack\r\nMax-Forwards: 70\r\n\
+         From: <sip:a@127.0.0.1>;tag=fone\r\nTo: {}\r\nCall-ID: one\r\nCSeq: 1 ACK\r\nContent-Length: 0\r\n\r\n",
+        value(&answered, "To")
+    );
+    caller.send(5368, &ack);
+    callee.expect("ACK");
+
+    process.signal("TERM");
+    std::thread::sleep(Duration::from_millis(400));
+    caller.send(5368, &invite("two"));
+    let refused = caller.expect("SIP/2.0 503");
+    assert!(
+        refused.contains("Call-ID: two") && refused.contains("Retry-After:"),
+        "{refused}"
+    );
+    assert_eq!(
+        process.wait(Duration::from_millis(500)),
+        None,
+        "the call is still up"
+    );
+
+    process.signal("TERM");
+    let bye = callee.expect("BYE");
+    callee.send(5368, &answer("200 OK", &bye, ""));
+    let bye = caller.expect("BYE");
+    caller.send(5368, &answer("200 OK", &bye, ""));
+    assert_eq!(
+        process.wait(Duration::from_secs(3)),
+        Some(true),
+        "{}",
+        process.said()
+    );
+}
