@@ -45,6 +45,8 @@ impl Default for DemoOptions {
     }
 }
 
+/// Where phones reach the border.
+const PORT: u16 = 5060;
 /// Phones that register.
 const PHONES: u64 = 20;
 const USER: &str = "10{number:02}";
@@ -101,10 +103,11 @@ pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
     }
     let signals = Signals::install()
         .map_err(|error| LabError::cannot(format!("signal handlers: {error}"), ""))?;
+    can_be_written(options.json.as_deref())?;
     let dir = out_dir(options.out.as_deref(), "demo")?;
     let raw = RawWriter::create(&dir)?;
     let times = Times::of(options.seconds);
-    let mut stage = Stage::set(times)?;
+    let mut stage = Stage::set(times, options.stay)?;
     let took = stage.play(times, &signals)?;
     let (record, figures, details) = write_down(&stage, raw, took)?;
     let page = report::write(&dir)?;
@@ -112,7 +115,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
     shown.report = page.display().to_string();
     let value = serde_json::to_value(&shown).map_err(|error| LabError::bad(error.to_string()))?;
     write_json(options.json.as_deref(), &value)?;
-    let text = final_table(&figures, &details, &record.checks, &page);
+    let text = final_table(&figures, &details, &record, &page);
     if options.json.as_deref() == Some(Path::new("-")) {
         eprint!("{text}");
     } else {
@@ -120,6 +123,51 @@ pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
     }
     stage.close(options.stay.then_some(&signals))?;
     Ok(record.verdict)
+}
+
+/// A minute's work shall not be lost to a wrong path.
+fn can_be_written(json: Option<&Path>) -> Result<(), LabError> {
+    let Some(path) = json.filter(|path| path.as_os_str() != "-") else {
+        return Ok(());
+    };
+    let opened = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path);
+    opened.map(drop).map_err(|error| {
+        LabError::cannot(
+            format!("{}: {error}", path.display()),
+            "give a file that can be written to with --json",
+        )
+    })
+}
+
+/// Where the border listens and takes media ports: only where nobody else is, for a port that is taken costs a call.
+fn places(stay: bool) -> Result<Layout, LabError> {
+    let mut entropy = system_entropy()?;
+    let spans = std::iter::repeat_with(|| PortSpan::for_calls(2 * CALLS_TO as u64, &mut entropy))
+        .take(50)
+        .find(|spans| spans.iter().all(|span| span.is_free()))
+        .ok_or_else(|| {
+            LabError::cannot(
+                "no span of free UDP ports between 10000 and 30000 on 127.0.0.1",
+                "stop what occupies them, or raise the limit of open files (ulimit -n)",
+            )
+        })?;
+    let layout = Layout::on_loopback_at(PORT, spans)?;
+    if layout.outside().port() != PORT {
+        if stay {
+            return Err(LabError::cannot(
+                format!("127.0.0.1:{PORT} (UDP or TCP) is in use, and phones look for the border there"),
+                format!("stop what listens there (ss -lnp 'sport = :{PORT}' names it), or leave --stay out"),
+            ));
+        }
+        eprintln!(
+            "127.0.0.1:{PORT} is in use: the border listens on {} instead",
+            layout.outside()
+        );
+    }
+    Ok(layout)
 }
 
 /// Border, PBX and phones.
@@ -147,13 +195,11 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 impl Stage {
-    fn set(times: Times) -> Result<Stage, LabError> {
+    fn set(times: Times, stay: bool) -> Result<Stage, LabError> {
         let clock = Clock::new();
-        let mut entropy = system_entropy()?;
-        let seed = entropy.u64() >> 1;
+        let seed = system_entropy()?.u64() >> 1;
         let mut entropy = Entropy::from_number(seed);
-        let spans = PortSpan::for_calls(2 * CALLS_TO as u64, &mut system_entropy()?);
-        let mut layout = Layout::on_loopback_at(5060, spans)?;
+        let mut layout = places(stay)?;
         let pbx = HostThread::start(pbx_plan(times), entropy.fork(), clock)?;
         layout.trunk = Some(pbx.address());
         layout.users = (0..PHONES).map(|number| login().of(number)).collect();
@@ -262,8 +308,9 @@ impl Stage {
                 self.border.state()?;
             }
         }
-        self.pbx.finish()?;
+        // The border first: it ends what calls there are, and the PBX answers.
         self.border.finish()?;
+        self.pbx.finish()?;
         Ok(())
     }
 
@@ -274,8 +321,9 @@ impl Stage {
             "\nThe border stays at {address} (UDP and TCP) until Ctrl-C. A phone on this machine can register:\n  \
              user       {} to {}\n  password   secret-USER, for example {}\n  registrar  sip:{address}\n\
              Then call {SPEECH_NUMBER} (speech), {ECHO_NUMBER} (echo), or another phone by its user name.\n  \
-             baresip:   <sip:{}@{address}>;auth_pass={};regint=60\n",
-            first.0, last.0, first.1, first.0, first.1
+             baresip    in its accounts file: <sip:{}@{address}>;auth_pass={}\n  \
+             linphonec  register sip:{}@{address} sip:{address} {}\n",
+            first.0, last.0, first.1, first.0, first.1, first.0, first.1
         )
     }
 }
@@ -484,7 +532,9 @@ fn write_down(
     .map(|()| (record, figures, details))
 }
 
-fn final_table(figures: &Figures, details: &Details, checks: &[Check], page: &Path) -> String {
+fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page: &Path) -> String {
+    let checks = &record.checks;
+    let stall = record.surroundings.as_ref().map(|s| s.noise.max_us / 1e3);
     let number = |value: Option<f64>, unit: &str| {
         value.map_or("-".to_owned(), |value| format!("{}{unit}", plain(value)))
     };
@@ -520,12 +570,16 @@ fn final_table(figures: &Figures, details: &Details, checks: &[Check], page: &Pa
             "CPU of the border per call",
             number(figures.cpu_us_per_call, " us"),
         ),
+        (
+            "longest stall of this machine itself",
+            number(stall, " ms"),
+        ),
     ];
     let rows: Vec<Vec<String>> = rows
         .into_iter()
         .map(|(name, value)| vec![name.to_owned(), value])
         .collect();
-    let mut out = format!("\n{}", columns(&["", ""], &rows));
+    let mut out = format!("\n{}", columns(&["figure", "value"], &rows));
     for check in checks.iter().filter(|check| !check.holds) {
         out.push_str(&format!(
             "missed: {} is {}, limit {}\n",

@@ -127,13 +127,14 @@ impl DemoDisplay {
 
     /// How it goes.
     pub fn update(&mut self, seconds: f64, phones: &Progress, pbx: &Progress) {
-        let good = phones.good.saturating_sub(phones.registered) + pbx.good;
+        // Each call has one end at the phones and one at the PBX.
+        let completed = (phones.good.saturating_sub(phones.registered) + pbx.good) / 2;
         let text = format!(
-            "{:>3.0} s  {} phones registered, {} calls up, {} ends of calls completed, {} failed, {} packets",
+            "{:>3.0} s  {} phones registered, {} calls up, {} calls completed, {} failed, {} packets",
             seconds,
             phones.registered,
             (phones.up + pbx.up).div_ceil(2),
-            good,
+            completed,
             phones.failed + pbx.failed,
             phones.packets_in + pbx.packets_in
         );

@@ -2,7 +2,7 @@
 
 use lab::experiment::{File, built_in};
 use lab::record::{Kind, Outcome};
-use lab::trial::{Outcomes, Trial, on_sockets, simulate};
+use lab::trial::{Outcomes, Trial, on_sockets, simulate, simulate_with_log};
 
 fn trial(text: &str, seed: u64) -> Trial {
     let file = File::parse("test", text).unwrap();
@@ -171,44 +171,52 @@ password = "right"
     );
 }
 
+fn small_network(seed: u64) -> Trial {
+    let file = File::parse("small-network", built_in("small-network").unwrap()).unwrap();
+    Trial {
+        experiment: file.experiment().clone(),
+        number: 0,
+        seed,
+    }
+}
+
 /// The small network with faults, for many seeds: `HORNWORK_SEEDS` of them, 50 by default.
+fn seeds() -> u64 {
+    let wanted = std::env::var("HORNWORK_SEEDS").ok();
+    wanted.and_then(|n| n.parse().ok()).unwrap_or(50)
+}
+
+type Fates = std::collections::BTreeMap<(Kind, Outcome), u64>;
+
+/// Nothing may be left, and every attempt must have come to an end of its own.
+fn judge_seed(seed: u64, fates: &mut Fates) {
+    let outcomes = simulate(&small_network(seed)).unwrap();
+    assert_eq!(
+        outcomes.leaks,
+        Some(0),
+        "seed {seed}: {:?}",
+        outcomes.remarks
+    );
+    let calls = outcomes.attempts.iter().filter(|a| a.kind == Kind::Call);
+    assert!(calls.count() > 50, "seed {seed}: hardly a call");
+    for attempt in &outcomes.attempts {
+        assert_ne!(
+            attempt.outcome,
+            Outcome::Unfinished,
+            "seed {seed}: {attempt:?}"
+        );
+        assert!(attempt.ended.is_some(), "seed {seed}: {attempt:?}");
+        *fates.entry((attempt.kind, attempt.outcome)).or_insert(0) += 1;
+    }
+}
+
 #[test]
 fn no_seed_leaves_anything_behind() {
-    let seeds: u64 = std::env::var("HORNWORK_SEEDS")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        // Seed 7 shows a transaction that a calling host keeps for ever; until that is mended the short run stops before it.
-        .unwrap_or(6);
-    let file = File::parse("small-network", built_in("small-network").unwrap()).unwrap();
-    let mut counts = std::collections::BTreeMap::new();
-    for seed in 1..=seeds {
-        let trial = Trial {
-            experiment: file.experiment().clone(),
-            number: 0,
-            seed,
-        };
-        let outcomes = simulate(&trial).unwrap();
-        assert_eq!(
-            outcomes.leaks,
-            Some(0),
-            "seed {seed}: {:?}",
-            outcomes.remarks
-        );
-        for attempt in &outcomes.attempts {
-            assert_ne!(
-                attempt.outcome,
-                Outcome::Unfinished,
-                "seed {seed}: {attempt:?}"
-            );
-            *counts.entry((attempt.kind, attempt.outcome)).or_insert(0) += 1;
-        }
-        if seed % 10 == 1 {
-            let again = simulate(&trial).unwrap();
-            assert_eq!(outcomes.digest, again.digest, "seed {seed}");
-            assert_eq!(outcomes.attempts, again.attempts, "seed {seed}");
-        }
+    let mut fates = Fates::new();
+    for seed in 1..=seeds() {
+        judge_seed(seed, &mut fates);
     }
-    eprintln!("{seeds} seeds: {counts:?}");
+    eprintln!("{} seeds: {fates:?}", seeds());
     for outcome in [
         Outcome::Completed,
         Outcome::Refused,
@@ -216,8 +224,34 @@ fn no_seed_leaves_anything_behind() {
         Outcome::TimedOut,
     ] {
         assert!(
-            counts.contains_key(&(Kind::Call, outcome)),
+            fates.contains_key(&(Kind::Call, outcome)),
             "{outcome} never happened"
         );
     }
+}
+
+/// Whole event logs, not digests of them: the first line that differs is told.
+#[test]
+fn the_same_seed_writes_the_same_log_byte_for_byte() {
+    for seed in (1..=seeds()).step_by(25) {
+        let (first, log) = simulate_with_log(&small_network(seed)).unwrap();
+        let (second, again) = simulate_with_log(&small_network(seed)).unwrap();
+        assert!(log.len() > 1_000_000, "{} bytes", log.len());
+        if log != again {
+            let lines = log.split(|byte| *byte == b'\n');
+            let differing = lines
+                .zip(again.split(|byte| *byte == b'\n'))
+                .enumerate()
+                .find(|(_, (a, b))| a != b);
+            let line = differing.map(|(n, (a, b))| (n + 1, a.escape_ascii(), b.escape_ascii()));
+            panic!("seed {seed}: logs differ at {line:?}");
+        }
+        assert_eq!(
+            (first.attempts, first.streams, first.digest),
+            (second.attempts, second.streams, second.digest)
+        );
+    }
+    let (_, one) = simulate_with_log(&small_network(1)).unwrap();
+    let (_, other) = simulate_with_log(&small_network(2)).unwrap();
+    assert_ne!(one, other, "a seed decides something");
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// How often the thread looks for questions where nothing else wakes it.
 const LOOK: Duration = Duration::from_millis(10);
+/// Longest wait for the end of calls that are cut off by its end.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Longest wait for its sockets.
 const OPENING: Duration = Duration::from_secs(10);
 
@@ -187,11 +189,33 @@ fn serve(
                     // Who asked may have gone.
                     let _ = give.send(state(&border, &driver));
                 }
-                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return Ok(()),
+                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => {
+                    return farewell(&mut border, &mut driver, clock);
+                }
                 Err(TryRecvError::Empty) => break,
             }
         }
     }
+}
+
+/// Calls that are still up are ended properly: the phones are told.
+fn farewell(
+    border: &mut Border,
+    driver: &mut Driver<Forwarder>,
+    clock: Clock,
+) -> Result<(), String> {
+    let limit = clock.now() + FAREWELL;
+    border.drain(Duration::ZERO, clock.now());
+    let mut last = false;
+    while !last && clock.now() < limit {
+        // One more turn after the last call has ended: it takes away what that end gave out.
+        last = border.is_drained();
+        driver
+            .turn(border, if last { Duration::ZERO } else { LOOK })
+            .map_err(|error| error.to_string())?;
+        while driver.next_event().is_some() {}
+    }
+    Ok(())
 }
 
 fn state(border: &Border, driver: &Driver<Forwarder>) -> BorderState {

@@ -33,6 +33,12 @@ impl PortSpan {
         [start, start + count].map(|first| PortSpan::new(first as u16, count as u16))
     }
 
+    /// Whether all its ports are free on the loopback interface at this moment.
+    pub fn is_free(self) -> bool {
+        let mut ports = self.first..self.first.saturating_add(self.count);
+        ports.all(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
+    }
+
     fn text(self) -> String {
         format!("{}-{}", self.first, self.first + self.count - 1)
     }

@@ -24,13 +24,26 @@ const STEP: Duration = Duration::from_millis(250);
 /// # Errors
 /// Where the experiment needs real sockets (a foreign subject).
 pub fn simulate(trial: &Trial) -> Result<Outcomes, LabError> {
+    in_world(trial, World::new(trial.seed)).map(|(outcomes, _)| outcomes)
+}
+
+/// The same, with the log of everything that happened, line by line: every input, output, loss and event.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_with_log(trial: &Trial) -> Result<(Outcomes, Vec<u8>), LabError> {
+    let mut world = World::new(trial.seed);
+    world.keep_log();
+    in_world(trial, world).map(|(outcomes, world)| (outcomes, world.log().to_vec()))
+}
+
+fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabError> {
     let experiment = &trial.experiment;
     if experiment.subject.address.is_some() {
         return Err(LabError::bad(
             "a foreign subject cannot be simulated: leave out subject.address or --simulate",
         ));
     }
-    let mut world = World::new(trial.seed);
     world.set_default_link(link(&experiment.network, false));
     let cast = Cast::of(experiment, NEAR, FAR)?;
     let far = cast.far.map(|plan| add(&mut world, "far", FAR, plan));
@@ -63,7 +76,7 @@ pub fn simulate(trial: &Trial) -> Result<Outcomes, LabError> {
         crate::subject::held(&census) + (sip + census.outside + census.timers) as u64
     });
     let (attempts, streams) = merge(trial.number, results);
-    Ok(Outcomes {
+    let outcomes = Outcomes {
         attempts,
         streams,
         seconds: end.since(START).as_secs_f64(),
@@ -75,7 +88,8 @@ pub fn simulate(trial: &Trial) -> Result<Outcomes, LabError> {
         surroundings: None,
         subject_cpu_seconds: None,
         digest: Some(format!("{:032x}", world.digest())),
-    })
+    };
+    Ok((outcomes, world))
 }
 
 fn add(world: &mut World, name: &str, ip: IpAddr, plan: crate::host::HostPlan) -> HostId {
