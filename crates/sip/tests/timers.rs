@@ -331,3 +331,46 @@ fn an_accepted_invite_absorbs_repetitions_for_timer_l() {
     let census = host.endpoint.census();
     assert_eq!((census.servers, census.legs, census.timers), (0, 1, 0));
 }
+
+/// A re-INVITE that had 100 has no Timer B any more; where BYE ends the dialog meanwhile and the final response is lost,
+/// nobody but the endpoint can end the wait.
+#[test]
+fn a_reinvite_does_not_outlive_its_dialog_for_ever() {
+    for trying_ms in [1_100, 1_300] {
+        let mut host = host();
+        host.log.habits.ack = true;
+        let leg = invite(&mut host, Transport::Udp);
+        let opening = host.datagrams().remove(0);
+        let contact = "Contact: <sip:bob@192.0.2.9:5060>\r\n";
+        let ok = reply(&opening, 200, ";tag=b", contact);
+        host.datagram(&ok, PEER, Time::from_millis(100));
+        host.drain();
+        host.endpoint
+            .request(
+                leg,
+                Method::Invite,
+                &Content::sdp(SDP),
+                Time::from_millis(1_000),
+            )
+            .unwrap();
+        let again = host.datagrams().remove(0);
+        host.endpoint
+            .bye(leg, &Content::default(), Time::from_millis(1_050))
+            .unwrap();
+        let bye = host.datagrams().remove(0);
+        let trying = reply(&again, 100, "", "");
+        let mut arrivals = [(trying_ms, trying), (1_200, reply(&bye, 200, "", ""))];
+        arrivals.sort();
+        for (ms, message) in arrivals {
+            host.datagram(&message, PEER, Time::from_millis(ms));
+        }
+        assert!(matches!(host.log.last(), Said::Ended(_, Ending::Us)));
+        host.run(Time::from_secs(70));
+        let census = host.endpoint.census();
+        assert!(
+            census.is_quiet(),
+            "100 at {trying_ms} ms: {} clients",
+            census.clients
+        );
+    }
+}
