@@ -12,7 +12,8 @@ pub struct TimerConfig {
     pub t2: Duration,
     /// Longest life of a message in the network; 5 s.
     pub t4: Duration,
-    /// How long the user may take to answer an INVITE before a 100 goes out; 200 ms (section 17.2.1). Zero: at once.
+    /// How long the user may take to answer the INVITE of a new call before a 100 goes out; 200 ms (section 17.2.1).
+    /// Zero: at once. A re-INVITE's waits for 200 ms at least.
     pub trying: Duration,
     /// Stream connections without traffic for so long are closed (half a message counts as no traffic); 15 minutes.
     pub idle: Duration,

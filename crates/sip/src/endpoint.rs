@@ -14,7 +14,7 @@ use engine::{
 };
 use slab::Slab;
 use std::net::SocketAddr;
-use wire::sip::{Frame, Message, StreamFramer};
+use wire::sip::{Frame, FrameError, Message, StreamFramer};
 
 /// A SIP element without IO. See the crate's page.
 #[derive(Debug)]
@@ -268,6 +268,7 @@ impl Endpoint {
             match framer.next() {
                 None => break,
                 Some(Frame::Error(_)) => return true,
+                Some(Frame::Unframed(head, error)) => self.unframed(head, error, flow, now),
                 Some(Frame::Ping) => {
                     used(self);
                     self.drops.count(DropReason::SipKeepAlive);
@@ -297,6 +298,21 @@ impl Endpoint {
             self.drops.count(DropReason::SipKeepAlive);
         }
         false
+    }
+
+    /// A request whose end cannot be found is refused before its connection is closed (RFC 4475 section 3.1.2.3, RFC
+    /// 3261 section 18.3 for what is too long).
+    fn unframed(&mut self, head: &[u8], error: FrameError, flow: &Flow, now: Time) {
+        match Message::parse_framed(head) {
+            Ok(request) if request.is_request() => {
+                let (status, reason): (u16, &[u8]) = match error {
+                    FrameError::BodyTooLong => (413, b"Request Entity Too Large"),
+                    _ => (400, b"Bad Content-Length"),
+                };
+                self.refuse_stateless(&request, status, reason, &[], flow, now);
+            }
+            _ => self.drops.count(DropReason::SipUnparsable),
+        }
     }
 
     /// Answers a ping (RFC 5626 section 4.4.1).

@@ -2,8 +2,8 @@
 
 use crate::Endpoint;
 use crate::api::{
-    Content, Ending, Failure, Flow, Indication, LegId, Outside, Refused, ServerTransaction,
-    TransactionId, User,
+    Content, Ending, Failure, Flow, Indication, LegId, LegState, Outside, Refused,
+    ServerTransaction, TransactionId, User,
 };
 use crate::compose::{Lines, check_edits, phrase, reason};
 use crate::credentials::StoredLogin;
@@ -33,7 +33,7 @@ impl Endpoint {
     }
 
     /// Answers a request without keeping anything (section 8.2.7); an ACK never, nor what names nowhere to answer to.
-    fn refuse_stateless(
+    pub(crate) fn refuse_stateless(
         &mut self,
         request: &Message<'_>,
         status: u16,
@@ -96,7 +96,7 @@ impl Endpoint {
             return;
         };
         if method == Method::Cancel {
-            self.cancel_came(slot, request, now, user);
+            self.cancel_came(slot, request, flow, now, user);
             return;
         }
         if self.refuse_extension(slot, request, now) {
@@ -198,11 +198,19 @@ impl Endpoint {
     }
 
     /// CANCEL (section 9.2): answered by itself, then the INVITE that it means is.
-    fn cancel_came(&mut self, slot: u32, request: &Message<'_>, now: Time, user: &mut dyn User) {
+    fn cancel_came(
+        &mut self,
+        slot: u32,
+        request: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
+    ) {
         let invite = self
             .prints
             .of(request, Method::Invite)
-            .and_then(|key| self.index.get(&key).copied());
+            .and_then(|key| self.index.get(&key).copied())
+            .or_else(|| self.invite_without_branch(request, flow));
         let Some(invite) = invite else {
             self.final_response(slot, 481, &Content::default(), now);
             return;
@@ -214,6 +222,21 @@ impl Endpoint {
         }
         self.final_response(slot, 200, &Content::default(), now);
         self.cancelled(invite, request, now, user);
+    }
+
+    /// The INVITE that a CANCEL with a branch of its own means: there are clients that make one for every request. From
+    /// tag, Call-ID and CSeq are the INVITE's, it waits for its answer, and both came from the same place.
+    fn invite_without_branch(&self, request: &Message<'_>, flow: &Flow) -> Option<u32> {
+        let key = self.prints.merged(request)?;
+        let slot = *self.merged.get(&key)?;
+        let server = self.servers.get(slot as usize)?;
+        let leg = self.leg(server.leg?)?;
+        let from = server.active.as_ref()?.flow;
+        let same = leg.state == LegState::Offered
+            && leg.theirs.is_some_and(|theirs| theirs.slot == slot)
+            && from.remote.ip() == flow.remote.ip()
+            && from.connection == flow.connection;
+        same.then_some(slot)
     }
 
     /// 420 for option tags that we do not have (section 8.2.2.3). `true`: refused.
@@ -497,7 +520,7 @@ impl Endpoint {
         if fork == u8::MAX && crate::leg::inside::of_invite_usage(method) {
             let ending = self
                 .state_of(id)
-                .is_some_and(|state| state == crate::LegState::Ending);
+                .is_some_and(|state| state == LegState::Ending);
             if !ending {
                 self.bye_and_end(id, Ending::Unknown, now, user);
             }

@@ -358,6 +358,23 @@ fn cancel_ends_an_offered_call_and_not_an_answered_one() {
     );
     called.give("BYE", "b", 11, "", 70);
     called.end();
+    // A client that makes a branch for every request, as some do: the INVITE is found all the same, from the same
+    // address only.
+    let mut called = Called::with("", EndpointConfig::default());
+    let own_branch = request("CANCEL", "another", 10, "", "");
+    called
+        .host
+        .datagram(own_branch.as_bytes(), "192.0.2.77:5060", ms(40));
+    assert_eq!(status(&called.host.datagrams()[0]), 481);
+    let own_branch = request("CANCEL", "third", 10, "", "");
+    called.host.datagram(own_branch.as_bytes(), PEER, ms(50));
+    let sent = called.host.datagrams();
+    assert_eq!([status(&sent[0]), status(&sent[1])], [200, 487]);
+    called.give("ACK", "i", 10, "", 60);
+    let own_branch = request("CANCEL", "fourth", 10, "", "");
+    called.host.datagram(own_branch.as_bytes(), PEER, ms(70));
+    assert_eq!(status(&called.host.datagrams()[0]), 481, "it is over");
+    called.end();
     // A CANCEL for nothing.
     let mut host = Host::new("192.0.2.1:5060", EndpointConfig::default(), 1);
     host.datagram(cancel.as_bytes(), PEER, ms(1));
@@ -468,6 +485,7 @@ fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
     let first = called.host.datagrams().remove(0);
     assert_eq!(header(&first, HeaderId::Require).unwrap(), "100rel");
     let rseq: u32 = header(&first, HeaderId::RSeq).unwrap().parse().unwrap();
+    assert_eq!(rseq, 1);
     called
         .host
         .endpoint
@@ -516,7 +534,8 @@ fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
         "PRACK",
         "p2",
         13,
-        &format!("RAck: {} 10 INVITE\r\n", rseq + 1),
+        // The method twice, as from a client that copies the whole CSeq in front of it.
+        &format!("RAck: {} 10 INVITE INVITE\r\n", rseq + 1),
         4_020,
     );
     assert_eq!(

@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use engine::{Time, Transport};
 use sip::*;
+use std::time::Duration;
 use wire::sip::{HeaderId, Method};
 
 const PEER: &str = "192.0.2.9:5060";
@@ -258,6 +259,59 @@ fn trying_is_sent_after_200_ms_and_repeated_on_repetition() {
     let again = host.datagrams();
     assert!(again[0].starts_with("SIP/2.0 100 Trying\r\n"), "{again:?}");
     assert!(!header(&again[0], HeaderId::To).unwrap().contains("tag="));
+}
+
+/// An endpoint that sends 100 at once for new calls waits for 200 ms with a re-INVITE, which machines answer at once.
+#[test]
+fn trying_for_a_reinvite_waits_for_200_ms() {
+    let mut host = Host::new(
+        "192.0.2.1:5060",
+        EndpointConfig {
+            timers: TimerConfig {
+                trying: Duration::ZERO,
+                ..TimerConfig::default()
+            },
+            ..EndpointConfig::default()
+        },
+        7,
+    );
+    host.log.habits.answer = None;
+    host.log.habits.ring = false;
+    host.log.habits.respond = None;
+    host.datagram(&request("INVITE", "4", 1, "", ""), PEER, Time::ZERO);
+    assert!(host.datagrams()[0].starts_with("SIP/2.0 100 "));
+    let Said::Offered(leg) = host.log.said[0] else {
+        panic!()
+    };
+    host.endpoint
+        .answer(leg, 200, &Content::sdp(SDP), Time::from_millis(10))
+        .unwrap();
+    let accepted = host.datagrams().remove(0);
+    let to = header(&accepted, HeaderId::To).unwrap();
+    let tag = format!(";tag={}", to.split("tag=").nth(1).unwrap());
+    host.datagram(
+        &request("ACK", "5", 1, &tag, ""),
+        PEER,
+        Time::from_millis(20),
+    );
+    let at = |ms| Time::from_secs(10) + Duration::from_millis(ms);
+    host.datagram(&request("INVITE", "6", 2, &tag, ""), PEER, at(0));
+    let sent = host.run(at(1_000));
+    assert_times(&sent, &[10_200]);
+    let Said::Request(_, transaction, _) = host.log.last().clone() else {
+        panic!("{:?}", host.log.said)
+    };
+    host.endpoint
+        .respond(transaction, 200, &Content::sdp(SDP), at(1_000))
+        .unwrap();
+    assert!(host.datagrams()[0].starts_with("SIP/2.0 200 "));
+    host.datagram(&request("ACK", "7", 2, &tag, ""), PEER, at(1_010));
+    // One that is answered within 200 ms gets no 100 at all.
+    host.log.habits.respond = Some(200);
+    host.datagram(&request("INVITE", "8", 3, &tag, ""), PEER, at(1_100));
+    let sent = host.datagrams();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert!(sent[0].starts_with("SIP/2.0 200 "));
 }
 
 #[test]

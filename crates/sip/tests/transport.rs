@@ -282,6 +282,73 @@ fn a_broken_stream_is_closed_and_what_waits_on_it_fails() {
     assert!(census.is_quiet() && census.connections == 0, "{census:?}");
 }
 
+/// Where the end of a request cannot be found its sender is told, then the connection ends (RFC 4475 section 3.1.2.3).
+#[test]
+fn a_stream_whose_framing_is_lost_is_answered_and_closed() {
+    for (length, status) in [("-999", 400), ("1\r\nl: 2", 400), ("99999999", 413)] {
+        let mut host = host(EndpointConfig::default());
+        let connection = accept(&mut host, 1, "192.0.2.9:41000");
+        let request = options(
+            "SIP/2.0/TCP 192.0.2.9;branch=z9hG4bKa",
+            &format!("Content-Length: {length}\r\n"),
+        );
+        let sent = stream(&mut host, connection, &[&request[..], b"more"].concat());
+        let [Sent::Stream(to, bytes), Sent::Close(closed)] = sent.as_slice() else {
+            panic!("{length}: {sent:?}")
+        };
+        assert_eq!((*to, *closed), (connection, connection));
+        let expected = format!("SIP/2.0 {status} ");
+        assert!(bytes.starts_with(expected.as_bytes()), "{length}");
+        assert!(host.log.said.iter().all(|said| *said == Said::FlowFailed));
+        assert_eq!(host.endpoint.census().connections, 0);
+    }
+}
+
+#[test]
+fn another_version_is_answered_505_over_every_transport() {
+    let request = |transport: &str| {
+        String::from_utf8(options(
+            &format!("SIP/7.0/{transport} 192.0.2.9;branch=z9hG4bKa"),
+            "Content-Length: 0\r\n",
+        ))
+        .unwrap()
+        .replace(" SIP/2.0\r\n", " SIP/7.0\r\n")
+    };
+    let mut host = host(EndpointConfig::default());
+    host.datagram(request("UDP").as_bytes(), "192.0.2.9:5060", Time::ZERO);
+    assert!(only(&mut host).1.starts_with("SIP/2.0 505 "));
+    let connection = accept(&mut host, 1, "192.0.2.9:41000");
+    let sent = stream(&mut host, connection, request("TCP").as_bytes());
+    let [Sent::Stream(_, bytes)] = sent.as_slice() else {
+        panic!("{sent:?}")
+    };
+    assert!(bytes.starts_with(b"SIP/2.0 505 "));
+    // A Via of another version in a request of ours is a fault of its sender.
+    let mixed = request("UDP").replace(" SIP/7.0\r\n", " SIP/2.0\r\n");
+    host.datagram(mixed.as_bytes(), "192.0.2.9:5060", Time::ZERO);
+    assert!(only(&mut host).1.starts_with("SIP/2.0 400 "));
+}
+
+/// Octets behind Content-Length 0 belong to the next message of a stream, and to nothing in a datagram (RFC 4475 section
+/// 3.1.1.8).
+#[test]
+fn octets_behind_a_message_are_the_next_one_on_a_stream() {
+    let one = |transport: &str, branch: &str| {
+        options(
+            &format!("SIP/2.0/{transport} 192.0.2.9;branch=z9hG4bK{branch}"),
+            "Content-Length: 0\r\n",
+        )
+    };
+    let both = [one("TCP", "a"), one("TCP", "b")].concat();
+    let mut host = host(EndpointConfig::default());
+    let connection = accept(&mut host, 1, "192.0.2.9:41000");
+    assert_eq!(stream(&mut host, connection, &both).len(), 2);
+    let both = [one("UDP", "c"), one("UDP", "d")].concat();
+    host.datagram(&both, "192.0.2.9:5060", Time::ZERO);
+    let (_, text) = only(&mut host);
+    assert!(header(&text, HeaderId::Via).unwrap().contains("bKc"));
+}
+
 #[test]
 fn connections_are_limited_in_all_and_per_source() {
     let mut host = host(EndpointConfig {

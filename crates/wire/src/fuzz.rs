@@ -198,6 +198,10 @@ fn framed(data: &[u8]) {
                         sizes.push(message.len());
                     }
                     Frame::Ping | Frame::Pong => {}
+                    Frame::Unframed(head, _) => {
+                        let _ = Message::parse_framed(head);
+                        sizes.push(head.len());
+                    }
                     Frame::Error(_) => return sizes,
                 }
             }

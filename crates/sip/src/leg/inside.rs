@@ -14,6 +14,9 @@ use core::time::Duration;
 use engine::{DropReason, Time};
 use wire::sip::{Edit, HeaderId, Message, Method};
 
+/// When a 100 goes out for a re-INVITE that has no answer (section 17.2.1).
+const TRYING_INSIDE: Duration = Duration::from_millis(200);
+
 impl Endpoint {
     /// Sends a request inside the dialog: INVITE (a re-INVITE), UPDATE, INFO, REFER, NOTIFY, OPTIONS, MESSAGE, others. In
     /// an early dialog of a leg that we opened it goes to the first fork; see [`Endpoint::request_fork`].
@@ -566,7 +569,9 @@ impl Endpoint {
             request,
         };
         user.indication(self, indication, now);
-        self.trying_unless_answered(slot, now);
+        // A re-INVITE is mostly answered at once, by machines: a 100 of which nobody has need is left out.
+        let delay = self.config.timers.trying.max(TRYING_INSIDE);
+        self.trying_unless_answered(slot, delay, now);
     }
 
     /// UPDATE (RFC 3311 section 5.2).

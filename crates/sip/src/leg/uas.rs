@@ -84,11 +84,16 @@ impl Endpoint {
             flow: *flow,
         };
         user.indication(self, indication, now);
-        self.trying_unless_answered(slot, now);
+        self.trying_unless_answered(slot, self.config.timers.trying, now);
     }
 
-    /// The 100 of an INVITE that its user has not answered at once (section 17.2.1).
-    pub(crate) fn trying_unless_answered(&mut self, slot: u32, now: Time) {
+    /// The 100 of an INVITE that its user has not answered at once: after `delay` (section 17.2.1).
+    pub(crate) fn trying_unless_answered(
+        &mut self,
+        slot: u32,
+        delay: core::time::Duration,
+        now: Time,
+    ) {
         let waits = self
             .servers
             .get(slot as usize)
@@ -96,7 +101,6 @@ impl Endpoint {
         if !waits {
             return;
         }
-        let delay = self.config.timers.trying;
         if delay.is_zero() {
             self.send_trying(slot, now);
         } else {
@@ -206,9 +210,9 @@ impl Endpoint {
             .is_some_and(|active| active.interval == core::time::Duration::MAX)
     }
 
-    /// The first RSeq is random below 2^31 (RFC 3262 section 3), further ones count up.
-    fn next_rseq(&mut self, leg: LegId) -> Result<u32, Refused> {
-        let first = 1 + self.entropy.below((1 << 31) - 1) as u32;
+    /// RSeq begins at 1 and counts up. RFC 3262 section 3 recommends a random beginning below 2^31; PRACK is matched in the
+    /// dialog, whose tags are secret and random already, and there are clients that take 1 for granted.
+    fn next_rseq(&self, leg: LegId) -> Result<u32, Refused> {
         let reliable = self
             .leg(leg)
             .and_then(|leg| leg.setup.as_ref())
@@ -217,10 +221,7 @@ impl Endpoint {
         if reliable.is_full() {
             return Err(Refused::Full);
         }
-        Ok(match reliable.rseq {
-            0 => first,
-            last => last.wrapping_add(1).max(1),
-        })
+        Ok(reliable.rseq.wrapping_add(1).max(1))
     }
 
     /// The server transaction of an offered leg's INVITE, while it may be answered.

@@ -59,6 +59,9 @@ pub enum Frame<'f> {
     Ping,
     /// A single CRLF between messages: an answer to our ping.
     Pong,
+    /// A whole header section behind which the next message cannot be found. It may be answered (RFC 4475 section
+    /// 3.1.2.3), nothing more; [`Frame::Error`] follows.
+    Unframed(&'f [u8], FrameError),
     /// The stream is beyond repair; every further call says so again.
     Error(FrameError),
 }
@@ -70,6 +73,8 @@ enum State {
     Head,
     /// The header section is whole; the message ends at this offset of the buffer, relative to its start.
     Body { length: usize },
+    /// The header section is whole and of this length; it does not say where the message ends.
+    Unframed { length: usize, error: FrameError },
     /// Given up.
     Broken(FrameError),
 }
@@ -139,13 +144,20 @@ impl StreamFramer {
             }
             if let Err(error) = self.search_head() {
                 self.state = State::Broken(error);
-                self.buffer = Vec::new();
-                (self.start, self.searched) = (0, 0);
             }
         }
         match self.state {
             State::Head => None,
-            State::Broken(error) => Some(Frame::Error(error)),
+            State::Unframed { length, error } => {
+                self.state = State::Broken(error);
+                let head = self.buffer.get(self.start..self.start + length);
+                Some(Frame::Unframed(head.unwrap_or_default(), error))
+            }
+            State::Broken(error) => {
+                self.buffer = Vec::new();
+                (self.start, self.searched) = (0, 0);
+                Some(Frame::Error(error))
+            }
             State::Body { length } if self.pending() < length => None,
             State::Body { length } => {
                 let from = self.start;
@@ -230,12 +242,19 @@ impl StreamFramer {
             };
             self.check_head_length(after)?;
             let head = rest.get(..after).unwrap_or_default();
-            let body = content_length(head)?;
-            if body > self.limits.body as u64 {
-                return Err(FrameError::BodyTooLong);
-            }
-            self.state = State::Body {
-                length: after + body as usize,
+            self.state = match content_length(head) {
+                Ok(body) if body <= self.limits.body as u64 => State::Body {
+                    length: after + body as usize,
+                },
+                Ok(_) => State::Unframed {
+                    length: after,
+                    error: FrameError::BodyTooLong,
+                },
+                Err(error @ FrameError::BadContentLength) => State::Unframed {
+                    length: after,
+                    error,
+                },
+                Err(error) => return Err(error),
             };
             return Ok(());
         }

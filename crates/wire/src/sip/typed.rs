@@ -35,6 +35,8 @@ impl std::error::Error for ParseError {}
 pub struct Via<'a> {
     /// The whole value.
     pub raw: &'a [u8],
+    /// The version of the protocol, `2.0` but for a peer from the future: its request still finds its way back as 505.
+    pub version: &'a [u8],
     /// The transport as it came, for example `UDP`.
     pub transport: &'a [u8],
     /// The sent-by host.
@@ -65,7 +67,7 @@ impl<'a> Via<'a> {
     pub fn parse(raw: &'a [u8]) -> Option<Via<'a>> {
         let (name, rest) = token_then(raw, b'/')?;
         let (version, rest) = token_then(rest, b'/')?;
-        if !name.eq_ignore_ascii_case(b"SIP") || version != b"2.0" {
+        if !name.eq_ignore_ascii_case(b"SIP") {
             return None;
         }
         let rest = trim(rest);
@@ -79,6 +81,7 @@ impl<'a> Via<'a> {
         let (host, port) = sent_by(trim(rest.get(..semicolon)?))?;
         Some(Via {
             raw,
+            version,
             transport,
             host,
             port,
@@ -582,9 +585,16 @@ impl<'a> Message<'a> {
     pub fn rack(&self) -> Result<RAck<'a>, ParseError> {
         self.typed(HeaderId::RAck, |value| {
             let end = value.iter().position(|byte| is_lws(*byte))?;
+            let cseq = trim(value.get(end..)?);
             Some(RAck {
                 rseq: delta_seconds(value.get(..end)?)?,
-                cseq: CSeq::parse(trim(value.get(end..)?))?,
+                cseq: CSeq::parse(cseq).or_else(|| {
+                    // Some clients append the method to a copy of the whole CSeq: it stands twice then.
+                    let end = cseq.iter().rposition(|byte| is_lws(*byte))?;
+                    let method = cseq.get(end + 1..)?;
+                    CSeq::parse(trim(cseq.get(..end)?))
+                        .filter(|cseq| cseq.method.as_bytes() == method)
+                })?,
             })
         })
     }

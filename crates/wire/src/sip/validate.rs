@@ -194,9 +194,11 @@ impl Message<'_> {
     }
 }
 
-/// Parameters without empty pieces, no stray commas.
+/// Our version, parameters without empty pieces, no stray commas.
 fn via_sound(via: &Via<'_>) -> bool {
-    via.params.well_formed() && find_outside(via.params.as_bytes(), 0, b',').is_none()
+    via.version == b"2.0"
+        && via.params.well_formed()
+        && find_outside(via.params.as_bytes(), 0, b',').is_none()
 }
 
 /// The URI parses (its scheme may be any), the parameters are parameters.
