@@ -158,8 +158,12 @@ fn places(stay: bool) -> Result<Layout, LabError> {
     if layout.outside().port() != PORT {
         if stay {
             return Err(LabError::cannot(
-                format!("127.0.0.1:{PORT} (UDP or TCP) is in use, and phones look for the border there"),
-                format!("stop what listens there (ss -lnp 'sport = :{PORT}' names it), or leave --stay out"),
+                format!(
+                    "127.0.0.1:{PORT} (UDP or TCP) is in use, and phones look for the border there"
+                ),
+                format!(
+                    "stop what listens there (ss -lnp 'sport = :{PORT}' names it), or leave --stay out"
+                ),
             ));
         }
         eprintln!(
@@ -570,10 +574,7 @@ fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page:
             "CPU of the border per call",
             number(figures.cpu_us_per_call, " us"),
         ),
-        (
-            "longest stall of this machine itself",
-            number(stall, " ms"),
-        ),
+        ("longest stall of this machine itself", number(stall, " ms")),
     ];
     let rows: Vec<Vec<String>> = rows
         .into_iter()

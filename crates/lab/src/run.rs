@@ -73,31 +73,26 @@ pub fn show(name: &str) -> Result<&'static str, LabError> {
 /// # Errors
 /// Where it does not exist, or holds a mistake.
 pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> {
-    let mut file = match built_in(name_or_file) {
-        Some(text) => File::parse(name_or_file, text)?,
-        None => {
-            let path = Path::new(name_or_file);
-            if !path.exists() {
-                return Err(unknown(name_or_file));
-            }
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| LabError::bad(format!("{name_or_file}: {error}")))?;
-            File::parse(name_or_file, &text)?
-        }
-    };
-    for assignment in &options.set {
-        file.set(assignment)?;
-    }
+    let mut overrides = options.set.clone();
     if let Some(seed) = options.seed {
         // TOML integers end at 2^63 - 1.
         let seed = i64::try_from(seed)
             .map_err(|_| LabError::bad("--seed: at most 9223372036854775807"))?;
-        file.set(&format!("seed={seed}"))?;
+        overrides.push(format!("seed={seed}"));
     }
     if let Some(repeat) = options.repeat {
-        file.set(&format!("repeat={repeat}"))?;
+        overrides.push(format!("repeat={repeat}"));
     }
-    Ok(file)
+    if let Some(text) = built_in(name_or_file) {
+        return File::parse_with(name_or_file, text, &overrides);
+    }
+    let path = Path::new(name_or_file);
+    if !path.exists() {
+        return Err(unknown(name_or_file));
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| LabError::bad(format!("{name_or_file}: {error}")))?;
+    File::parse_with(name_or_file, &text, &overrides)
 }
 
 /// Runs the experiment that is built in under this name, or the file at this path.

@@ -91,7 +91,7 @@ pub struct Subject {
     /// CPU to which our border's thread is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
-    /// Process number of a foreign subject on this machine, so that its CPU time and memory can be read.
+    /// Process number of a foreign subject on this machine, so that its CPU time (and its children's) can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
 }

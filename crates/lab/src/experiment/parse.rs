@@ -30,41 +30,72 @@ impl File {
     /// # Errors
     /// Names file and line of the first mistake.
     pub fn parse(origin: &str, text: &str) -> Result<File, LabError> {
+        File::parse_with(origin, text, &[])
+    }
+
+    /// Reads `text` and applies overrides in their order. What types cannot say is judged once, at the end: a file that
+    /// makes sense only with its overrides is right, and so are overrides that make sense only together.
+    ///
+    /// # Errors
+    /// As [`File::parse`] and [`File::set`].
+    pub fn parse_with(origin: &str, text: &str, overrides: &[String]) -> Result<File, LabError> {
         let document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
             at(origin, text, error.span(), error.message())
         })?;
         let experiment: Experiment = toml_edit::de::from_str(text)
             .map_err(|error| at(origin, text, error.span(), error.message()))?;
-        let file = File {
+        let mut file = File {
             origin: origin.to_owned(),
             document,
             experiment,
         };
+        for assignment in overrides {
+            file = file.with(assignment)?;
+        }
         file.check()?;
         Ok(file)
     }
 
-    /// Overrides one key: `key=value`, the key a dotted path, the value as TOML or a bare word.
+    /// Overrides one key: `key=value`, the key a dotted path, the value as TOML or a bare word; without a value the key, or
+    /// the whole table of that name, is taken away.
     ///
     /// # Errors
     /// Where the key is unknown or the value does not fit.
     pub fn set(&mut self, assignment: &str) -> Result<(), LabError> {
-        let (path, value) = assignment
-            .split_once('=')
-            .ok_or_else(|| LabError::bad(format!("--set {assignment}: expected key=value")))?;
-        let mut document = self.document.clone();
-        put(&mut document, path.trim(), parse_value(value.trim()))
-            .map_err(|why| LabError::bad(format!("--set {assignment}: {why}")))?;
-        let experiment =
-            typed(&document).map_err(|why| LabError::bad(format!("--set {assignment}: {why}")))?;
-        let changed = File {
-            origin: self.origin.clone(),
-            document,
-            experiment,
-        };
+        let changed = self.with(assignment)?;
         changed.check()?;
         *self = changed;
         Ok(())
+    }
+
+    /// With one override, its types checked.
+    fn with(&self, assignment: &str) -> Result<File, LabError> {
+        let bad = |why: String| LabError::bad(format!("--set {assignment}: {why}"));
+        let (path, value) = assignment
+            .split_once('=')
+            .ok_or_else(|| bad("expected key=value".to_owned()))?;
+        let (path, value) = (path.trim(), value.trim());
+        let mut document = self.document.clone();
+        match value {
+            "" => take(&mut document, path).map_err(bad)?,
+            value => {
+                // A sweep has one of two forms: the one that is asked for replaces the other.
+                match path {
+                    "levels.values" => forget(&mut document, &["from", "to", "step"]),
+                    "levels.from" | "levels.to" | "levels.step" => {
+                        forget(&mut document, &["values"]);
+                    }
+                    _ => {}
+                }
+                put(&mut document, path, parse_value(value)).map_err(bad)?;
+            }
+        }
+        let experiment = typed(&document).map_err(bad)?;
+        Ok(File {
+            origin: self.origin.clone(),
+            document,
+            experiment,
+        })
     }
 
     /// The experiment as the file and the overrides say, before the sweep sets anything.
@@ -242,6 +273,27 @@ fn put(document: &mut DocumentMut, path: &str, value: Value) -> Result<(), Strin
     Ok(())
 }
 
+/// Takes the key at a dotted path away; it has to be there.
+fn take(document: &mut DocumentMut, path: &str) -> Result<(), String> {
+    let none = || format!("there is no {path:?} to take away");
+    let (tables, last) = path.rsplit_once('.').unwrap_or(("", path));
+    let mut table = document.as_table_mut();
+    for key in tables.split('.').filter(|key| !key.is_empty()) {
+        let item = table.get_mut(key).and_then(Item::as_table_mut);
+        table = item.ok_or_else(none)?;
+    }
+    table.remove(last).map(|_| ()).ok_or_else(none)
+}
+
+/// Takes keys of the sweep away, where they are there.
+fn forget(document: &mut DocumentMut, keys: &[&str]) {
+    if let Some(levels) = document.get_mut("levels").and_then(Item::as_table_mut) {
+        for key in keys {
+            levels.remove(key);
+        }
+    }
+}
+
 fn typed(document: &DocumentMut) -> Result<Experiment, String> {
     toml_edit::de::from_str(&document.to_string()).map_err(|error| error.message().to_owned())
 }
@@ -320,6 +372,35 @@ mod tests {
             2,
             "a refused override changes nothing"
         );
+    }
+
+    #[test]
+    fn overrides_are_judged_together() {
+        let text = "name = \"x\"\ntitle = \"y\"\n[callers]\nrate = 1.0\ntotal = 5\n";
+        assert!(File::parse("x", text).is_err(), "nobody to call");
+        let set = ["subject.address=127.0.0.1:5060".to_owned()];
+        assert!(File::parse_with("x", text, &set).is_ok());
+        let capacity = built_in("call-capacity").unwrap();
+        let sets = [
+            "callers.media=none",
+            "callers.listen_percent=0",
+            "levels.values=[100, 900]",
+            "thresholds.one_way_ms=",
+            "callees=",
+            "subject.address=127.0.0.1:5060",
+        ]
+        .map(str::to_owned);
+        let file = File::parse_with("x", capacity, &sets).unwrap();
+        let experiment = file.experiment();
+        assert_eq!(experiment.callees, None);
+        assert_eq!(experiment.thresholds.one_way_ms, None);
+        assert!(experiment.thresholds.round_trip_ms.is_some());
+        let levels: Vec<_> = file.levels().unwrap().iter().map(|l| l.value).collect();
+        assert_eq!(levels, [Some(100.0), Some(900.0)]);
+        for wrong in ["thresholds.nothing=", "nothing.at.all=", "callees="] {
+            let sets = ["callees=".to_owned(), wrong.to_owned()];
+            assert!(File::parse_with("x", capacity, &sets).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -178,20 +178,64 @@ impl Layout {
     }
 }
 
-/// CPU time of a process and of its children that it has waited for, seconds (proc(5), fields 14 to 17 of `stat`).
+/// CPU time of a process and of all processes below it, those that have ended and were waited for included, seconds: a
+/// server that works in children has done next to nothing itself.
 fn process_cpu(process: u32) -> Result<f64, LabError> {
-    let path = format!("/proc/{process}/stat");
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| LabError::bad(format!("subject.process: {path}: {error}")))?;
+    let own = stat(process)
+        .map_err(|error| LabError::bad(format!("subject.process: {process}: {error}")))?;
+    let mut family = vec![process];
+    let mut ticks = own.ticks;
+    // A child may have a number below its parent's: rounds, until nobody is found any more.
+    let mut others = processes()?;
+    loop {
+        let before = family.len();
+        others.retain(|&(number, ref stat)| {
+            let ours = family.contains(&stat.parent);
+            if ours {
+                family.push(number);
+                ticks += stat.ticks;
+            }
+            !ours
+        });
+        if family.len() == before {
+            return Ok(ticks as f64 / TICKS);
+        }
+    }
+}
+
+/// What `/proc/N/stat` tells.
+struct Stat {
+    parent: u32,
+    ticks: u64,
+}
+
+/// Fields 4 and 14 to 17 of `stat` (proc(5)).
+fn stat(process: u32) -> std::io::Result<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The name, in parentheses, may contain spaces.
     let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(4)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    Ok(ticks as f64 / TICKS)
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+    let parent = number(1).and_then(|parent| u32::try_from(parent).ok());
+    let ticks: Option<u64> = (11..15).map(number).sum();
+    match (parent, ticks) {
+        (Some(parent), Some(ticks)) => Ok(Stat { parent, ticks }),
+        _ => Err(std::io::Error::other("not as proc(5) says")),
+    }
+}
+
+/// All processes; one that ends while we look is none.
+fn processes() -> Result<Vec<(u32, Stat)>, LabError> {
+    let cannot = |error: std::io::Error| LabError::cannot(format!("/proc: {error}"), "mount /proc");
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir("/proc").map_err(cannot)? {
+        let name = entry.map_err(cannot)?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        if let Some((number, stat)) = number.and_then(|n| Some((n, stat(n).ok()?))) {
+            all.push((number, stat));
+        }
+    }
+    Ok(all)
 }
 
 /// A subject in virtual time.

@@ -1,0 +1,269 @@
+//! Other people's software as the subject: Debian's Kamailio as a proxy, and SIPp's own called side.
+
+use lab::Verdict;
+use lab::run::{RunOptions, run, search};
+use serde_json::Value;
+use std::fs::File;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Whether a program is installed; says so where it is not.
+fn installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let there = path
+        .split(':')
+        .chain(["/usr/sbin"])
+        .any(|folder| Path::new(folder).join(program).is_file());
+    if !there {
+        eprintln!("skipped: {program} is not installed");
+    }
+    there
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("foreign-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A child with children of its own; all of them end with this value.
+struct Process(Child);
+
+impl Process {
+    fn start(command: &mut Command, log: &Path) -> Process {
+        let file = File::create(log).unwrap();
+        let copy = file.try_clone().unwrap();
+        command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(copy)
+            .process_group(0);
+        Process(command.spawn().unwrap())
+    }
+
+    fn signal(&self, name: &str) {
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args([name, "--", &group]).status();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal("-TERM");
+        let end = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < end {
+            if let Ok(Some(_)) = self.0.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.signal("-KILL");
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> SocketAddr {
+    let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    socket.local_addr().unwrap()
+}
+
+fn wait_until_it_answers(subject: SocketAddr) {
+    let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let own = socket.local_addr().unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        // Max-Forwards is used up, so that a proxy answers by itself; a called side answers or not, but takes the datagram.
+        let request = format!(
+            "OPTIONS sip:x@{subject} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch=z9hG4bK{}\r\nMax-Forwards: 0\r\n\
+             From: <sip:t@{own}>;tag=1\r\nTo: <sip:x@{subject}>\r\nCall-ID: {}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
+            end.elapsed().as_nanos(),
+            own.port(),
+        );
+        let _ = socket.send_to(request.as_bytes(), subject);
+        if socket.recv_from(&mut [0; 2048]).is_ok() {
+            return;
+        }
+        assert!(Instant::now() < end, "{subject} does not answer");
+    }
+}
+
+/// Kamailio in front of `target`, refusing calls above `limit` open ones.
+fn kamailio(folder: &Path, target: SocketAddr, limit: u32) -> (Process, SocketAddr) {
+    let listen = free_port();
+    let text = include_str!("kamailio.cfg")
+        .replace("LISTEN", &listen.to_string())
+        .replace("TARGET", &target.to_string())
+        .replace("LIMIT", &limit.to_string());
+    let file = folder.join("kamailio.cfg");
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new("kamailio");
+    if !Path::new("/usr/bin/kamailio").is_file() && Path::new("/usr/sbin/kamailio").is_file() {
+        command = Command::new("/usr/sbin/kamailio");
+    }
+    // Its default allocator is one for finding mistakes, and slow.
+    command
+        .args(["-DD", "-E", "-x", "fm", "-X", "fm", "-m", "64", "-M", "8"])
+        .arg("-f")
+        .arg(&file)
+        .arg("-Y")
+        .arg(folder)
+        .arg("-P")
+        .arg(folder.join("pid"));
+    let process = Process::start(&mut command, &folder.join("kamailio.log"));
+    wait_until_it_answers(listen);
+    (process, listen)
+}
+
+fn options(folder: &Path, sets: &[String]) -> RunOptions {
+    RunOptions {
+        set: sets.to_vec(),
+        json: Some(folder.join("figures.json")),
+        out: Some(folder.join("run")),
+        repeat: Some(1),
+        ..RunOptions::default()
+    }
+}
+
+fn figures(folder: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(folder.join("figures.json")).unwrap()).unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn kamailio_as_the_subject() {
+    if !installed("kamailio") {
+        return;
+    }
+    let folder = scratch("kamailio");
+    let callees = free_port();
+    let (process, address) = kamailio(&folder, callees, 1_000);
+    let sets = [
+        format!("subject.address={address}"),
+        format!("subject.process={}", process.0.id()),
+        format!("callees.address={callees}"),
+        "callees.media=speech".to_owned(),
+        "callers.media=speech".to_owned(),
+        "callers.listen_percent=20.0".to_owned(),
+        "callers.seconds=2.0".to_owned(),
+        "callers.hold_seconds=2.0".to_owned(),
+        "levels.from=20".to_owned(),
+        "levels.to=40".to_owned(),
+        "levels.step=20".to_owned(),
+        "thresholds.mos=4.0".to_owned(),
+        "thresholds.correlation=0.95".to_owned(),
+    ];
+    assert_eq!(
+        run("call-rate", &options(&folder, &sets)).unwrap(),
+        Verdict::Passed
+    );
+    let figures = figures(&folder);
+    assert_eq!(figures["subject"], format!("foreign, at {address}"));
+    let trials = figures["trials"].as_array().unwrap();
+    assert_eq!(trials.len(), 2);
+    for (trial, calls) in trials.iter().zip([40, 80]) {
+        assert_eq!(trial["verdict"], "passed", "{trial:#}");
+        assert_eq!(trial["calls"]["attempted"], calls);
+        assert_eq!(trial["calls"]["completed"], calls);
+        assert_eq!(trial["calls"]["failed"], 0);
+        let p50 = number(&trial["response_ms"]["p50"]);
+        assert!(p50 > 0.05 && p50 < 100.0, "{trial:#}");
+        assert!(number(&trial["mos"]) > 4.0 && number(&trial["lost_percent"]) < 1.0);
+        assert!(trial["leaks"].is_null(), "a foreign subject is not asked");
+    }
+    // Kamailio works in a child of the process that was named. A hundredth of a second is what /proc can tell.
+    let cpu: f64 = trials
+        .iter()
+        .map(|t| number(&t["surroundings"]["subject_cpu_seconds"]))
+        .sum();
+    assert!(cpu > 0.0 && cpu < 5.0, "{cpu}");
+}
+
+#[test]
+fn a_search_finds_the_limit_of_kamailio() {
+    if !installed("kamailio") {
+        return;
+    }
+    let folder = scratch("search");
+    let callees = free_port();
+    let (_process, address) = kamailio(&folder, callees, 20);
+    let sets = [
+        format!("subject.address={address}"),
+        format!("callees.address={callees}"),
+        "callees.media=none".to_owned(),
+        "callers.media=none".to_owned(),
+        "callers.listen_percent=0.0".to_owned(),
+        "callers.rate=100.0".to_owned(),
+        "callers.hold_seconds=1.0".to_owned(),
+        "levels.from=5".to_owned(),
+        "levels.to=60".to_owned(),
+        "levels.step=5".to_owned(),
+        // Delays cannot be judged without media.
+        "thresholds.one_way_ms=".to_owned(),
+        "thresholds.round_trip_ms=".to_owned(),
+    ];
+    let verdict = search("call-capacity", &options(&folder, &sets)).unwrap();
+    assert_eq!(verdict, Verdict::Passed);
+    let figures = figures(&folder);
+    assert_eq!(figures["capacity"], 20.0, "{figures:#}");
+    let trials = figures["trials"].as_array().unwrap();
+    let missed = trials.iter().find(|t| t["level"] == 25.0).unwrap();
+    assert_eq!(missed["verdict"], "missed");
+    assert_eq!(missed["calls"]["failed"], 5);
+    assert_eq!(missed["details"]["statuses"][0][0], 503);
+}
+
+#[test]
+fn the_called_side_of_sipp_as_the_subject() {
+    if !installed("sipp") {
+        return;
+    }
+    let folder = scratch("sipp");
+    let address = free_port();
+    let mut command = Command::new("sipp");
+    command
+        .current_dir(&folder)
+        .args(["-sn", "uas", "-i", "127.0.0.1", "-nostdin"])
+        .args(["-p", &address.port().to_string()]);
+    let process = Process::start(&mut command, &folder.join("sipp.log"));
+    wait_until_bound(address);
+    let plan = folder.join("plan.toml");
+    std::fs::write(
+        &plan,
+        "name = \"sipp\"\ntitle = \"Calls to SIPp\"\n[callers]\nrate = 50.0\nseconds = 2.0\nhold_seconds = 1.0\n\
+         [thresholds]\nfailed_percent = 0.0\nresponse_p99_ms = 200.0\nlateness_p99_ms = 50.0\n",
+    )
+    .unwrap();
+    let sets = [
+        format!("subject.address={address}"),
+        format!("subject.process={}", process.0.id()),
+    ];
+    let verdict = run(plan.to_str().unwrap(), &options(&folder, &sets)).unwrap();
+    let figures = figures(&folder);
+    assert_eq!(verdict, Verdict::Passed, "{figures:#}");
+    let trial = &figures["trials"][0];
+    assert_eq!(trial["calls"]["completed"], 100);
+    let p99 = number(&trial["response_ms"]["p99"]);
+    assert!(p99 > 0.02 && p99 < 200.0, "{p99}");
+    assert!(trial["mos"].is_null() && trial["lost_percent"].is_null());
+}
+
+/// SIPp says nothing to an OPTIONS; its port is taken once it listens.
+fn wait_until_bound(address: SocketAddr) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while UdpSocket::bind(address).is_ok() {
+        assert!(Instant::now() < end, "{address} stays free");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
