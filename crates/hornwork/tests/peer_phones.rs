@@ -4,9 +4,10 @@
 mod common;
 
 use codec::wav::{Encoding, Wav};
-use common::{Process, border, example, installed, scratch};
+use common::{Process, border, example, free_port, installed, scratch};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Least likeness of what was heard to what was said. G.711 and a few lost edges leave more than 0.9; another sentence,
@@ -22,7 +23,8 @@ fn voice(folder: &Path, name: &str, samples: &[i16]) -> PathBuf {
 }
 
 /// A headless baresip whose audio comes from `voice`; what it hears and says is written to `folder`.
-fn baresip(folder: &Path, user: u16, sip: u16, own: u16, voice: &Path, more: &[&str]) -> Process {
+fn baresip(folder: &Path, user: u16, sip: u16, voice: &Path, more: &[&str]) -> Process {
+    let own = free_port();
     std::fs::create_dir_all(folder).expect("folder");
     let modules = [
         "/usr/lib/baresip/modules",
@@ -39,7 +41,7 @@ fn baresip(folder: &Path, user: u16, sip: u16, own: u16, voice: &Path, more: &[&
         folder.display(),
         voice.display(),
         own + 1000,
-        own + 1010,
+        own + 1100,
     );
     std::fs::write(folder.join("config"), config).expect("configuration");
     let account = format!(
@@ -108,45 +110,118 @@ fn likeness(recording: &Path, said: &[i16]) -> f64 {
         .fold(0.0, f64::max)
 }
 
+/// A linphone console for `user`, registered, its audio from and to files. It may fail to come up (its start is what is
+/// tried again, three times at most; nothing else is), for which its log is kept.
+fn linphone(folder: &Path, user: u16, sip: u16, border: &Process) -> (Process, ChildStdin) {
+    let home = folder.join("home");
+    for path in [".local/share/linphone", ".config/linphone"] {
+        std::fs::create_dir_all(home.join(path)).expect("home");
+    }
+    let settings = folder.join("linphonerc");
+    let registered = format!("registration_stored aor={user} ");
+    for attempt in 0..3 {
+        let text = format!(
+            "[sip]\nsip_port={}\nsip_tcp_port=0\nsip_tls_port=0\ncontact=\"{user}\" <sip:{user}@127.0.0.1>\nguess_hostname=0\n\
+             register_only_when_network_is_up=0\nuse_ipv6=0\nmedia_encryption=none\n[net]\nfirewall_policy=0\n\
+             [rtp]\naudio_rtp_port={}\n[proxy_0]\nreg_proxy=<sip:127.0.0.1:{sip}>\nreg_identity=sip:{user}@127.0.0.1\n\
+             reg_expires=60\nreg_sendregister=1\npublish=0\n[auth_info_0]\nusername={user}\npasswd=secret-{user}\nrealm=*\n",
+            free_port(),
+            free_port() + 1000,
+        );
+        std::fs::write(&settings, text).expect("settings");
+        let known = border.said().matches(&registered).count();
+        let mut phone = Process::start(
+            Command::new("linphonec")
+                .env("HOME", &home)
+                .arg("-c")
+                .arg(&settings)
+                .stdin(Stdio::piped()),
+            &folder.join(format!("linphone-{attempt}.log")),
+        );
+        let keyboard = phone.stdin();
+        let end = Instant::now() + Duration::from_secs(8);
+        while Instant::now() < end && phone.wait(Duration::from_millis(50)).is_none() {
+            if border.said().matches(&registered).count() > known {
+                return (phone, keyboard);
+            }
+        }
+        println!("linphone did not come up: {}", phone.said());
+    }
+    panic!("linphone does not register: {}", border.said());
+}
+
+/// Types a line into linphone's console.
+fn type_in(phone: &Process, keyboard: &mut ChildStdin, line: &str) {
+    writeln!(keyboard, "{line}")
+        .and_then(|()| keyboard.flush())
+        .unwrap_or_else(|error| panic!("linphone at {line:?}: {error}: {}", phone.said()));
+}
+
 /// Telephones keep time by the machine's clock: one call at a time.
 static ONE_CALL: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
+fn one_call() -> std::sync::MutexGuard<'static, ()> {
+    ONE_CALL
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A border for users 1000 to 1009, and where it listens.
+fn uc_server(folder: &Path) -> (Process, u16) {
+    let sip = free_port();
+    let media = free_port() + 10_000;
+    let text = example(
+        "loopback-uc.toml",
+        sip,
+        sip + 1,
+        (media / 2 * 2, media + 201),
+        "",
+    );
+    (border(folder, &text, sip), sip)
+}
+
+/// Both must have heard the other; says how well.
+fn judge(what: &str, heard: [f64; 2], border: &Process) {
+    println!(
+        "{what}: caller heard {:.3}, callee heard {:.3}",
+        heard[0], heard[1]
+    );
+    assert!(
+        heard.iter().all(|value| *value > ALIKE),
+        "{what}: likeness {heard:?}\n{}",
+        border.said()
+    );
+}
+
 #[test]
 fn baresip_calls_baresip() {
-    let _turn = ONE_CALL.lock();
+    let _turn = one_call();
     if !installed(&["baresip"]) {
         return;
     }
     let folder = scratch("phones-baresip");
-    let sip = 5260;
-    let border = border(
-        &folder,
-        &example("loopback-uc.toml", sip, 5280, (26000, 26999), ""),
-        sip,
-    );
+    let (border, sip) = uc_server(&folder);
     let (a, b) = (folder.join("a"), folder.join("b"));
     let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
-    let callee = baresip(&b, 1001, sip, 5264, &callee_voice, &["-t", "25"]);
+    let callee = baresip(&b, 1001, sip, &callee_voice, &["-t", "40"]);
     assert!(
-        until(&callee, "200 OK", Duration::from_secs(8)),
+        until(&border, "stored aor=1001 ", Duration::from_secs(15)),
         "callee did not register: {}\n{}",
         callee.said(),
         border.said()
     );
     let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
-    let mut caller = baresip(
-        &a,
-        1000,
-        sip,
-        5268,
-        &caller_voice,
-        &["-e", &dial, "-t", "12"],
-    );
+    let mut caller = baresip(&a, 1000, sip, &caller_voice, &["-e", &dial, "-t", "12"]);
     assert!(
-        until(&caller, "Call established", Duration::from_secs(8)),
+        until(&border, "call_answered", Duration::from_secs(10)),
         "no call: {}\n{}",
         caller.said(),
+        border.said()
+    );
+    assert!(
+        border.said().contains("stored aor=1000 "),
+        "the caller is registered too: {}",
         border.said()
     );
     caller.wait(Duration::from_secs(20));
@@ -155,12 +230,58 @@ fn baresip_calls_baresip() {
         likeness(&recording(&a, "dec.wav"), codec::speech::answer()),
         likeness(&recording(&b, "dec.wav"), codec::speech::speech()),
     ];
-    println!(
-        "baresip to baresip: caller heard {:.3}, callee heard {:.3}",
-        heard[0], heard[1]
-    );
+    judge("baresip to baresip", heard, &border);
+}
+
+#[test]
+fn linphone_calls_baresip() {
+    let _turn = one_call();
+    if !installed(&["baresip", "linphonec"]) {
+        return;
+    }
+    let folder = scratch("phones-linphone");
+    let (border, sip) = uc_server(&folder);
+    let b = folder.join("b");
+    let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
+    let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
+    let callee = baresip(&b, 1003, sip, &callee_voice, &["-t", "60"]);
     assert!(
-        heard.iter().all(|value| *value > ALIKE),
-        "likeness {heard:?}"
+        until(&border, "stored aor=1003 ", Duration::from_secs(15)),
+        "callee did not register: {}\n{}",
+        callee.said(),
+        border.said()
     );
+    let (mut caller, mut keyboard) = linphone(&folder, 1002, sip, &border);
+    let record = folder.join("heard.wav");
+    for line in [
+        "soundcard use files".to_owned(),
+        format!("record {}", record.display()),
+        format!("play {}", caller_voice.display()),
+        format!("call sip:1003@127.0.0.1:{sip}"),
+    ] {
+        type_in(&caller, &mut keyboard, &line);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert!(
+        until(&border, "call_answered", Duration::from_secs(10)),
+        "no call: {}\n{}",
+        caller.said(),
+        border.said()
+    );
+    std::thread::sleep(Duration::from_secs(6));
+    type_in(&caller, &mut keyboard, "terminate");
+    assert!(
+        until(&border, "call_ended", Duration::from_secs(5)),
+        "no end: {}\n{}",
+        caller.said(),
+        border.said()
+    );
+    type_in(&caller, &mut keyboard, "quit");
+    caller.wait(Duration::from_secs(10));
+    drop(callee);
+    let heard = [
+        likeness(&record, codec::speech::answer()),
+        likeness(&recording(&b, "dec.wav"), codec::speech::speech()),
+    ];
+    judge("linphone to baresip", heard, &border);
 }

@@ -439,7 +439,8 @@ pub(super) struct RawRealm {
     /// The realm in our challenges. Default: `hornwork`.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Algorithms offered, the preferred one first (RFC 8760).
+    /// Algorithms offered, the preferred one first (RFC 8760). MD5 alone is what every phone takes: many in the field, baresip
+    /// 1.0 among them, give up where anything else is offered beside it. Where yours do not, say `["SHA-256", "MD5"]`.
     #[schemars(length(min = 1))]
     pub algorithms: Vec<RawAlgorithm>,
     /// Seconds for which a nonce is good.
@@ -451,7 +452,7 @@ impl Default for RawRealm {
     fn default() -> Self {
         RawRealm {
             name: "hornwork".to_owned(),
-            algorithms: vec![RawAlgorithm::Sha256, RawAlgorithm::Md5],
+            algorithms: vec![RawAlgorithm::Md5],
             nonce_lifetime: 300,
         }
     }

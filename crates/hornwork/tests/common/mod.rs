@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fs::File;
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// The root of the workspace.
@@ -47,6 +48,23 @@ pub fn scratch(name: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("scratch folder");
     folder
+}
+
+/// A port of 127.0.0.1 that is free for UDP and TCP and that no other test of this process was given, below those that the
+/// kernel hands out. Further programs may want ports some thousands above it, so it is below 20,000.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 10_000;
+    const ROOM: u32 = 8_000;
+    let start = std::process::id().wrapping_mul(61);
+    (0..ROOM)
+        .map(|_| NEXT.fetch_add(1, Ordering::Relaxed) * 4 + start)
+        .map(|number| (FIRST + number % ROOM / 4 * 4) as u16)
+        .find(|&port| {
+            UdpSocket::bind(("127.0.0.1", port)).is_ok()
+                && TcpListener::bind(("127.0.0.1", port)).is_ok()
+        })
+        .expect("a free port")
 }
 
 /// A child process that ends with this value.
@@ -109,6 +127,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // One that has ended may have given its number to another.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
         self.signal("TERM");
         if self.wait(Duration::from_secs(1)).is_none() {
             let _ = self.child.kill();
