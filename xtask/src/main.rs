@@ -6,13 +6,15 @@ mod bench;
 mod docs;
 mod fuzz;
 mod process;
+mod texts;
 mod tidy;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  tidy            what a tool can hold: dependency direction, unsafe, clocks, generated documents, fmt, clippy, licences
+  tidy            what a tool can hold: dependency direction, unsafe, clocks, lengths, names of tests in docs/conformance,
+                  dead links, generated documents, fmt, clippy, licences
   docs            write the generated documents anew
   bench [ROUNDS]  CPU per call beside Kamailio, per packet, per standing call (3 rounds unless told)
   fuzz SECONDS [TARGET...]   run the fuzz targets, all of them unless named, SECONDS each, side by side";

@@ -2,6 +2,7 @@
 
 use crate::docs;
 use crate::process::{check, installed, root};
+use crate::texts;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,16 +36,31 @@ const LAYERS: [(&str, &[&str]); 12] = [
 ];
 
 /// Words that only the driver (and automation) may use: clocks, and the randomness of the operating system.
-const DRIVER_ONLY: [&str; 5] = [
+const DRIVER_ONLY: [&str; 7] = [
     "Instant::now",
     "SystemTime::now",
     "thread_rng",
-    "getrandom",
+    "getrandom(",
+    "getrandom::",
+    "OsRng",
     "RandomState",
 ];
 
-/// Production files above this length are asked to be cut.
-const LINES: usize = 1_200;
+/// Crates of engines: input and time in, outputs out, and nothing else.
+const ENGINES: [&str; 8] = [
+    "engine", "wire", "protect", "codec", "sip", "media", "border", "sim",
+];
+
+/// What an engine has no business with.
+const NO_ENGINE: [&str; 7] = [
+    "std::thread",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "UdpSocket::",
+    "TcpStream::",
+    "HashMap::new",
+];
 
 /// Runs every rule and names each breach.
 ///
@@ -54,6 +70,7 @@ pub fn run() -> Result<(), String> {
     let mut breaches = Vec::new();
     breaches.extend(dependencies()?);
     breaches.extend(sources()?);
+    breaches.extend(texts::breaches()?);
     breaches.extend(docs::stale()?);
     for (what, mut command) in tools() {
         if let Err(why) = check(&mut command) {
@@ -172,17 +189,20 @@ fn sources() -> Result<Vec<String>, String> {
         for file in rust_files(&folder.join("src")) {
             let text =
                 std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+            let mut words: Vec<&str> = Vec::new();
             if name != "net" && name != "xtask" {
-                breaches.extend(
-                    DRIVER_ONLY
-                        .iter()
-                        .filter(|word| text.contains(**word))
-                        .map(|word| format!("{}: {word} belongs to net", file.display())),
-                );
+                words.extend(DRIVER_ONLY);
             }
-            if text.lines().count() > LINES {
-                breaches.push(format!("{}: more than {LINES} lines", file.display()));
+            // Tests beside the code may use what they like.
+            if ENGINES.contains(&name) && !file.ends_with("tests.rs") {
+                words.extend(NO_ENGINE);
             }
+            breaches.extend(
+                words
+                    .iter()
+                    .filter(|word| text.contains(**word))
+                    .map(|word| format!("{}: {word} has no place in {name}", file.display())),
+            );
         }
     }
     Ok(breaches)

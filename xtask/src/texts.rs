@@ -1,0 +1,266 @@
+//! Rules on the text of tracked files: their length, what they may not name, and whether what they point to exists.
+
+use crate::process::root;
+use engine::{DropReason, Note};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// Rust files above this length are asked to be cut.
+const LINES: usize = 1_000;
+
+/// Hosts of package registries and folders of one machine: what builds here must build anywhere.
+const FOREIGN: [&str; 11] = [
+    concat!("crates", ".io"),
+    concat!("npm", "js."),
+    concat!("pypi", ".org"),
+    concat!("pythonhosted", ".org"),
+    concat!("debian", ".org"),
+    concat!("proxy.", "golang"),
+    concat!("git", "hub.com"),
+    concat!("/work", "/main"),
+    concat!("/work", "/shared"),
+    concat!("/ro", "ot/"),
+    concat!("/ho", "me/"),
+];
+
+/// Folders whose files are named in documents.
+const FOLDERS: [&str; 9] = [
+    "crates/",
+    "docs/",
+    "xtask/",
+    "fuzz/",
+    "examples/",
+    "scenarios/",
+    "packaging/",
+    "bench/",
+    ".ci/",
+];
+
+/// A tracked file and its text.
+struct Text {
+    name: String,
+    text: String,
+}
+
+/// Every breach, by file.
+///
+/// # Errors
+/// Git cannot list the files.
+pub fn breaches() -> Result<Vec<String>, String> {
+    let files = tracked()?;
+    let tests = tests(&files);
+    let mut breaches = Vec::new();
+    for file in &files {
+        breaches.extend(length(file));
+        breaches.extend(foreign(file));
+        if file.name.ends_with(".md") {
+            breaches.extend(dead_paths(file));
+        }
+        if file.name.starts_with("docs/conformance/") {
+            breaches.extend(unknown_tests(file, &tests));
+        }
+    }
+    Ok(breaches)
+}
+
+/// The files of the repository that are text, those not yet committed included.
+fn tracked() -> Result<Vec<Text>, String> {
+    let output = Command::new("git")
+        .current_dir(root())
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .output()
+        .map_err(|e| format!("git: {e}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let names = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(names
+        .split('\0')
+        .filter(|name| !name.is_empty() && !name.starts_with("fuzz/seeds/"))
+        .filter_map(|name| {
+            // What is no text, or was deleted and not yet committed, has nothing to say.
+            let text = std::fs::read_to_string(root().join(name)).ok()?;
+            Some(Text {
+                name: name.to_owned(),
+                text,
+            })
+        })
+        .collect())
+}
+
+fn length(file: &Text) -> Option<String> {
+    let lines = file.text.lines().count();
+    (file.name.ends_with(".rs") && lines > LINES)
+        .then(|| format!("{}: {lines} lines, more than {LINES}", file.name))
+}
+
+/// Cargo.lock states where packages come from, and the licence whom it is by.
+fn foreign(file: &Text) -> Vec<String> {
+    if file.name.ends_with("Cargo.lock") || file.name == "LICENSE" {
+        return Vec::new();
+    }
+    FOREIGN
+        .iter()
+        .filter(|word| file.text.contains(**word))
+        .map(|word| format!("{}: names {word}", file.name))
+        .collect()
+}
+
+/// What stands in backticks on one line; code blocks are left out.
+fn code_words(text: &str) -> Vec<(usize, &str)> {
+    let mut fenced = false;
+    let mut words = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if !fenced {
+            words.extend(
+                line.split('`')
+                    .skip(1)
+                    .step_by(2)
+                    .map(|word| (number + 1, word)),
+            );
+        }
+    }
+    words
+}
+
+/// Targets of Markdown links.
+fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut links = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        links.extend(
+            line.split("](")
+                .skip(1)
+                .filter_map(|rest| rest.split([')', '#', ' ']).next())
+                .filter(|link| !link.is_empty() && !link.contains("://"))
+                .map(|link| (number + 1, link)),
+        );
+    }
+    links
+}
+
+/// Paths and links that lead nowhere.
+fn dead_paths(file: &Text) -> Vec<String> {
+    let folder = Path::new(&file.name).parent().unwrap_or(Path::new(""));
+    let named = code_words(&file.text)
+        .into_iter()
+        .filter(|(_, word)| FOLDERS.iter().any(|folder| word.starts_with(folder)))
+        .filter(|(_, word)| !word.contains(['*', '<', ' ', '{']))
+        .map(|(line, word)| {
+            let path = word.split([':', '#']).next().unwrap_or(word);
+            (line, root().join(path), word)
+        });
+    let linked = links(&file.text)
+        .into_iter()
+        .map(|(line, link)| (line, root().join(folder).join(link), link));
+    named
+        .chain(linked)
+        .filter(|(_, path, _)| !path.exists())
+        .map(|(line, _, word)| format!("{}:{line}: {word} does not exist", file.name))
+        .collect()
+}
+
+/// The names of all functions under `#[test]`, those inside `proptest!` included.
+fn tests(files: &[Text]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in files.iter().filter(|file| file.name.ends_with(".rs")) {
+        let mut marked = false;
+        for line in file.text.lines().map(str::trim) {
+            match line.strip_prefix("fn ") {
+                Some(rest) if marked => {
+                    names.extend(rest.split(['(', '<']).next().map(str::to_owned));
+                    marked = false;
+                }
+                _ => marked = line == "#[test]" || (marked && line.starts_with(['#', '/'])),
+            }
+        }
+    }
+    names
+}
+
+/// Whether a word has the form of a test's name: words joined by underscores, a path before it or not. Tests are named
+/// by what they show, so that three words are the least.
+fn is_test_name(word: &str) -> bool {
+    word.matches('_').count() >= 2
+        && word
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// Pages of conformance name tests as `crate::module::name_of_the_test` or `name_of_the_test`; each must exist. Names of
+/// events, drops and keys of the configuration look alike and are known.
+fn unknown_tests(file: &Text, tests: &BTreeSet<String>) -> Vec<String> {
+    let configuration =
+        std::fs::read_to_string(root().join("docs/configuration.md")).unwrap_or_default();
+    let known = |name: &str| {
+        tests.contains(name)
+            || DropReason::ALL.iter().any(|reason| reason.name() == name)
+            || Note::REFERENCE.iter().any(|event| event.name == name)
+            || configuration.contains(&format!("`{name}`"))
+    };
+    code_words(&file.text)
+        .into_iter()
+        .filter_map(|(line, word)| Some((line, word.rsplit("::").next()?)))
+        .filter(|(_, name)| is_test_name(name) && !known(name))
+        .map(|(line, name)| format!("{}:{line}: there is no test {name}", file.name))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(name: &str, text: &str) -> Text {
+        Text {
+            name: name.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn names_of_tests_are_found_and_checked() {
+        let code = "#[test]\nfn one_two_three() {}\n#[test]\n#[ignore]\nfn four_five_six() {}\nfn not_a_test() {}\n";
+        let found = tests(&[text("a.rs", code)]);
+        assert_eq!(found.len(), 2);
+        let page = text(
+            "docs/conformance/x.md",
+            "`sip::one_two_three`, `not_a_test`, `sip_foreign_via` and `short_one`\n```\n`in_a_block`\n```\n",
+        );
+        assert_eq!(
+            unknown_tests(&page, &found),
+            ["docs/conformance/x.md:1: there is no test not_a_test"]
+        );
+    }
+
+    #[test]
+    fn dead_links_and_paths_are_found() {
+        let page = text(
+            "docs/x.md",
+            "[a](decisions.md#x) [b](gone.md) `crates/engine` `crates/gone/x.rs`\n",
+        );
+        assert_eq!(
+            dead_paths(&page),
+            [
+                "docs/x.md:1: crates/gone/x.rs does not exist",
+                "docs/x.md:1: gone.md does not exist"
+            ]
+        );
+    }
+
+    #[test]
+    fn machines_and_registries_are_not_named() {
+        let page = text("x.md", &format!("see {}main", concat!("/work", "/")));
+        assert_eq!(foreign(&page).len(), 1);
+        assert!(foreign(&text("x.md", "https://example.com")).is_empty());
+        assert!(length(&text("x.rs", &"\n".repeat(LINES + 1))).is_some());
+    }
+}
