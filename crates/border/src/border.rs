@@ -61,6 +61,15 @@ impl Border {
         self.core.is_welcome(socket, source)
     }
 
+    /// Something on a connection to a name server.
+    fn name_server(&mut self, stream: u32, input: Input<'_>, now: Time) {
+        match input {
+            Input::Stream { bytes, .. } => self.core.resolver_stream(stream, bytes, now),
+            Input::Closed { .. } => self.core.resolver_ended(stream, now),
+            _ => {}
+        }
+    }
+
     fn take(&mut self, input: Input<'_>, now: Time) {
         match input {
             Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
@@ -103,8 +112,21 @@ impl Border {
                         .feed(Input::OpenFailed { socket, error }, now, &mut self.core);
                 }
             }
-            input => self.endpoint.feed(input, now, &mut self.core),
+            input => match stream_of(&input).and_then(resolve::resolver_stream_of) {
+                Some(stream) => self.name_server(stream, input, now),
+                None => self.endpoint.feed(input, now, &mut self.core),
+            },
         }
+    }
+}
+
+/// The connection that an input is about.
+fn stream_of(input: &Input<'_>) -> Option<engine::ConnectionId> {
+    match *input {
+        Input::Stream { connection, .. }
+        | Input::Connected { connection, .. }
+        | Input::Closed { connection, .. } => Some(connection),
+        _ => None,
     }
 }
 
@@ -147,6 +169,9 @@ impl Engine for Border {
                 destination: question.server,
                 bytes: &question.bytes,
             });
+        }
+        if self.core.names.has_output() {
+            return self.core.names.next_output();
         }
         self.endpoint.next_output()
     }

@@ -5,10 +5,11 @@ use super::outside::Located;
 use super::sockets::SocketWork;
 use crate::call::{CallKey, Place, Step};
 use crate::config::{Config, HostName};
-use engine::{DropReason, Entropy, SocketId, SocketKind, Time, Transport};
+use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
 use sip::Endpoint;
 use sip::locate::{
-    Ignored, LocateError, LookupId, Resolver, ResolverConfig, Started, Target, Wanted, WantedHost,
+    Ignored, LocateError, LookupId, Resolver, ResolverConfig, Started, StreamWork, Target, Wanted,
+    WantedHost,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,7 +33,14 @@ pub(crate) struct Names {
     waiting: BTreeMap<LookupId, Waiting>,
     /// Sockets for queries, opened when the first one is asked: IPv4, IPv6.
     sockets: [Option<SocketId>; 2],
+    /// A connection that was asked for, and the query that goes over it.
+    opening: Option<(ConnectionId, Vec<u8>)>,
+    /// That query while it is lent to the driver.
+    query: Vec<u8>,
 }
+
+/// Set in the numbers of connections to name servers: the endpoint counts its own from 1, drivers set the bit above.
+const NAME_SERVER: u64 = 1 << 62;
 
 impl Names {
     pub(crate) fn new(config: &Config, entropy: Entropy) -> Names {
@@ -56,7 +64,43 @@ impl Names {
             resolver: Resolver::new(settings, entropy),
             waiting: BTreeMap::new(),
             sockets: [None; 2],
+            opening: None,
+            query: Vec::new(),
         }
+    }
+
+    /// Whether [`Names::next_output`] has something.
+    pub(crate) fn has_output(&self) -> bool {
+        self.resolver.has_stream_work() || self.opening.as_ref().is_some_and(|(_, b)| !b.is_empty())
+    }
+
+    /// What the driver has to do for queries over TCP.
+    pub(crate) fn next_output(&mut self) -> Option<Output<'_>> {
+        if let Some((connection, bytes)) = self.opening.as_mut().filter(|(_, b)| !b.is_empty()) {
+            self.query = std::mem::take(bytes);
+            return Some(Output::Stream {
+                connection: *connection,
+                bytes: &self.query,
+            });
+        }
+        Some(match self.resolver.next_stream_work()? {
+            StreamWork::Open {
+                stream,
+                server,
+                bytes,
+            } => {
+                let connection = ConnectionId(NAME_SERVER | u64::from(stream));
+                self.opening = Some((connection, bytes));
+                Output::Connect {
+                    connection,
+                    local: None,
+                    remote: server,
+                }
+            }
+            StreamWork::Close { stream } => Output::Close {
+                connection: ConnectionId(NAME_SERVER | u64::from(stream)),
+            },
+        })
     }
 
     pub(crate) fn next_deadline(&self) -> Option<engine::Deadline> {
@@ -72,8 +116,17 @@ impl Names {
         let sockets = self.sockets;
         let before = std::mem::replace(self, with);
         self.sockets = sockets;
+        self.resolver.succeed(&before.resolver);
         before.waiting.into_values().collect()
     }
+}
+
+/// The resolver's number of a connection to a name server.
+pub(crate) fn resolver_stream_of(connection: ConnectionId) -> Option<u32> {
+    let ours = connection.0 & (ConnectionId::ACCEPTED | NAME_SERVER) == NAME_SERVER;
+    u32::try_from(connection.0 & !NAME_SERVER)
+        .ok()
+        .filter(|_| ours)
 }
 
 /// What is to be located for a target.
@@ -102,6 +155,22 @@ impl Core {
                 self.drops.count(DropReason::DnsUnexpected);
             }
         }
+    }
+
+    /// Bytes on a connection to a name server.
+    pub(crate) fn resolver_stream(&mut self, stream: u32, bytes: &[u8], now: Time) {
+        match self.names.resolver.stream_bytes(stream, bytes, now) {
+            Ok(()) => {}
+            Err(Ignored::Malformed) => self.drops.count(DropReason::DnsMalformed),
+            Err(Ignored::Unasked | Ignored::Question) => {
+                self.drops.count(DropReason::DnsUnexpected);
+            }
+        }
+    }
+
+    /// A connection to a name server has ended.
+    pub(crate) fn resolver_ended(&mut self, stream: u32, now: Time) {
+        self.names.resolver.stream_ended(stream, now);
     }
 
     /// Looks a name up for someone; what comes of it is told by [`Core::pump_names`].

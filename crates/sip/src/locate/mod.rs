@@ -8,7 +8,9 @@ mod dns;
 mod evaluate;
 mod resolver;
 
-pub use resolver::{Ignored, LookupId, Outcome, Query, Resolver, ResolverConfig, Started};
+pub use resolver::{
+    Ignored, LookupId, Outcome, Query, Resolver, ResolverConfig, Started, StreamWork,
+};
 
 use engine::Transport;
 use std::fmt;

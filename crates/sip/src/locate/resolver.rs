@@ -97,7 +97,27 @@ pub struct Query {
     pub bytes: Vec<u8>,
 }
 
-/// Why a datagram from a name server's port was not used; each is a counted drop.
+/// What is to be done with a stream to a name server (RFC 7766): a question whose answer did not fit into a datagram is
+/// asked again over TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamWork {
+    /// Open this stream and send the bytes.
+    Open {
+        /// Our number for it; none is used twice.
+        stream: u32,
+        /// Where to.
+        server: SocketAddr,
+        /// The query behind its length.
+        bytes: Vec<u8>,
+    },
+    /// Close it.
+    Close {
+        /// Which.
+        stream: u32,
+    },
+}
+
+/// Why an answer of a name server's was not used; each is a counted drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ignored {
     /// It cannot be read as a response.
@@ -116,6 +136,33 @@ struct Flight {
     edns: bool,
     upper: u64,
     due: Time,
+    /// The question is asked over this stream, not by a datagram.
+    stream: Option<Stream>,
+    /// What a truncated answer had, for when no server answers over a stream, and how long it may be kept.
+    partial: Option<(Known, Duration)>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    number: u32,
+    /// What has come so far, the length in front.
+    bytes: Vec<u8>,
+}
+
+impl Flight {
+    fn is_on(&self, number: u32) -> bool {
+        self.stream
+            .as_ref()
+            .is_some_and(|stream| stream.number == number)
+    }
+}
+
+/// The answer to a question in flight.
+fn read(question: &Question, upper: u64, bytes: &[u8]) -> Result<dns::Answer, Ignored> {
+    dns::read_answer(bytes, question, upper).map_err(|error| match error {
+        dns::Mismatch::Malformed => Ignored::Malformed,
+        dns::Mismatch::Question => Ignored::Question,
+    })
 }
 
 #[derive(Debug)]
@@ -134,7 +181,8 @@ struct Cached {
     until: Time,
 }
 
-/// Locates servers. Hand its queries to a UDP socket, hand what comes back to [`Resolver::answer`].
+/// Locates servers. Hand its queries to a UDP socket, hand what comes back to [`Resolver::answer`]; open the streams that
+/// it asks for.
 #[derive(Debug)]
 pub struct Resolver {
     config: ResolverConfig,
@@ -149,6 +197,8 @@ pub struct Resolver {
     /// Cached questions by the time at which they end.
     ends: BTreeSet<(Time, Question)>,
     queries: VecDeque<Query>,
+    streams: VecDeque<StreamWork>,
+    next_stream: u32,
     outcomes: VecDeque<Outcome>,
 }
 
@@ -223,6 +273,8 @@ impl Resolver {
             cache: BTreeMap::new(),
             ends: BTreeSet::new(),
             queries: VecDeque::new(),
+            streams: VecDeque::new(),
+            next_stream: 0,
             outcomes: VecDeque::new(),
         }
     }
@@ -265,42 +317,172 @@ impl Resolver {
         let flight = self
             .flights
             .get_mut(&id)
-            .filter(|flight| flight.server == source);
+            .filter(|flight| flight.server == source && flight.stream.is_none());
         let flight = flight.ok_or(Ignored::Unasked)?;
-        let answer =
-            dns::read_answer(bytes, &flight.question, flight.upper).map_err(
-                |error| match error {
-                    dns::Mismatch::Malformed => Ignored::Malformed,
-                    dns::Mismatch::Question => Ignored::Question,
-                },
-            )?;
-        let useless = answer.truncated && answer.records.is_empty() && answer.alias.is_none();
+        let answer = read(&flight.question, flight.upper, bytes)?;
+        if answer.truncated && matches!(answer.code, Code::Good | Code::NoName) {
+            let absent = answer.records.is_empty() && answer.alias.is_none();
+            let partial = self.judged(answer);
+            if let Some(flight) = self.flights.get_mut(&id).filter(|_| !absent) {
+                flight.partial = Some(partial);
+            }
+            self.ask_over_stream(id, now);
+            return Ok(());
+        }
+        self.answered(id, answer, now);
+        Ok(())
+    }
+
+    /// What a whole answer says.
+    fn answered(&mut self, id: u16, answer: dns::Answer, now: Time) {
         match answer.code {
-            Code::Format if flight.edns => {
-                flight.edns = false;
+            Code::Format | Code::Failed => {
+                if answer.code == Code::Format
+                    && let Some(flight) = self.flights.get_mut(&id)
+                {
+                    flight.edns = false;
+                }
                 self.retry(id, now);
             }
-            Code::Format | Code::Failed => self.retry(id, now),
-            Code::Good | Code::NoName if useless => self.retry(id, now),
             Code::Good | Code::NoName => {
-                let ttl = answer
-                    .ttl
-                    .map(|seconds| Duration::from_secs(u64::from(seconds)));
-                let absent = answer.records.is_empty() && answer.alias.is_none();
-                let keep = match absent {
-                    true => ttl
-                        .unwrap_or(ABSENCE_KEPT)
-                        .min(self.config.longest_negative),
-                    false => ttl.unwrap_or_default().min(self.config.longest),
-                };
-                let known = match answer.alias {
-                    Some(alias) => Known::Alias(alias),
-                    None => Known::Records(answer.records),
-                };
+                let (known, keep) = self.judged(answer);
                 self.settle(id, known, keep, now);
             }
         }
+    }
+
+    /// What is known by an answer, and how long it may be kept.
+    fn judged(&self, answer: dns::Answer) -> (Known, Duration) {
+        let ttl = answer
+            .ttl
+            .map(|seconds| Duration::from_secs(u64::from(seconds)));
+        let absent = answer.records.is_empty() && answer.alias.is_none();
+        let keep = match absent {
+            true => ttl
+                .unwrap_or(ABSENCE_KEPT)
+                .min(self.config.longest_negative),
+            false => ttl.unwrap_or_default().min(self.config.longest),
+        };
+        let known = match answer.alias {
+            Some(alias) => Known::Alias(alias),
+            None => Known::Records(answer.records),
+        };
+        (known, keep)
+    }
+
+    /// Asks the server of a truncated answer again over TCP (RFC 7766 section 5; RFC 2181 section 9: what was cut off is
+    /// not to be worked with).
+    fn ask_over_stream(&mut self, id: u16, now: Time) {
+        let number = self.next_stream;
+        let wait = self.config.wait;
+        let Some(flight) = self.flights.get_mut(&id) else {
+            return;
+        };
+        self.next_stream = number.wrapping_add(1);
+        flight.stream = Some(Stream {
+            number,
+            bytes: Vec::new(),
+        });
+        // A connection is opened first: twice the time.
+        flight.due = now + wait * 2;
+        let mut bytes = vec![0, 0];
+        dns::write_query(id, &flight.question, flight.edns, flight.upper, &mut bytes);
+        let length = (bytes.len() - 2) as u16;
+        bytes[..2].copy_from_slice(&length.to_be_bytes());
+        self.streams.push_back(StreamWork::Open {
+            stream: number,
+            server: flight.server,
+            bytes,
+        });
+    }
+
+    /// Takes bytes that came on a stream.
+    ///
+    /// # Errors
+    /// [`Ignored`]; after [`Ignored::Malformed`] and [`Ignored::Question`] the stream is closed, and the question asked
+    /// otherwise.
+    pub fn stream_bytes(&mut self, stream: u32, bytes: &[u8], now: Time) -> Result<(), Ignored> {
+        let (&id, flight) = self
+            .flights
+            .iter_mut()
+            .find(|(_, flight)| flight.is_on(stream))
+            .ok_or(Ignored::Unasked)?;
+        let Some(came) = flight.stream.as_mut() else {
+            return Err(Ignored::Unasked);
+        };
+        // A length of two octets bounds what is kept.
+        let room = usize::from(u16::MAX) + 2 - came.bytes.len();
+        came.bytes
+            .extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        let Some((length, rest)) = came.bytes.split_first_chunk::<2>() else {
+            return Ok(());
+        };
+        let length = usize::from(u16::from_be_bytes(*length));
+        let Some(message) = rest.get(..length) else {
+            return Ok(());
+        };
+        let answer = match dns::response_id(message) {
+            Some(theirs) if theirs == id => read(&flight.question, flight.upper, message),
+            _ => Err(Ignored::Malformed),
+        };
+        match answer {
+            Ok(answer) => self.answered(id, answer, now),
+            Err(ignored) => {
+                self.retry(id, now);
+                return Err(ignored);
+            }
+        }
         Ok(())
+    }
+
+    /// A stream could not be opened, or has ended: its question is asked otherwise.
+    pub fn stream_ended(&mut self, stream: u32, now: Time) {
+        let id = self
+            .flights
+            .iter_mut()
+            .find(|(_, flight)| flight.is_on(stream))
+            .map(|(id, flight)| {
+                flight.stream = None;
+                *id
+            });
+        if let Some(id) = id {
+            self.retry(id, now);
+        }
+    }
+
+    /// Whether [`Resolver::next_stream_work`] has something.
+    pub fn has_stream_work(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
+    /// What is next to be done with streams.
+    pub fn next_stream_work(&mut self) -> Option<StreamWork> {
+        self.streams.pop_front()
+    }
+
+    /// Takes the place of `old`, whose lookups come to nothing: its streams are closed, their numbers stay its own.
+    pub fn succeed(&mut self, old: &Resolver) {
+        self.next_stream = old.next_stream;
+        for flight in old.flights.values() {
+            if let Some(stream) = &flight.stream {
+                self.streams.push_back(StreamWork::Close {
+                    stream: stream.number,
+                });
+            }
+        }
+    }
+
+    /// The stream of a question is of no more use.
+    fn leave_stream(&mut self, id: u16) {
+        if let Some(stream) = self
+            .flights
+            .get_mut(&id)
+            .and_then(|flight| flight.stream.take())
+        {
+            self.streams.push_back(StreamWork::Close {
+                stream: stream.number,
+            });
+        }
     }
 
     /// Retransmits, gives up: what is due at `now`.
@@ -388,6 +570,8 @@ impl Resolver {
             edns: true,
             upper: 0,
             due: now,
+            stream: None,
+            partial: None,
         };
         self.flights.insert(id, flight);
         self.retry(id, now);
@@ -396,11 +580,17 @@ impl Resolver {
     /// Sends a question (again), to the next server in turn; gives it up after the last try.
     fn retry(&mut self, id: u16, now: Time) {
         let upper = self.entropy.u64();
+        self.leave_stream(id);
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
         if flight.tries >= self.config.tries {
-            return self.settle(id, Known::Failed, FAILURE_KEPT, now);
+            // Half an answer is better than none where TCP is blocked on the way.
+            let (known, keep) = flight
+                .partial
+                .take()
+                .unwrap_or((Known::Failed, FAILURE_KEPT));
+            return self.settle(id, known, keep, now);
         }
         let servers = self.config.servers.len().max(1) as u32;
         let turn = (flight.tries % servers) as usize;
@@ -423,6 +613,7 @@ impl Resolver {
 
     /// A question is answered, or will not be.
     fn settle(&mut self, id: u16, known: Known, keep: Duration, now: Time) {
+        self.leave_stream(id);
         let Some(flight) = self.flights.remove(&id) else {
             return;
         };

@@ -549,6 +549,156 @@ fn failing_servers_are_left_at_once() {
     );
 }
 
+/// An answer with nothing but the question, marked as truncated.
+fn truncated(mut answer: Vec<u8>, keep_records: bool) -> Vec<u8> {
+    answer[2] |= 0x02;
+    if !keep_records {
+        answer[6..12].fill(0);
+        answer.truncate(12 + "xh.example.comx".len() + 1 + 4);
+    }
+    answer
+}
+
+/// The stream that the resolver wants opened: its number, the server, the query without its length.
+fn opened(resolver: &mut Resolver) -> (u32, SocketAddr, Vec<u8>) {
+    match resolver.next_stream_work() {
+        Some(StreamWork::Open {
+            stream,
+            server,
+            bytes,
+        }) => {
+            let length = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
+            assert_eq!(length, bytes.len() - 2);
+            (stream, server, bytes[2..].to_vec())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn with_length(message: &[u8]) -> Vec<u8> {
+    let mut bytes = (message.len() as u16).to_be_bytes().to_vec();
+    bytes.extend_from_slice(message);
+    bytes
+}
+
+#[test]
+fn truncated_answers_are_asked_for_again_over_tcp() {
+    for (keep, piece) in [(false, 1), (true, 7), (true, 10_000)] {
+        let mut resolver = resolver(|config| config.ipv6 = false);
+        let zone = &mut Zone::default();
+        zone.a("h.example.com", [192, 0, 2, 1]);
+        zone.a("h.example.com", [192, 0, 2, 2]);
+        assert!(matches!(
+            resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO),
+            Started::Pending(_)
+        ));
+        let query = resolver.next_query().unwrap();
+        let whole = zone.answer(&query.bytes);
+        let cut = truncated(whole, keep);
+        assert_eq!(resolver.answer(query.server, &cut, Time::ZERO), Ok(()));
+        assert!(resolver.next_outcome().is_none() && resolver.next_query().is_none());
+        let (stream, server, asked) = opened(&mut resolver);
+        assert_eq!(server, query.server);
+        let whole = zone.answer(&asked);
+        // A datagram is no answer any more.
+        assert_eq!(
+            resolver.answer(query.server, &whole, Time::ZERO),
+            Err(Ignored::Unasked)
+        );
+        for bytes in with_length(&whole).chunks(piece) {
+            assert!(resolver.next_outcome().is_none());
+            assert_eq!(resolver.stream_bytes(stream, bytes, Time::ZERO), Ok(()));
+        }
+        assert_eq!(
+            resolver.next_outcome().unwrap().targets.unwrap().count(),
+            2,
+            "both addresses"
+        );
+        assert_eq!(
+            resolver.next_stream_work(),
+            Some(StreamWork::Close { stream })
+        );
+        assert_eq!(
+            resolver.stream_bytes(stream, b"more", Time::ZERO),
+            Err(Ignored::Unasked)
+        );
+        resolver.stream_ended(stream, Time::ZERO);
+        assert_eq!(resolver.census().1, 0);
+    }
+}
+
+#[test]
+fn a_stream_that_fails_leads_to_the_next_server() {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let zone = &mut Zone::default();
+    zone.a("h.example.com", [192, 0, 2, 1]);
+    assert!(matches!(
+        resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO),
+        Started::Pending(_)
+    ));
+    let mut streams = Vec::new();
+    let mut now = Time::ZERO;
+    // Ended, nonsense, another's identifier, silence: each costs a try. What was cut off is used at the end.
+    for round in 0..4 {
+        let query = resolver.next_query().expect("a try is left");
+        assert_eq!(query.server.to_string(), SERVERS[round % 2]);
+        let cut = truncated(zone.answer(&query.bytes), true);
+        assert_eq!(resolver.answer(query.server, &cut, now), Ok(()));
+        let (stream, _, asked) = opened(&mut resolver);
+        streams.push(stream);
+        match round {
+            0 => resolver.stream_ended(stream, now),
+            1 => assert_eq!(
+                resolver.stream_bytes(stream, &with_length(b"no DNS at all"), now),
+                Err(Ignored::Malformed)
+            ),
+            2 => {
+                let mut other = zone.answer(&asked);
+                other[0] ^= 1;
+                assert_eq!(
+                    resolver.stream_bytes(stream, &with_length(&other), now),
+                    Err(Ignored::Malformed)
+                );
+            }
+            _ => {
+                now = resolver.next_deadline().unwrap().at;
+                assert_eq!(now, Time::from_secs(2), "twice the wait");
+                resolver.timeout(now);
+            }
+        }
+        if round > 0 {
+            assert_eq!(
+                resolver.next_stream_work(),
+                Some(StreamWork::Close { stream })
+            );
+        }
+        assert_eq!(resolver.next_stream_work(), None);
+    }
+    streams.dedup();
+    assert_eq!(streams.len(), 4, "numbers are not used twice");
+    assert_eq!(resolver.next_outcome().unwrap().targets.unwrap().count(), 1);
+    assert_eq!(resolver.census(), (0, 0, 1));
+}
+
+#[test]
+fn a_resolver_that_takes_anothers_place_closes_its_streams() {
+    let mut old = resolver(|config| config.ipv6 = false);
+    let zone = &mut Zone::default();
+    zone.a("h.example.com", [192, 0, 2, 1]);
+    let _ = old.locate(wanted("sip:h.example.com:5060"), Time::ZERO);
+    let query = old.next_query().unwrap();
+    let cut = truncated(zone.answer(&query.bytes), false);
+    old.answer(query.server, &cut, Time::ZERO).unwrap();
+    let (stream, ..) = opened(&mut old);
+    let mut new = resolver(|_| {});
+    new.succeed(&old);
+    assert_eq!(new.next_stream_work(), Some(StreamWork::Close { stream }));
+    assert_eq!(
+        new.stream_bytes(stream, b"\0", Time::ZERO),
+        Err(Ignored::Unasked)
+    );
+}
+
 #[test]
 fn answers_that_were_not_asked_for_are_ignored() {
     let mut resolver = resolver(|config| config.ipv6 = false);
