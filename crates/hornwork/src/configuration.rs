@@ -5,6 +5,8 @@ use border::config::{
     Trunk, TrunkId,
 };
 use clap::Args;
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -70,9 +72,32 @@ pub fn check(options: &Check) -> ExitCode {
             for hint in config.hints() {
                 println!("hint: {hint}");
             }
+            for address in foreign(&config) {
+                println!(
+                    "hint: {address} is no address of this machine: the border would not start here"
+                );
+            }
             ExitCode::SUCCESS
         }
     }
+}
+
+/// Addresses to listen on or to anchor media at that this machine has not; each once.
+fn foreign(config: &Config) -> Vec<IpAddr> {
+    let interfaces = config.interfaces.iter();
+    let mut addresses: Vec<IpAddr> = interfaces
+        .flat_map(|interface| {
+            let listens = interface.listen.iter().map(|point| point.address.ip());
+            listens.chain(interface.media.iter().map(|media| media.address))
+        })
+        .filter(|ip| {
+            let bound = UdpSocket::bind((*ip, 0));
+            bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
+        })
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
 }
 
 /// What a configuration does, in a few lines.

@@ -61,6 +61,222 @@ fn every_mistake_is_named_with_line_and_remedy() {
     }
 }
 
+/// An interface, in three lines; what a mistake is added to.
+const INTERFACE: &str = "[[interface]]\nname = \"out\"\nlisten = \"udp:192.0.2.1:5060\"\n";
+const PBX: &str = "[[trunk]]\nname = \"pbx\"\ntarget = \"10.0.0.1\"\n";
+
+/// What voice engineers get wrong: a name, what comes after the interface (or the whole file where it begins with
+/// `[[interface]]`), the line of the mistake, what it is called, and what the remedy says.
+const MISTAKES: &[(&str, &str, usize, &str, &str)] = &[
+    (
+        "a key that is spelt wrongly",
+        "alow = \"10.0.0.0/8\"",
+        4,
+        "unknown key `alow`",
+        "did you mean `allow`?",
+    ),
+    (
+        "a table that is spelt wrongly",
+        "[[trunks]]\nname = \"pbx\"",
+        4,
+        "`trunks`",
+        "did you mean `trunk`?",
+    ),
+    (
+        "one bracket where two belong",
+        "[[interface]\nname = \"out\"",
+        1,
+        "not TOML",
+        "[[name]]",
+    ),
+    (
+        "a number in quotes",
+        "[[trunk]]\nname = \"pbx\"\ntarget = \"10.0.0.1\"\nping = \"10\"",
+        7,
+        "`ping` must be a whole number",
+        "without quotes",
+    ),
+    (
+        "a range of ports turned round",
+        "media = { ports = \"39999-20000\" }",
+        4,
+        "ends before it begins",
+        "FIRST-LAST",
+    ),
+    (
+        "ranges of ports that overlap",
+        "media = { ports = \"20000-29999\" }\n[[interface]]\nname = \"in\"\nlisten = \"udp:192.0.2.1:5070\"\nmedia = { ports = \"25000-34999\" }",
+        8,
+        "overlap with 20000-29999 in line 4",
+        "the same range",
+    ),
+    (
+        "a listening port among the media ports",
+        "[[interface]]\nname = \"out\"\nlisten = \"udp:192.0.2.1:25000\"\nmedia = { ports = \"20000-29999\" }",
+        3,
+        "lies in the media ports",
+        "move the listening port",
+    ),
+    (
+        "one listening point for two interfaces",
+        "[[interface]]\nname = \"in\"\nlisten = \"udp:192.0.2.1:5060\"",
+        6,
+        "taken already",
+        "another port or address",
+    ),
+    (
+        "no transport",
+        "[[interface]]\nname = \"out\"\nlisten = \"192.0.2.1:5060\"",
+        3,
+        "which transport",
+        "\"udp:192.0.2.1:5060\"",
+    ),
+    (
+        "a transport that there is not",
+        "[[interface]]\nname = \"out\"\nlisten = \"tls:192.0.2.1:5061\"",
+        3,
+        "tls is not available",
+        "udp and tcp",
+    ),
+    (
+        "every address, and none to tell others",
+        "[[interface]]\nname = \"out\"\nlisten = \"udp:0.0.0.0:5060\"",
+        3,
+        "every address",
+        "add `advertise`",
+    ),
+    (
+        "a network that is none",
+        "allow = \"10.0.0.0/33\"",
+        4,
+        "\"33\" is no prefix length",
+        "192.0.2.0/24",
+    ),
+    (
+        "an interface that there is not",
+        "[[trunk]]\nname = \"pbx\"\ninterface = \"outt\"\ntarget = \"10.0.0.1\"",
+        6,
+        "no interface \"outt\"",
+        "\"out\"",
+    ),
+    (
+        "a trunk that there is not",
+        "[[route]]\ntrunk = \"pbx\"",
+        5,
+        "no trunk \"pbx\"",
+        "add a [[trunk]]",
+    ),
+    (
+        "registrations passed to a trunk that there is not",
+        "register = \"pass:pbxx\"\n[[trunk]]\nname = \"pbx\"\ntarget = \"10.0.0.1\"",
+        4,
+        "no trunk \"pbxx\"",
+        "did you mean \"pbx\"?",
+    ),
+    (
+        "a URI where a host belongs",
+        "[[trunk]]\nname = \"pbx\"\ntarget = \"sip:10.0.0.1:5060\"",
+        6,
+        "neither a host name nor an address",
+        "HOST:PORT",
+    ),
+    (
+        "a target of another address family",
+        "[[trunk]]\nname = \"pbx\"\ntarget = \"udp:[2001:db8::1]:5060\"",
+        6,
+        "another address family",
+        "listen on an address of that family",
+    ),
+    (
+        "a regular expression that is broken",
+        "PBX[[route]]\nto = { regex = \"(00|+\" }\ntrunk = \"pbx\"",
+        8,
+        "no regular expression",
+        "'...' keeps backslashes",
+    ),
+    (
+        "a group that the expression has not",
+        "PBX[[route]]\nto = { regex = \"00(.*)\" }\nreplace = \"+$2\"\ntrunk = \"pbx\"",
+        9,
+        "has no group 2",
+        "0 to 1",
+    ),
+    (
+        "a route without an action",
+        "[[route]]\nto = { prefix = \"0\" }",
+        4,
+        "where the call goes",
+        "exactly one of",
+    ),
+    (
+        "a user without a password",
+        "[[user]]\nname = \"1000\"",
+        4,
+        "no password",
+        "add `password` or `ha1`",
+    ),
+    (
+        "digest without users",
+        "authenticate = \"digest\"",
+        4,
+        "no user",
+        "add a [[user]]",
+    ),
+];
+
+#[test]
+fn the_mistakes_of_every_day_are_explained() {
+    let folder = scratch("mistakes");
+    for (name, text, line, message, remedy) in MISTAKES {
+        let text = text.replace("PBX", PBX);
+        let whole = text.starts_with("[[interface]") && !text.contains("\"in\"");
+        let text = match whole {
+            true => text,
+            false => format!("{INTERFACE}{text}"),
+        };
+        let file = folder.join("bad.toml");
+        std::fs::write(&file, format!("{text}\n")).expect("file");
+        let output = hornwork(&["check", "-c", &file.display().to_string()]);
+        let said = error(&output);
+        assert_eq!(code(&output), 2, "{name}: {said}");
+        assert!(output.stdout.is_empty(), "{name}");
+        let place = said
+            .lines()
+            .position(|l| l.contains(&format!("bad.toml:{line}:")) && l.contains(message))
+            .unwrap_or_else(|| panic!("{name}: {message:?} in line {line} is not in\n{said}"));
+        let told = said
+            .lines()
+            .skip(place)
+            .find(|l| l.trim_start().starts_with("remedy:"));
+        assert!(
+            told.is_some_and(|told| told.contains(remedy)),
+            "{name}: {remedy:?} is not in {told:?}"
+        );
+    }
+}
+
+#[test]
+fn an_address_of_another_machine_is_hinted_at_and_not_served() {
+    let folder = scratch("foreign-address");
+    let file = folder.join("foreign.toml");
+    std::fs::write(&file, INTERFACE).expect("file");
+    let path = file.display().to_string();
+    let output = hornwork(&["check", "-c", &path]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(code(&output), 0, "the file may be for another machine");
+    assert!(
+        said.contains("hint: 192.0.2.1 is no address of this machine"),
+        "{said}"
+    );
+    let output = hornwork(&["run", "-c", &path]);
+    assert_eq!(code(&output), 3);
+    let said = error(&output);
+    assert!(
+        said.contains("192.0.2.1:5060") && said.contains("remedy:"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_missing_file_is_bad_input() {
     let output = hornwork(&["check", "-c", "no/such/file.toml"]);

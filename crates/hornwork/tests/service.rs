@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Process, answers_options, border, example, root, scratch};
-use std::net::UdpSocket;
+use common::{Process, answers_options, border, example, free_port, root, scratch};
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -41,7 +41,8 @@ fn it_is_ready_reloads_and_ends_in_order() {
         .set_read_timeout(Some(Duration::from_secs(10)))
         .expect("timeout");
     let file = folder.join("hornwork.toml");
-    let good = example("loopback.toml", 5360, 5380, (31000, 31099), "");
+    let (old, new) = (free_port(), free_port());
+    let good = example("loopback.toml", old, free_port(), (31000, 31099), "");
     std::fs::write(&file, &good).expect("file");
     let mut process = Process::start(
         Command::new(env!("CARGO_BIN_EXE_hornwork"))
@@ -57,11 +58,13 @@ fn it_is_ready_reloads_and_ends_in_order() {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
     assert_eq!(told(), "READY=1");
-    assert!(answers_options(5360), "ready means ready");
+    assert!(answers_options(old), "ready means ready");
+    let said = process.said();
     assert!(
-        process
-            .said()
-            .contains("listens on udp:127.0.0.1:5360, tcp:127.0.0.1:5360")
+        said.contains(&format!(
+            "listens on udp:127.0.0.1:{old}, tcp:127.0.0.1:{old}"
+        )),
+        "{said}"
     );
 
     // A file with a mistake changes nothing, and the log says why.
@@ -73,14 +76,17 @@ fn it_is_ready_reloads_and_ends_in_order() {
         "{}",
         process.said()
     );
-    assert!(answers_options(5360));
+    assert!(answers_options(old));
 
     // A good one moves the listening point.
-    std::fs::write(&file, good.replace(":5360", ":5361")).expect("file");
+    std::fs::write(&file, good.replace(&format!(":{old}"), &format!(":{new}"))).expect("file");
     process.signal("HUP");
     until(&process, |said| said.contains("configuration_reloaded"));
-    until(&process, |_| answers_options(5361));
-    assert!(!answers_options(5360), "the old listening point is closed");
+    until(&process, |_| answers_options(new));
+    assert!(
+        TcpStream::connect(("127.0.0.1", old)).is_err(),
+        "the old listening point is closed"
+    );
 
     process.signal("TERM");
     assert_eq!(told(), "STOPPING=1");
@@ -95,9 +101,10 @@ fn it_is_ready_reloads_and_ends_in_order() {
 #[test]
 fn the_log_can_be_json_and_names_no_secret() {
     let folder = scratch("service-json");
+    let sip = free_port();
     let more = "[log]\nformat = \"json\"\nlevel = \"debug\"\n";
-    let text = example("loopback-uc.toml", 5364, 5384, (31100, 31199), more);
-    let mut process = border(&folder, &text, 5364);
+    let text = example("loopback-uc.toml", sip, free_port(), (31100, 31199), more);
+    let mut process = border(&folder, &text, sip);
     until(&process, |said| said.contains("socket_opened"));
     process.signal("INT");
     assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
@@ -132,7 +139,7 @@ fn what_cannot_run_says_why_and_what_to_do() {
 
     let taken = UdpSocket::bind("127.0.0.1:0").expect("socket");
     let port = taken.local_addr().expect("address").port();
-    let text = example("loopback.toml", port, 5385, (31200, 31299), "");
+    let text = example("loopback.toml", port, free_port(), (31200, 31299), "");
     std::fs::write(&file, text).expect("file");
     let output = run(&file, &[]);
     assert_eq!(output.status.code(), Some(3));
@@ -236,20 +243,21 @@ fn value(message: &str, name: &str) -> String {
 #[test]
 fn a_stop_waits_for_calls_and_a_second_one_does_not() {
     let folder = scratch("service-drain");
-    let text = example("loopback-bypass.toml", 5368, 5388, (31300, 31399), "");
-    let mut process = border(&folder, &text, 5368);
-    let (caller, callee) = (Peer::new(0), Peer::new(5388));
+    let (sip, trunk) = (free_port(), free_port());
+    let text = example("loopback-bypass.toml", sip, trunk, (31300, 31399), "");
+    let mut process = border(&folder, &text, sip);
+    let (caller, callee) = (Peer::new(0), Peer::new(trunk));
     let port = caller.port();
     let invite = |call: &str| {
         format!(
-            "INVITE sip:1@127.0.0.1:5368 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{port};branch=z9hG4bK{call}\r\nMax-Forwards: 70\r\n\
+            "INVITE sip:1@127.0.0.1:{sip} SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{port};branch=z9hG4bK{call}\r\nMax-Forwards: 70\r\n\
              From: <sip:a@127.0.0.1>;tag=f{call}\r\nTo: <sip:1@127.0.0.1>\r\nCall-ID: {call}\r\nCSeq: 1 INVITE\r\n\
              Contact: <sip:a@127.0.0.1:{port}>\r\nContent-Length: 0\r\n\r\n"
         )
     };
-    caller.send(5368, &invite("one"));
+    caller.send(sip, &invite("one"));
     let offered = callee.expect("INVITE");
-    let contact = "Contact: <sip:b@127.0.0.1:5388>\r\n";
+    let contact = format!("Contact: <sip:b@127.0.0.1:{trunk}>\r\n");
     let answer = |status: &str, request: &str, more: &str| {
         format!(
             "SIP/2.0 {status}\r\n{}{}To: {};tag=t\r\n{}{}{more}Content-Length: 0\r\n\r\n",
@@ -263,19 +271,19 @@ fn a_stop_waits_for_calls_and_a_second_one_does_not() {
             lines(request, "CSeq"),
         )
     };
-    callee.send(5368, &answer("200 OK", &offered, contact));
+    callee.send(sip, &answer("200 OK", &offered, &contact));
     let answered = caller.expect("SIP/2.0 200");
     let ack = format!(
-        "ACK sip:1@127.0.0.1:5368 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{port};branch=z9hG4bKack\r\nMax-Forwards: 70\r\n\
+        "ACK sip:1@127.0.0.1:{sip} SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{port};branch=z9hG4bKack\r\nMax-Forwards: 70\r\n\
          From: <sip:a@127.0.0.1>;tag=fone\r\nTo: {}\r\nCall-ID: one\r\nCSeq: 1 ACK\r\nContent-Length: 0\r\n\r\n",
         value(&answered, "To")
     );
-    caller.send(5368, &ack);
+    caller.send(sip, &ack);
     callee.expect("ACK");
 
     process.signal("TERM");
     std::thread::sleep(Duration::from_millis(400));
-    caller.send(5368, &invite("two"));
+    caller.send(sip, &invite("two"));
     let refused = caller.expect("SIP/2.0 503");
     assert!(
         refused.contains("Call-ID: two") && refused.contains("Retry-After:"),
@@ -289,13 +297,122 @@ fn a_stop_waits_for_calls_and_a_second_one_does_not() {
 
     process.signal("TERM");
     let bye = callee.expect("BYE");
-    callee.send(5368, &answer("200 OK", &bye, ""));
+    callee.send(sip, &answer("200 OK", &bye, ""));
     let bye = caller.expect("BYE");
-    caller.send(5368, &answer("200 OK", &bye, ""));
+    caller.send(sip, &answer("200 OK", &bye, ""));
     assert_eq!(
         process.wait(Duration::from_secs(3)),
         Some(true),
         "{}",
         process.said()
     );
+}
+
+fn md5(text: &str) -> String {
+    use md5::Digest as _;
+    let hash = md5::Md5::digest(text);
+    hash.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+/// A parameter of a challenge or of credentials.
+fn parameter(header: &str, name: &str) -> String {
+    header
+        .split([',', ' '])
+        .filter_map(|part| part.split_once('='))
+        .find(|(key, _)| *key == name)
+        .map_or_else(String::new, |(_, value)| value.trim_matches('"').to_owned())
+}
+
+/// A REGISTER of user 1000, with credentials for the challenge made by hand from RFC 2617 section 3.2.2.
+fn register(sip: u16, port: u16, number: u32, challenge: Option<(&str, &str)>) -> (String, String) {
+    let uri = format!("sip:127.0.0.1:{sip}");
+    let mut proof = String::new();
+    let authorization = challenge.map_or_else(String::new, |(challenge, password)| {
+        let (realm, nonce) = (parameter(challenge, "realm"), parameter(challenge, "nonce"));
+        let secret = md5(&format!("1000:{realm}:{password}"));
+        let what = md5(&format!("REGISTER:{uri}"));
+        proof = md5(&format!("{secret}:{nonce}:00000001:0a4f113b:auth:{what}"));
+        format!(
+            "Authorization: Digest username=\"1000\", realm=\"{realm}\", nonce=\"{nonce}\", uri=\"{uri}\", response=\"{proof}\", \
+             algorithm=MD5, cnonce=\"0a4f113b\", qop=auth, nc=00000001\r\n"
+        )
+    });
+    let request = format!(
+        "REGISTER {uri} SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{port};branch=z9hG4bKsecret{number}\r\nMax-Forwards: 70\r\n\
+         From: <sip:1000@127.0.0.1>;tag=s\r\nTo: <sip:1000@127.0.0.1>\r\nCall-ID: secrets\r\nCSeq: {number} REGISTER\r\n\
+         Contact: <sip:1000@127.0.0.1:{port}>\r\n{authorization}Content-Length: 0\r\n\r\n"
+    );
+    (request, proof)
+}
+
+#[test]
+fn no_log_tells_passwords_or_what_proves_them() {
+    let folder = scratch("service-secrets");
+    let (sip, trunk) = (free_port(), free_port());
+    let carrier = Peer::new(trunk);
+    let more = format!(
+        "[log]\nlevel = \"trace\"\n[[trunk]]\nname = \"carrier\"\ntarget = \"udp:127.0.0.1:{trunk}\"\n\
+                username = \"4711\"\npassword = \"carrier-password\"\nregister = {{}}\n"
+    );
+    let text = example("loopback-uc.toml", sip, trunk, (31400, 31499), &more);
+    let mut process = border(&folder, &text, sip);
+
+    // As server: refused, refused again with a wrong password, taken with the right one.
+    let phone = Peer::new(0);
+    phone.send(sip, &register(sip, phone.port(), 1, None).0);
+    let challenge = value(&phone.expect("SIP/2.0 401"), "WWW-Authenticate");
+    let (wrong, wrong_proof) = register(sip, phone.port(), 2, Some((&challenge, "wrong-password")));
+    phone.send(sip, &wrong);
+    let refused = phone.expect("SIP/2.0 401");
+    assert!(refused.contains("CSeq: 2 REGISTER"), "{refused}");
+    let challenge = value(&refused, "WWW-Authenticate");
+    let (right, right_proof) = register(sip, phone.port(), 3, Some((&challenge, "secret-1000")));
+    phone.send(sip, &right);
+    phone.expect("SIP/2.0 200");
+
+    // As client: the carrier challenges, and is answered.
+    let asked = carrier.expect("REGISTER");
+    let head = |status: &str, request: &str, more: &str| {
+        format!(
+            "SIP/2.0 {status}\r\n{}{}To: {};tag=c\r\n{}{}{more}Content-Length: 0\r\n\r\n",
+            lines(request, "Via"),
+            lines(request, "From"),
+            value(request, "To"),
+            lines(request, "Call-ID"),
+            lines(request, "CSeq"),
+        )
+    };
+    let demand = "WWW-Authenticate: Digest realm=\"carrier\", nonce=\"f00f\", algorithm=MD5, qop=\"auth\"\r\n";
+    carrier.send(sip, &head("401 Unauthorized", &asked, demand));
+    let proved = loop {
+        let request = carrier.expect("REGISTER");
+        if request.contains("Authorization:") {
+            break request;
+        }
+    };
+    let contact = format!("{}Expires: 600\r\n", lines(&proved, "Contact"));
+    carrier.send(sip, &head("200 OK", &proved, &contact));
+    let carrier_proof = parameter(&value(&proved, "Authorization"), "response");
+    assert_eq!(carrier_proof.len(), 32, "{proved}");
+
+    until(&process, |said| {
+        said.contains("registration_stored aor=1000")
+            && said.contains("carrier_registration trunk=carrier state=registered")
+    });
+    process.signal("HUP");
+    until(&process, |said| said.contains("configuration_reloaded"));
+    process.signal("INT");
+    process.signal("INT");
+    assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
+    let said = process.said();
+    for secret in [
+        "secret-1000",
+        "wrong-password",
+        "carrier-password",
+        &wrong_proof,
+        &right_proof,
+        &carrier_proof,
+    ] {
+        assert!(!said.contains(secret), "{secret:?} is in the log:\n{said}");
+    }
 }
