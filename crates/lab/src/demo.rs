@@ -15,7 +15,7 @@ use crate::subject::{BorderThread, Layout, PortSpan, system_entropy};
 use crate::terminal::columns;
 use crate::trial::{Finished, HostThread, from_start, merge};
 use codec::g711::Law;
-use engine::{Entropy, Time, Transport};
+use engine::{Entropy, Note, Time, Transport};
 use net::{Clock, NoiseSampler, Signals};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -307,9 +307,13 @@ impl Stage {
     fn close(self, stay: Option<&Signals>) -> Result<(), LabError> {
         if let Some(signals) = stay {
             eprint!("{}", self.invitation());
+            let events = self.border.events()?;
             while signals.stops() == 0 {
-                std::thread::sleep(Duration::from_millis(100));
                 self.border.state()?;
+                match events.recv_timeout(Duration::from_millis(100)) {
+                    Ok(event) if is_of_interest(&event.note) => eprintln!("{event}"),
+                    _ => {}
+                }
             }
         }
         // The border first: it ends what calls there are, and the PBX answers.
@@ -330,6 +334,19 @@ impl Stage {
             first.0, last.0, first.1, first.0, first.1, first.0, first.1
         )
     }
+}
+
+/// What somebody who tries a telephone wants to see.
+fn is_of_interest(note: &Note) -> bool {
+    matches!(
+        note,
+        Note::RegistrationStored { .. }
+            | Note::RegistrationEnded { .. }
+            | Note::RequestRefused { .. }
+            | Note::CallOffered { .. }
+            | Note::CallAnswered { .. }
+            | Note::CallEnded { .. }
+    )
 }
 
 fn kernel() -> Result<u64, LabError> {
@@ -496,6 +513,7 @@ fn write_down(
         level: None,
         repetition: 0,
         seed: stage.seed,
+        plan: stage.layout.toml(),
         seconds: played.seconds,
         figures: figures.clone(),
         details: details.clone(),
@@ -517,6 +535,7 @@ fn write_down(
              compared with what was said. The response time is the time from INVITE to 200, the digest challenge included."
         ),
         study: String::new(),
+        reference: None,
         level_label: String::new(),
         seed: stage.seed,
         driver: "sockets".to_owned(),

@@ -96,7 +96,7 @@ pub struct Details {
     pub one_way_ms: Option<f64>,
     /// Largest mean round trip, milliseconds.
     pub round_trip_ms: Option<f64>,
-    /// Streams received.
+    /// Streams received or due; what a side only sends is another's.
     pub streams: u64,
     /// Packets received.
     pub packets: u64,
@@ -217,7 +217,7 @@ fn details(
         lateness_ms: [0.5, 0.99, 1.0].map(|q| quantile(&late, q)),
         one_way_ms: largest(streams.iter().filter_map(|s| s.one_way_mean_ms)),
         round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
-        streams: streams.len() as u64,
+        streams: streams.iter().filter(|s| s.is_awaited()).count() as u64,
         packets: streams.iter().map(|s| s.received).sum(),
         listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
     }

@@ -1,6 +1,7 @@
 //! The directory of a run: `run.json`, `attempts.ndjson`, `streams.ndjson`.
 
 use crate::error::{LabError, Verdict};
+use crate::experiment::Reference;
 use crate::figures::{Check, Details, Figures};
 use crate::record::{Attempt, StreamRecord};
 use serde::de::DeserializeOwned;
@@ -66,6 +67,9 @@ pub struct TrialRecord {
     pub repetition: u32,
     /// Seed of this trial.
     pub seed: u64,
+    /// The experiment file of this trial alone, overrides, level and seed in it: it runs this trial again.
+    #[serde(default)]
+    pub plan: String,
     /// How long it took, seconds (virtual ones in a simulation).
     pub seconds: f64,
     /// Figures.
@@ -107,6 +111,9 @@ pub struct RunRecord {
     pub driver: String,
     /// What was measured, in words.
     pub subject: String,
+    /// What somebody else measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
     /// Version of the program.
     pub version: String,
     /// Start, seconds since 1970; 0 in a simulation.

@@ -235,6 +235,13 @@ pub struct StreamRecord {
     pub level_db: Option<f64>,
 }
 
+impl StreamRecord {
+    /// Whether anything was received, or should have been: the record of a side that only sends says neither.
+    pub fn is_awaited(&self) -> bool {
+        self.received > 0 || self.expected > 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

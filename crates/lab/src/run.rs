@@ -5,7 +5,7 @@ use crate::experiment::{BUILT_IN, File, Level, built_in};
 use crate::figures;
 use crate::progress::Display;
 use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
-use crate::report;
+use crate::report::{self, Published};
 use crate::trial::{Outcomes, Trial, on_sockets, simulate};
 use engine::Entropy;
 use serde_json::{Value, json};
@@ -124,13 +124,13 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
         }
     }
     raw.finish(&run)?;
-    let page = report::write(&dir)?;
+    let published = report::publish(&dir)?;
     display.finish();
-    write_json(options.json.as_deref(), &run_json(&run, &page))?;
+    write_json(options.json.as_deref(), &run_json(&run, &published))?;
     // Standard output belongs to JSON where it was asked for there.
     if options.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", crate::terminal::table(&run));
-        println!("report: {}", page.display());
+        print!("{}", crate::terminal::table(&run, &published.levels));
+        println!("report: {}", published.page.display());
     }
     Ok(run.verdict)
 }
@@ -201,6 +201,7 @@ fn judge(
         level: level.value,
         repetition,
         seed,
+        plan: level.plan(seed),
         seconds: outcomes.seconds,
         figures,
         details,
@@ -247,6 +248,7 @@ fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
             .map(|levels| levels.label.clone())
             .unwrap_or_default(),
         seed: experiment.seed,
+        reference: experiment.reference.clone(),
         driver: if simulated { "simulation" } else { "sockets" }.to_owned(),
         subject,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -285,18 +287,19 @@ pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabE
 }
 
 /// What `--json` gives: the blocks of the demo per trial, with plan, seed and verdict.
-fn run_json(run: &RunRecord, page: &Path) -> Value {
+fn run_json(run: &RunRecord, published: &Published) -> Value {
+    let page = published.page.display().to_string();
     let trials: Vec<Value> = run
         .trials
         .iter()
         .map(|trial| {
             let mut figures = trial.figures.clone();
-            figures.report = page.display().to_string();
+            figures.report.clone_from(&page);
             let mut value = json!({
                 "trial": trial.trial,
                 "level": trial.level,
                 "repetition": trial.repetition,
-                "plan": run.plan,
+                "plan": trial.plan,
                 "seed": trial.seed,
                 "verdict": trial.verdict,
             });
@@ -321,7 +324,8 @@ fn run_json(run: &RunRecord, page: &Path) -> Value {
         "plan": run.plan,
         "seed": run.seed,
         "verdict": run.verdict,
-        "report": page.display().to_string(),
+        "report": page,
+        "reference": run.reference.as_ref().map(|reference| report::beside_json(reference, &published.levels)),
         "trials": trials,
     })
 }
@@ -396,15 +400,15 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
             .unwrap_or(std::cmp::Ordering::Equal)
     });
     raw.finish(&run)?;
-    let page = report::write(&dir)?;
+    let published = report::publish(&dir)?;
     display.finish();
-    let mut value = run_json(&run, &page);
+    let mut value = run_json(&run, &published);
     if let Some(object) = value.as_object_mut() {
         object.insert("capacity".to_owned(), json!(found));
     }
     write_json(options.json.as_deref(), &value)?;
     if options.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", crate::terminal::table(&run));
+        print!("{}", crate::terminal::table(&run, &published.levels));
         match found {
             Some(capacity) => println!("capacity: {} {}", report::plain(capacity), run.level_label),
             None => println!(
@@ -413,7 +417,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
                 run.level_label
             ),
         }
-        println!("report: {}", page.display());
+        println!("report: {}", published.page.display());
     }
     Ok(run.verdict)
 }

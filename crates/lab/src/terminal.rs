@@ -1,7 +1,7 @@
 //! Tables for the terminal.
 
 use crate::raw::RunRecord;
-use crate::report::{plain, summarise};
+use crate::report::{LevelSummary, beside, plain};
 use std::fmt::Write;
 
 /// Rows under headings; the first column to the left, the others to the right.
@@ -33,10 +33,10 @@ pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// The levels of a run with their main figures, and the thresholds that were missed.
-pub fn table(run: &RunRecord) -> String {
+/// The levels of a run with their main figures, the thresholds that were missed, and somebody else's figures where the
+/// experiment names them.
+pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), plain);
-    let levels = summarise(&run.trials);
     let calls = levels.iter().any(|level| level.attempted > 0.0);
     let rows: Vec<Vec<String>> = levels
         .iter()
@@ -100,6 +100,21 @@ pub fn table(run: &RunRecord) -> String {
                 plain(check.limit)
             );
         }
+    }
+    if let Some(reference) = &run.reference {
+        let rows: Vec<Vec<String>> = beside(reference, levels)
+            .iter()
+            .map(|row| {
+                vec![
+                    row.level.map_or("all".to_owned(), plain),
+                    row.figure.clone(),
+                    plain(row.theirs),
+                    row.ours_text(),
+                ]
+            })
+            .collect();
+        let _ = writeln!(out, "\n{}", reference.source);
+        out.push_str(&columns(&[label, "figure", "there", "here"], &rows));
     }
     out
 }

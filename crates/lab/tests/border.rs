@@ -90,6 +90,26 @@ fn media_passed_by() {
 }
 
 #[test]
+fn ipv6_and_both_versions_joined() {
+    let six = std::net::UdpSocket::bind("[::1]:0").is_ok();
+    if !six {
+        eprintln!("skipped: this machine has no IPv6 loopback address; in virtual time alone");
+    }
+    for ip in ["ipv6", "ipv4_to_ipv6", "ipv6_to_ipv4"] {
+        let subject = format!("[subject]\nip = \"{ip}\"\n[callers]");
+        let text = CALLS.replace("[callers]", &subject);
+        let outcomes = simulate(&trial(&text, 1)).unwrap();
+        check_calls(&outcomes);
+        check_media(&outcomes);
+        if six {
+            let outcomes = on_sockets(&trial(&text, 1), |_, _| ()).unwrap();
+            check_calls(&outcomes);
+            check_media(&outcomes);
+        }
+    }
+}
+
+#[test]
 fn calls_with_digest_over_tcp() {
     let login = "total = 30\ntransport = \"tcp\"\nusers = 5\nfrom = \"10{number:02}\"\nuser = \"10{number:02}\"\npassword = \"secret-{user}\"";
     let text = CALLS.replace("total = 30", login);

@@ -10,8 +10,9 @@ mod template;
 
 pub use built_in::{BUILT_IN, built_in};
 pub use model::{
-    Callees, Callers, CodecName, Experiment, HangUp, HoldKind, Levels, MediaKind, Network,
-    PaceKind, Registrations, Streams, Subject, SubjectMedia, Thresholds,
+    Callees, Callers, CodecName, Experiment, HangUp, HoldKind, IpVersions, Levels, MediaKind,
+    Network, PaceKind, Reference, ReferenceLevel, Registrations, Streams, Subject, SubjectMedia,
+    Thresholds,
 };
 pub use parse::{File, Level};
 pub use template::fill;

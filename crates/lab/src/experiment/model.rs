@@ -3,6 +3,7 @@
 use crate::pace::{Hold, Pace};
 use engine::Transport;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// One experiment, at one level of its sweep.
@@ -46,6 +47,9 @@ pub struct Experiment {
     /// Media streams without signalling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
+    /// What somebody else measured, to be shown beside our figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
     /// The network, in simulation.
     #[serde(default)]
     pub network: Network,
@@ -77,6 +81,33 @@ pub enum SubjectMedia {
     Bypass,
 }
 
+/// IP versions around our border: towards callers, and towards the called side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IpVersions {
+    /// IPv4 on both sides.
+    #[default]
+    Ipv4,
+    /// IPv6 on both sides.
+    Ipv6,
+    /// Callers speak IPv4, the called side IPv6.
+    Ipv4ToIpv6,
+    /// Callers speak IPv6, the called side IPv4.
+    Ipv6ToIpv4,
+}
+
+impl IpVersions {
+    /// Whether it is IPv6: towards callers, and towards the called side.
+    pub fn sides(self) -> [bool; 2] {
+        match self {
+            IpVersions::Ipv4 => [false, false],
+            IpVersions::Ipv6 => [true, true],
+            IpVersions::Ipv4ToIpv6 => [false, true],
+            IpVersions::Ipv6ToIpv4 => [true, false],
+        }
+    }
+}
+
 /// What is measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -88,6 +119,8 @@ pub struct Subject {
     pub none: bool,
     /// Media of our border.
     pub media: SubjectMedia,
+    /// IP versions around our border.
+    pub ip: IpVersions,
     /// CPU to which our border's thread is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
@@ -116,6 +149,30 @@ pub struct Levels {
     /// The values themselves, instead of the three above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<f64>,
+}
+
+/// Figures of somebody else's measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reference {
+    /// Who measured what, on what.
+    pub source: String,
+    /// The highest level that was good there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<f64>,
+    /// Figures by level.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub level: Vec<ReferenceLevel>,
+}
+
+/// Figures of somebody else's measurement at one level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReferenceLevel {
+    /// Value of the sweep.
+    pub at: f64,
+    /// By the name of the column in `levels.csv`.
+    pub figures: BTreeMap<String, f64>,
 }
 
 /// How attempts arrive.
@@ -397,7 +454,7 @@ impl Registrations {
     }
 }
 
-/// Media streams without signalling: from one laboratory host to another, or to `address` and back.
+/// Media streams without signalling, from one laboratory host to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Streams {
@@ -411,6 +468,8 @@ pub struct Streams {
     pub media: MediaKind,
     /// In which codec.
     pub codec: CodecName,
+    /// Share of the streams that are listened to (correlation and level), percent.
+    pub listen_percent: f64,
 }
 
 impl Default for Streams {
@@ -421,6 +480,7 @@ impl Default for Streams {
             rate: 100.0,
             media: MediaKind::Tone,
             codec: CodecName::Pcma,
+            listen_percent: 0.0,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Reading an experiment file, overrides, and the sweep.
 
-use super::model::{Experiment, Levels, MediaKind};
+use super::model::{Experiment, IpVersions, Levels, MediaKind, Reference};
 use crate::error::LabError;
+use crate::report::LevelSummary;
 use toml_edit::{DocumentMut, Item, Value};
 
 /// Most trials that one run may have; a typing mistake in a step must not run for years.
@@ -20,8 +21,24 @@ pub struct File {
 pub struct Level {
     /// The value; `None` for an experiment without a sweep.
     pub value: Option<f64>,
+    /// The file of this level alone: with the seed of a trial it runs that trial again.
+    pub text: String,
     /// The experiment at this level.
     pub experiment: Experiment,
+}
+
+impl Level {
+    /// The file that runs a trial of this level again: one repetition with the trial's seed.
+    pub fn plan(&self, seed: u64) -> String {
+        let Ok(mut document) = self.text.parse::<DocumentMut>() else {
+            return self.text.clone();
+        };
+        document.insert("repeat", Item::Value(Value::from(1)));
+        // Seeds of trials have 63 bits, see `trial_seed`.
+        let seed = i64::try_from(seed).unwrap_or(i64::MAX);
+        document.insert("seed", Item::Value(Value::from(seed)));
+        document.to_string()
+    }
 }
 
 impl File {
@@ -116,6 +133,7 @@ impl File {
         let Some(levels) = &self.experiment.levels else {
             return Ok(vec![Level {
                 value: None,
+                text: self.document.to_string(),
                 experiment: self.experiment.clone(),
             }]);
         };
@@ -144,8 +162,10 @@ impl File {
         }
         let experiment =
             typed(&document).map_err(|why| self.bad(&format!("levels.set, at {value}: {why}")))?;
+        document.remove("levels");
         Ok(Level {
             value: Some(value),
+            text: document.to_string(),
             experiment,
         })
     }
@@ -169,6 +189,23 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
     }
     if experiment.subject.none && experiment.subject.address.is_some() {
         return Err("subject.none and subject.address exclude each other".to_owned());
+    }
+    if experiment.subject.address.is_some() && experiment.subject.ip != IpVersions::Ipv4 {
+        return Err("subject.ip is for our border; a foreign subject's address says it".to_owned());
+    }
+    if experiment.subject.none
+        && experiment.subject.ip.sides()[0] != experiment.subject.ip.sides()[1]
+    {
+        return Err("subject.ip: with nothing in between, both sides speak one version".to_owned());
+    }
+    if let Some(reference) = &experiment.reference {
+        known_figures(reference)?;
+    }
+    if let Some(streams) = &experiment.streams {
+        share("streams.listen_percent", streams.listen_percent)?;
+        if streams.listen_percent > 0.0 && streams.media != MediaKind::Speech {
+            return Err("streams.listen_percent needs streams.media = \"speech\"".to_owned());
+        }
     }
     if let Some(callers) = &experiment.callers {
         if callers.total == 0 && callers.seconds <= 0.0 {
@@ -209,6 +246,21 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
         && experiment.streams.is_none()
     {
         return Err("nothing to do: state [callers], [registrations] or [streams]".to_owned());
+    }
+    Ok(())
+}
+
+fn known_figures(reference: &Reference) -> Result<(), String> {
+    let names = reference
+        .level
+        .iter()
+        .flat_map(|level| level.figures.keys());
+    for name in names {
+        if !LevelSummary::has_figure(name) {
+            return Err(format!(
+                "reference.level.figures: {name:?} is no column of levels.csv with a number"
+            ));
+        }
     }
     Ok(())
 }

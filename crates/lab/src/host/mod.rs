@@ -122,6 +122,8 @@ pub(crate) struct Inner {
     pub(crate) works: Vec<Work>,
     pub(crate) registrations: Vec<Registration>,
     pub(crate) registering: Option<Plan>,
+    /// Registrations are being taken back at the end of the trial.
+    pub(crate) removing: bool,
     pub(crate) streaming: Option<Plan>,
     pub(crate) streams_open: Vec<(u32, Attempt)>,
     pub(crate) out: Outbox,
@@ -176,6 +178,7 @@ impl Host {
                 works,
                 registrations: Vec::new(),
                 registering: None,
+                removing: false,
                 streaming: None,
                 streams_open: Vec::new(),
                 out,

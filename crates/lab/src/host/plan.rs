@@ -198,6 +198,14 @@ pub struct RegistrationPlan {
 }
 
 impl RegistrationPlan {
+    /// The highest rate at which they come, per second.
+    pub(crate) fn rate(&self) -> f64 {
+        match self.pace {
+            Pace::Constant { rate } | Pace::Poisson { rate } => rate,
+            Pace::Ramp { from, to, .. } => from.max(to),
+        }
+    }
+
     pub(crate) fn schedule(&self, start: Time, entropy: Entropy) -> Plan {
         let bounds = Bounds {
             total: Some(self.users),
@@ -222,6 +230,10 @@ pub struct StreamPlan {
     pub say: Say,
     /// In which codec.
     pub law: Law,
+    /// What the sender of a received stream says.
+    pub hear: Say,
+    /// Share of the received streams that is listened to, percent.
+    pub listen_percent: f64,
     /// Stream `n` goes to this address, `2 n` ports higher.
     pub to: Option<SocketAddr>,
 }

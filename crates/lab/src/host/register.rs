@@ -5,6 +5,7 @@ use crate::pace::Due;
 use crate::record::{Attempt, Kind, Outcome};
 use engine::Time;
 use sip::{Content, Endpoint, Login, Outside, Target};
+use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// One user.
@@ -172,14 +173,45 @@ impl Inner {
         let more = good
             && attempt.kind != Kind::Deregistration
             && (entry.refreshes_left > 0 || plan.remove);
+        let until_end = plan.refresh.is_none() && plan.remove;
         if let (true, Some(wait)) = (more, plan.refresh) {
             self.agenda.push(now + wait, Timer::Refresh(index));
+        } else if more && until_end {
+            // It stands, and is open, until all of them are taken back.
+            entry.refreshes_left = 0;
         } else if std::mem::take(&mut entry.open)
             && let Some(schedule) = &mut self.registering
         {
             schedule.closed();
         }
         self.record(attempt, now);
+        if until_end {
+            self.remove_at_the_end(plan.rate(), now);
+        }
+    }
+
+    /// Once every user has had the first answer, all are taken back at the pace at which they came.
+    fn remove_at_the_end(&mut self, rate: f64, now: Time) {
+        let all_due = self
+            .registering
+            .as_ref()
+            .is_some_and(|s| s.next_at().is_none());
+        let waiting = self
+            .registrations
+            .iter()
+            .any(|entry| entry.attempt.is_some());
+        if self.removing || !all_due || waiting {
+            return;
+        }
+        self.removing = true;
+        let gap = Duration::try_from_secs_f64(1.0 / rate).unwrap_or_default();
+        let standing = self.registrations.iter().enumerate();
+        let standing = standing.filter(|(_, entry)| entry.registered);
+        let mut at = now;
+        for (index, _) in standing {
+            self.agenda.push(at, Timer::Refresh(index as u32));
+            at = at + gap;
+        }
     }
 
     /// The next refresh of a user, or the removal where none is left.

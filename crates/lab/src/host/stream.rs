@@ -15,6 +15,9 @@ impl Inner {
         };
         let mut attempt = Attempt::new(&plan.name, Kind::Stream, due.number, due.at);
         attempt.sent = Some(now.0);
+        let listens = self.entropy.unit() * 100.0 < plan.listen_percent
+            && plan.to.is_none()
+            && plan.hear == Say::Speech;
         let session = self.media.open(SessionPlan {
             number: due.number,
             side: if plan.to.is_some() {
@@ -24,7 +27,7 @@ impl Inner {
             },
             say: plan.say,
             voice: Voice::Caller,
-            listen: None,
+            listen: listens.then_some(Voice::Caller),
         });
         let Some((session, _)) = session else {
             attempt.outcome = Outcome::CouldNotStart;

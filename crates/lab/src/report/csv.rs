@@ -26,53 +26,20 @@ fn milliseconds(nanoseconds: Option<u64>) -> String {
 /// One row per level.
 pub fn levels(label: &str, levels: &[LevelSummary]) -> String {
     let label = if label.is_empty() { "level" } else { label };
+    let classes = CLASS_NAMES.map(|class| format!("{class} ms"));
+    let names: Vec<&str> = LevelSummary::FIGURES
+        .into_iter()
+        .chain(classes.iter().map(String::as_str))
+        .collect();
     let mut out = format!(
-        "{},repetitions,attempted,established,completed,failed,dropped,peak_calls,registrations,registered,registrations_failed,response_p50_ms,response_p99_ms,response_max_ms,cpu_us_each,streams,packets,lost_percent,jitter_mean_ms,jitter_p99_ms,jitter_max_ms,one_way_ms,round_trip_ms,mos,correlation,level_db",
-        text(label)
+        "{},repetitions,{},verdict\r\n",
+        text(label),
+        names.join(",")
     );
-    for class in CLASS_NAMES {
-        let _ = write!(out, ",{class} ms");
-    }
-    out.push_str(",verdict\r\n");
     for level in levels {
         let _ = write!(out, "{},{}", optional(level.level), level.repetitions);
-        for value in [
-            level.attempted,
-            level.established,
-            level.completed,
-            level.failed,
-            level.dropped,
-            level.peak,
-            level.registrations,
-            level.registered,
-            level.registrations_failed,
-        ] {
-            let _ = write!(out, ",{value}");
-        }
-        let _ = write!(
-            out,
-            ",{},{},{},{}",
-            optional(level.p50),
-            optional(level.p99),
-            optional(level.max),
-            optional(level.cpu_us)
-        );
-        let _ = write!(out, ",{},{}", level.streams, level.packets);
-        for value in [
-            level.lost_percent,
-            level.jitter_mean,
-            level.jitter_p99,
-            level.jitter_max,
-            level.one_way,
-            level.round_trip,
-            level.mos,
-            level.correlation,
-            level.level_db,
-        ] {
-            let _ = write!(out, ",{}", optional(value));
-        }
-        for count in level.classes {
-            let _ = write!(out, ",{count}");
+        for name in &names {
+            let _ = write!(out, ",{}", optional(level.figure(name)));
         }
         let _ = write!(
             out,

@@ -66,6 +66,78 @@ pub struct LevelSummary {
     pub passed: bool,
 }
 
+impl LevelSummary {
+    /// Names of the numbers, as `levels.csv` heads its columns; [`LevelSummary::figure`] knows each of them.
+    pub const FIGURES: [&str; 24] = [
+        "attempted",
+        "established",
+        "completed",
+        "failed",
+        "dropped",
+        "peak_calls",
+        "registrations",
+        "registered",
+        "registrations_failed",
+        "response_p50_ms",
+        "response_p99_ms",
+        "response_max_ms",
+        "cpu_us_each",
+        "streams",
+        "packets",
+        "lost_percent",
+        "jitter_mean_ms",
+        "jitter_p99_ms",
+        "jitter_max_ms",
+        "one_way_ms",
+        "round_trip_ms",
+        "mos",
+        "correlation",
+        "level_db",
+    ];
+
+    /// Whether there is a figure of this name.
+    pub fn has_figure(name: &str) -> bool {
+        LevelSummary::FIGURES.contains(&name) || class(name).is_some()
+    }
+
+    /// A figure by its name: one of [`LevelSummary::FIGURES`], or a class of response time with its unit (`10-20 ms`).
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        match name {
+            "attempted" => Some(self.attempted),
+            "established" => Some(self.established),
+            "completed" => Some(self.completed),
+            "failed" => Some(self.failed),
+            "dropped" => Some(self.dropped),
+            "peak_calls" => Some(self.peak),
+            "registrations" => Some(self.registrations),
+            "registered" => Some(self.registered),
+            "registrations_failed" => Some(self.registrations_failed),
+            "response_p50_ms" => self.p50,
+            "response_p99_ms" => self.p99,
+            "response_max_ms" => self.max,
+            "cpu_us_each" => self.cpu_us,
+            "streams" => Some(self.streams),
+            "packets" => Some(self.packets),
+            "lost_percent" => self.lost_percent,
+            "jitter_mean_ms" => self.jitter_mean,
+            "jitter_p99_ms" => self.jitter_p99,
+            "jitter_max_ms" => self.jitter_max,
+            "one_way_ms" => self.one_way,
+            "round_trip_ms" => self.round_trip,
+            "mos" => self.mos,
+            "correlation" => self.correlation,
+            "level_db" => self.level_db,
+            name => self.classes.get(class(name)?).copied(),
+        }
+    }
+}
+
+/// Which class of response time is called so, its unit included.
+fn class(name: &str) -> Option<usize> {
+    let bare = name.strip_suffix(" ms")?;
+    CLASS_NAMES.iter().position(|known| *known == bare)
+}
+
 /// The same with every quantile taken over the records of all trials of the level, because a mean of quantiles is none.
 pub(super) fn from_records(results: &Results) -> Vec<LevelSummary> {
     let mut levels = summarise(&results.raw.run.trials);

@@ -7,9 +7,12 @@ mod data;
 mod levels;
 mod page;
 mod plots;
+mod reference;
 
 pub use chart::{Chart, Series, Stack, plain};
-pub use levels::{LevelSummary, summarise};
+pub use levels::LevelSummary;
+pub(crate) use reference::beside;
+pub use reference::beside_json;
 
 use crate::error::LabError;
 use data::Results;
@@ -25,12 +28,29 @@ fn put(path: &Path, text: &str) -> Result<(), LabError> {
     })
 }
 
+/// What was written, and what it says by level.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Published {
+    /// The page.
+    pub page: PathBuf,
+    /// The levels: counts are means of the trials, quantiles are taken over the records of all of them.
+    pub levels: Vec<LevelSummary>,
+}
+
 /// Writes `report.html`, `levels.csv`, `attempts.csv` and `streams.csv` beside the raw results in `dir`; gives the path of
 /// the page.
 ///
 /// # Errors
 /// Where `dir` holds no raw results, or broken ones (file and line are named), or cannot be written to.
 pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
+    publish(dir).map(|published| published.page)
+}
+
+/// As [`write()`], and gives the levels too.
+///
+/// # Errors
+/// As [`write()`].
+pub fn publish(dir: &Path) -> Result<Published, LabError> {
     let results = Results::read(dir)?;
     let levels = levels::from_records(&results);
     let raw = &results.raw;
@@ -42,7 +62,7 @@ pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
     put(&dir.join("streams.csv"), &csv::streams(&raw.streams))?;
     let page = dir.join("report.html");
     put(&page, &page::render(&results, &levels))?;
-    Ok(page)
+    Ok(Published { page, levels })
 }
 
 /// Compares the results in `dir` with those in `baseline`; gives a text for the terminal, and writes `compare.html` into

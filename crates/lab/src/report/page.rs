@@ -4,6 +4,7 @@ use super::chart::{CLASSES, Chart, PALETTE, Series, Stack, escape, plain};
 use super::data::Results;
 use super::levels::LevelSummary;
 use super::plots;
+use super::reference::beside;
 use crate::figures::CLASS_NAMES;
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::{Kind, Outcome};
@@ -18,6 +19,7 @@ pub fn render(results: &Results, levels: &[LevelSummary]) -> String {
     head(&mut html, raw);
     facts(&mut html, raw);
     summary_table(&mut html, raw, levels);
+    reference_table(&mut html, raw, levels);
     checks_table(&mut html, raw);
     classes_table(&mut html, raw, levels);
     outcomes_table(&mut html, raw);
@@ -225,6 +227,38 @@ fn summary_table(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
         _ => String::new(),
     };
     table(html, "Result", &note, &columns, &rows);
+}
+
+fn reference_table(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+    let Some(reference) = &raw.run.reference else {
+        return;
+    };
+    let rows: Vec<Vec<String>> = beside(reference, levels)
+        .iter()
+        .map(|row| {
+            let figure = match row.figure.as_str() {
+                "capacity" => "highest level within every threshold".to_owned(),
+                name if name.ends_with(" ms") => format!("answered in {name}"),
+                name => name.replace('_', " "),
+            };
+            vec![
+                level_name(row.level),
+                escape(&figure),
+                plain(row.theirs),
+                escape(&row.ours_text()),
+            ]
+        })
+        .collect();
+    let columns = [label(raw), "figure", "there", "here"];
+    table(html, "Beside the study", &reference.source, &columns, &rows);
+}
+
+/// What the sweep's value is.
+fn label(raw: &RawResults) -> &str {
+    match raw.run.level_label.as_str() {
+        "" => "level",
+        label => label,
+    }
 }
 
 fn checks_table(html: &mut String, raw: &RawResults) {

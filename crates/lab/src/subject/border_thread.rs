@@ -4,7 +4,7 @@ use super::Layout;
 use crate::error::LabError;
 use border::border::{Border, BorderCensus, Counters};
 use border::config::Config;
-use engine::{Entropy, HashKey, Note};
+use engine::{Entropy, Event, HashKey, Note};
 use media::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig};
 use std::net::SocketAddr;
@@ -34,6 +34,7 @@ pub struct BorderState {
 
 enum Order {
     State(Sender<BorderState>),
+    Tell(Sender<Event>),
     Stop,
 }
 
@@ -108,6 +109,18 @@ impl BorderThread {
         state.ok_or_else(|| cannot("it stopped"))
     }
 
+    /// What happens from now on.
+    ///
+    /// # Errors
+    /// Where it has stopped.
+    pub fn events(&self) -> Result<Receiver<Event>, LabError> {
+        let (give, take) = mpsc::channel();
+        match self.orders.send(Order::Tell(give)) {
+            Ok(()) => Ok(take),
+            Err(_) => Err(cannot("it stopped")),
+        }
+    }
+
     fn stop(&mut self) -> Result<(), LabError> {
         // Where the thread has ended by itself the order finds nobody, and joining tells why.
         let _ = self.orders.send(Order::Stop);
@@ -157,12 +170,13 @@ fn serve(
     let mut driver =
         Driver::new(driver_config, clock, forwarder).map_err(|error| error.to_string())?;
     let mut opened = 0;
+    let mut listener: Option<Sender<Event>> = None;
     loop {
         driver
             .turn(&mut border, LOOK)
             .map_err(|error| error.to_string())?;
         while let Some(event) = driver.next_event() {
-            match event.note {
+            match &event.note {
                 Note::SocketOpened { .. } if opened < listeners => {
                     opened += 1;
                     if opened == listeners {
@@ -180,7 +194,13 @@ fn serve(
                 } if opened < listeners => {
                     return Err(format!("{what} {address}: {error}"));
                 }
-                _ => {}
+                _ => {
+                    let gone = |to: &Sender<Event>| to.send(event.clone()).is_err();
+                    if listener.as_ref().is_some_and(gone) {
+                        listener = None;
+                        border.set_events_wanted(false);
+                    }
+                }
             }
         }
         loop {
@@ -188,6 +208,10 @@ fn serve(
                 Ok(Order::State(give)) => {
                     // Who asked may have gone.
                     let _ = give.send(state(&border, &driver));
+                }
+                Ok(Order::Tell(give)) => {
+                    listener = Some(give);
+                    border.set_events_wanted(true);
                 }
                 Ok(Order::Stop) | Err(TryRecvError::Disconnected) => {
                     return farewell(&mut border, &mut driver, clock);

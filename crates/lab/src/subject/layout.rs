@@ -5,7 +5,7 @@ use crate::error::LabError;
 use border::config::{self, Config};
 use engine::Entropy;
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
 /// Media ports of subjects lie here: below the ports that the kernel hands out by itself.
 const LOWEST: u16 = 10_000;
@@ -33,10 +33,42 @@ impl PortSpan {
         [start, start + count].map(|first| PortSpan::new(first as u16, count as u16))
     }
 
+    /// Spans as of [`PortSpan::for_calls`] that nobody holds at these addresses, where some are found.
+    ///
+    /// # Errors
+    /// Where none are.
+    pub fn free_for_calls(
+        calls: u64,
+        addresses: [IpAddr; 2],
+        entropy: &mut Entropy,
+    ) -> Result<[PortSpan; 2], LabError> {
+        std::iter::repeat_with(|| PortSpan::for_calls(calls, entropy))
+            .take(50)
+            .find(|spans| (spans.iter().zip(addresses)).all(|(span, ip)| span.is_free_at(ip)))
+            .ok_or_else(|| {
+                LabError::cannot(
+                    format!(
+                        "no span of free UDP ports between {LOWEST} and {HIGHEST} on {}",
+                        addresses[0]
+                    ),
+                    "stop what occupies them, or raise the limit of open files (ulimit -n)",
+                )
+            })
+    }
+
     /// Whether all its ports are free on the loopback interface at this moment.
     pub fn is_free(self) -> bool {
+        self.is_free_at(Ipv4Addr::LOCALHOST.into())
+    }
+
+    fn is_free_at(self, address: IpAddr) -> bool {
         let mut ports = self.first..self.first.saturating_add(self.count);
-        ports.all(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
+        ports.all(|port| UdpSocket::bind((address, port)).is_ok())
+    }
+
+    /// Its first port.
+    pub fn first(self) -> u16 {
+        self.first
     }
 
     fn text(self) -> String {
@@ -76,9 +108,17 @@ impl Layout {
     /// # Errors
     /// Where no port is free.
     pub fn on_loopback(ports: [PortSpan; 2]) -> Result<Layout, LabError> {
+        Layout::on_free_ports([Ipv4Addr::LOCALHOST.into(); 2], ports)
+    }
+
+    /// A border at free ports of these addresses of this machine: towards callers, and towards the called side.
+    ///
+    /// # Errors
+    /// Where no port is free, or an address is not of this machine.
+    pub fn on_free_ports(addresses: [IpAddr; 2], ports: [PortSpan; 2]) -> Result<Layout, LabError> {
         // Both are held while they are looked for, so that they differ.
-        let (outside, _held) = free_port()?;
-        let (inside, _also_held) = free_port()?;
+        let (outside, _held) = free_port(addresses[0])?;
+        let (inside, _also_held) = free_port(addresses[1])?;
         Ok(Layout::new(outside, inside, ports))
     }
 
@@ -171,17 +211,14 @@ impl Layout {
     }
 }
 
-/// A port of 127.0.0.1 that is free for UDP and TCP, with the sockets that hold it.
-fn free_port() -> Result<(SocketAddr, (UdpSocket, TcpListener)), LabError> {
+/// A port of `ip` that is free for UDP and TCP, with the sockets that hold it.
+fn free_port(ip: IpAddr) -> Result<(SocketAddr, (UdpSocket, TcpListener)), LabError> {
     let cannot = |error: std::io::Error| {
-        LabError::cannot(
-            format!("127.0.0.1: {error}"),
-            "bring up the loopback interface",
-        )
+        LabError::cannot(format!("{ip}: {error}"), "bring up the loopback interface")
     };
     let mut last = None;
     for _ in 0..32 {
-        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(cannot)?;
+        let udp = UdpSocket::bind((ip, 0)).map_err(cannot)?;
         let address = udp.local_addr().map_err(cannot)?;
         match TcpListener::bind(address) {
             Ok(tcp) => return Ok((address, (udp, tcp))),

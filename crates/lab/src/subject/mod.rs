@@ -13,7 +13,7 @@ use engine::{Entropy, HashKey};
 use media::{Forwarder, ForwarderLimits};
 use net::Clock;
 use sim::{HostId, World};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// A subject on real sockets.
@@ -57,8 +57,10 @@ impl Subject {
                 process: experiment.subject.process,
             });
         }
-        let span = PortSpan::for_calls(most_calls(experiment), &mut system_entropy()?);
-        let layout = Layout::on_loopback(span)?.for_experiment(experiment, far);
+        let addresses = loopback(experiment);
+        let calls = most_calls(experiment);
+        let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
+        let layout = Layout::on_free_ports(addresses, spans)?.for_experiment(experiment, far);
         BorderThread::start(&layout, entropy, clock, experiment.subject.cpu).map(Subject::Border)
     }
 
@@ -111,6 +113,14 @@ impl Subject {
             Subject::Border(border) => border.finish(),
         }
     }
+}
+
+/// The loopback addresses of a trial on this machine: towards callers, and towards the called side.
+pub(crate) fn loopback(experiment: &Experiment) -> [IpAddr; 2] {
+    experiment.subject.ip.sides().map(|six| match six {
+        true => Ipv6Addr::LOCALHOST.into(),
+        false => Ipv4Addr::LOCALHOST.into(),
+    })
 }
 
 /// What belongs to calls: zero when the last one is over.
@@ -245,8 +255,28 @@ pub struct Simulated {
     address: Option<SocketAddr>,
 }
 
-const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 254));
-const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 254));
+/// Number of the border in both of its simulated networks.
+const BORDER: u8 = 254;
+
+/// Addresses of host `number` in the two networks of a simulation: that of the callers, and that of the called side.
+pub(crate) fn simulated_addresses(experiment: &Experiment, number: u8) -> [IpAddr; 2] {
+    let [near, far] = experiment.subject.ip.sides();
+    let address = |six: bool, network: u8| match six {
+        true => Ipv6Addr::from([
+            0x2001,
+            0xdb8,
+            0,
+            u16::from(network),
+            0,
+            0,
+            0,
+            u16::from(number),
+        ])
+        .into(),
+        false => Ipv4Addr::new(10, 0, network, number).into(),
+    };
+    [address(near, 1), address(far, 2)]
+}
 
 impl Simulated {
     /// Adds the subject of `experiment` to the world.
@@ -264,9 +294,11 @@ impl Simulated {
                 address: None,
             });
         }
+        let addresses = simulated_addresses(experiment, BORDER);
+        let [outside, inside] = addresses.map(|ip| SocketAddr::new(ip, 5060));
         let layout = Layout::new(
-            SocketAddr::new(OUTSIDE, 5060),
-            SocketAddr::new(INSIDE, 5060),
+            outside,
+            inside,
             [PortSpan::new(20_000, 10_000), PortSpan::new(40_000, 10_000)],
         )
         .for_experiment(experiment, far);
@@ -274,7 +306,7 @@ impl Simulated {
         let mut entropy = world.entropy();
         let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
         let border = Border::new(config, entropy);
-        let host = world.add_control("border", &[OUTSIDE, INSIDE], border, forwarder);
+        let host = world.add_control("border", &addresses, border, forwarder);
         Ok(Simulated {
             border: Some(host),
             address: Some(layout.outside()),

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// Media sockets opened before a trial begins, at most: more are opened when they are needed.
 const MAX_BEFOREHAND: u64 = 3_000;
-/// Where streams without signalling are received.
-const STREAM_PORT: u16 = 31_000;
 
 /// The hosts of a trial.
 #[derive(Clone, Debug)]
@@ -42,10 +40,16 @@ fn some(value: u64) -> Option<u64> {
 
 impl Cast {
     /// The hosts of `experiment`; those that call at `near`, those that answer at `far` unless the experiment says where.
+    /// Streams without signalling are received at `far`, from port `stream_port` on.
     ///
     /// # Errors
     /// Where the experiment asks for what its workloads cannot do.
-    pub fn of(experiment: &Experiment, near: IpAddr, far: IpAddr) -> Result<Cast, LabError> {
+    pub fn of(
+        experiment: &Experiment,
+        near: IpAddr,
+        far: IpAddr,
+        stream_port: u16,
+    ) -> Result<Cast, LabError> {
         let hear = experiment
             .callees
             .as_ref()
@@ -82,11 +86,11 @@ impl Cast {
             host.media_sockets = count;
             host.streams = Some(stream_plan(
                 streams,
-                Some(SocketAddr::new(far, STREAM_PORT)),
+                Some(SocketAddr::new(far, stream_port)),
             ));
             let mut plan = HostPlan::new("receivers", SocketAddr::new(far, 0));
             plan.media_sockets = count;
-            plan.media_port = STREAM_PORT;
+            plan.media_port = stream_port;
             plan.streams = Some(stream_plan(streams, None));
             other = Some(plan);
         }
@@ -194,6 +198,8 @@ fn stream_plan(streams: &Streams, to: Option<SocketAddr>) -> StreamPlan {
             MediaKind::None
         },
         law: law(streams.codec),
+        listen_percent: streams.listen_percent,
+        hear: streams.media,
         to,
     }
 }

@@ -4,14 +4,16 @@ use super::{Cast, Outcomes, Trial, held, merge};
 use crate::error::LabError;
 use crate::experiment::Network;
 use crate::host::{Holdings, Host, Results};
-use crate::subject::Simulated;
+use crate::subject::{Simulated, simulated_addresses};
 use engine::Time;
 use sim::{Delay, HostId, LinkConfig, Loss, World};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
-const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 1));
+/// Number of the hosts in their simulated networks.
+const HOST: u8 = 1;
+/// Where streams without signalling are received.
+const STREAM_PORT: u16 = 31_000;
 /// First arrival: sockets are open by then.
 const START: Time = Time::from_secs(1);
 /// After the last call, transactions linger for 64 times T1 (RFC 3261 section 17); after that nothing may be left.
@@ -45,11 +47,12 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
         ));
     }
     world.set_default_link(link(&experiment.network, false));
-    let cast = Cast::of(experiment, NEAR, FAR)?;
-    let far = cast.far.map(|plan| add(&mut world, "far", FAR, plan));
+    let [near_ip, far_ip] = simulated_addresses(experiment, HOST);
+    let cast = Cast::of(experiment, near_ip, far_ip, STREAM_PORT)?;
+    let far = cast.far.map(|plan| add(&mut world, "far", far_ip, plan));
     let far_address = far.and_then(|host| address(&mut world, host));
     let subject = Simulated::add(&mut world, experiment, far_address)?;
-    let near = add(&mut world, "near", NEAR, cast.near);
+    let near = add(&mut world, "near", near_ip, cast.near);
     let near_address = address(&mut world, near);
     let target = subject.address().or(far_address).or(near_address);
     let target = target.ok_or_else(|| LabError::bad("no host has an address"))?;

@@ -5,7 +5,7 @@ use crate::error::LabError;
 use crate::host::Progress;
 use crate::raw::{NoiseRecord, Surroundings};
 use crate::record::{Attempt, StreamRecord};
-use crate::subject::Subject;
+use crate::subject::{PortSpan, Subject, loopback, system_entropy};
 use engine::{Entropy, Time};
 use net::{Clock, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,7 +13,6 @@ use std::time::Duration;
 
 /// From the order to begin to the first arrival: threads have settled by then.
 const LEAD: Duration = Duration::from_millis(200);
-const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Runs a trial. `progress` is called about ten times a second with the figures of the calling host.
 ///
@@ -26,11 +25,17 @@ pub fn on_sockets(
     let experiment = &trial.experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let near = experiment
-        .subject
-        .address
-        .map_or(LOOPBACK, local_ip_towards);
-    let cast = Cast::of(experiment, near, near)?;
+    let [near, far] = match experiment.subject.address {
+        Some(subject) => [local_ip_towards(subject)?; 2],
+        None => loopback(experiment),
+    };
+    let stream_port = match &experiment.streams {
+        Some(streams) => {
+            PortSpan::free_for_calls(streams.count, [far; 2], &mut system_entropy()?)?[0].first()
+        }
+        None => 0,
+    };
+    let cast = Cast::of(experiment, near, far, stream_port)?;
     let far = match cast.far {
         Some(plan) => Some(HostThread::start(plan, entropy.fork(), clock)?),
         None => None,
@@ -125,7 +130,7 @@ fn kernel() -> Result<u64, LabError> {
 }
 
 /// Our address on the way to a foreign subject.
-fn local_ip_towards(subject: SocketAddr) -> IpAddr {
+fn local_ip_towards(subject: SocketAddr) -> Result<IpAddr, LabError> {
     let any: SocketAddr = match subject {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -133,7 +138,13 @@ fn local_ip_towards(subject: SocketAddr) -> IpAddr {
     // Connecting a datagram socket sends nothing; it only asks for the route.
     std::net::UdpSocket::bind(any)
         .and_then(|socket| socket.connect(subject).and_then(|()| socket.local_addr()))
-        .map_or(LOOPBACK, |local| local.ip())
+        .map(|local| local.ip())
+        .map_err(|error| {
+            LabError::cannot(
+                format!("no way to {subject}: {error}"),
+                "give an address that this machine has a route to",
+            )
+        })
 }
 
 /// Waits until the calling host is done, at most `settle` seconds after its last attempt was due.
