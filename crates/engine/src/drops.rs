@@ -49,6 +49,16 @@ drop_reasons! {
     StunUnexpected "stun_unexpected" "STUN on a flow that uses no ICE.";
     DnsUnexpected "dns_unexpected" "A DNS answer that answers no open question of ours, or not truthfully.";
     DnsMalformed "dns_malformed" "A DNS message that cannot be read.";
+    SrtpMalformed "srtp_malformed" "No SRTP or SRTCP: header, payload, index, MKI and tag do not fit into its length.";
+    SrtpAuthentication "srtp_authentication" "The authentication tag does not match: altered on the way, cut off, or sealed with another key.";
+    SrtpReplayed "srtp_replayed" "An SRTP or SRTCP packet whose index was taken in before.";
+    SrtpTooOld "srtp_too_old" "An SRTP or SRTCP packet whose index lies before the replay window.";
+    SrtpUnknownMki "srtp_unknown_mki" "The master key identifier is none of those that were agreed.";
+    SrtpNoKey "srtp_no_key" "No master key is there, or none is valid for the packet's index.";
+    SrtpKeyExhausted "srtp_key_exhausted" "The master key has protected as many packets as it may; a new one is needed.";
+    SrtpTooManySources "srtp_too_many_sources" "More synchronisation sources under one set of SRTP keys than are kept.";
+    SrtpNoRoom "srtp_no_room" "The buffer has no room behind the packet for index, MKI and tag.";
+    SrtpIndexReused "srtp_index_reused" "A packet to be sealed whose sequence number was sealed before, or lies before the window: its keystream may not be used twice.";
     LinkLost "link_lost" "Lost by a simulated link.";
     LinkQueueFull "link_queue_full" "The queue of a simulated link was full.";
     SendFailed "send_failed" "The operating system refused to send it.";

@@ -1,4 +1,6 @@
-//! Digest authentication today; SRTP and ESP later: keys in, proofs out.
+//! Digest authentication, SRTP and its keying: keys in, proofs and sealed packets out. Nothing here sees a socket.
 #![forbid(unsafe_code)]
 
+pub mod cipher;
 pub mod digest;
+pub mod srtp;

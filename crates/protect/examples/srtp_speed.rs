@@ -1,0 +1,105 @@
+//! How fast packets are sealed and opened, and which implementation of a cipher is the fastest at which size.
+//!
+//! `cargo run --release -p protect --example srtp_speed [part of a name]`: medians over rounds, in nanoseconds.
+
+use aes_gcm::{AeadInOut, KeyInit};
+use aws_lc_rs::hmac;
+use engine::Entropy;
+use protect::cipher::{Backend, CounterKey, GcmKey, HmacSha1, PacketAead, PacketCipher, PacketMac};
+use protect::srtp::{ContextLimits, Inbound, MAX_OVERHEAD, MasterKey, Outbound, Suite};
+use std::hint::black_box;
+use std::time::Instant;
+
+const ROUNDS: usize = 41;
+const OPERATIONS: u32 = 5_000;
+
+fn measure(filter: &str, name: &str, mut operation: impl FnMut()) {
+    if !name.contains(filter) {
+        return;
+    }
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..OPERATIONS {
+                operation();
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(OPERATIONS)
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    println!(
+        "{name:<52} median {:8.1}   least {:8.1}",
+        rounds[ROUNDS / 2],
+        rounds[0]
+    );
+}
+
+fn ciphers(filter: &str, size: usize) {
+    let mut data = vec![7u8; size];
+    let (key, iv) = ([3u8; 16], [5u8; 16]);
+    for backend in [Backend::RustCrypto, Backend::AwsLc] {
+        let cipher = CounterKey::with_backend(backend, &key).expect("16 bytes");
+        measure(filter, &format!("AES-128-CTR {backend:?} {size}"), || {
+            cipher.encrypt(black_box(&iv), black_box(&mut data));
+        });
+    }
+    let ours = HmacSha1::new(&[1; 20]).expect("20 bytes");
+    measure(filter, &format!("HMAC-SHA1 saved states {size}"), || {
+        black_box(ours.tag(black_box(&data), &[0; 4]));
+    });
+    let theirs = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &[1; 20]);
+    measure(filter, &format!("HMAC-SHA1 AwsLc {size}"), || {
+        let mut context = hmac::Context::with_key(&theirs);
+        context.update(black_box(&data));
+        context.update(&[0; 4]);
+        black_box(context.sign());
+    });
+    let aws = GcmKey::new(&key).expect("16 bytes");
+    measure(filter, &format!("AES-128-GCM AwsLc {size}"), || {
+        let _ = black_box(aws.seal([9; 12], &[1; 12], black_box(&mut data)));
+    });
+    let rust = aes_gcm::Aes128Gcm::new(&key.into());
+    measure(filter, &format!("AES-128-GCM RustCrypto {size}"), || {
+        let sealed =
+            rust.encrypt_inout_detached(&[9; 12].into(), &[1; 12], black_box(&mut data[..]).into());
+        let _ = black_box(sealed);
+    });
+}
+
+fn packets(filter: &str, suite: Suite, payload: usize) {
+    let key = MasterKey::generate(suite, &mut Entropy::from_number(1));
+    let limits = ContextLimits::default();
+    let mut outbound = Outbound::new(&key, limits).expect("a key of the suite");
+    let mut inbound = Inbound::new(&key, limits).expect("a key of the suite");
+    let mut buffer = vec![0u8; 12 + payload + MAX_OVERHEAD];
+    buffer[0] = 0x80;
+    buffer[1] = 18;
+    let mut sequence = 0u16;
+    measure(
+        filter,
+        &format!("seal and open {suite} 12+{payload}"),
+        || {
+            sequence = sequence.wrapping_add(1);
+            buffer[2..4].copy_from_slice(&sequence.to_be_bytes());
+            let sealed = outbound
+                .protect_rtp(&mut buffer, 12 + payload)
+                .expect("a fresh sequence number");
+            let opened = inbound
+                .unprotect_rtp(&mut buffer[..sealed])
+                .expect("our own packet");
+            assert_eq!(opened, 12 + payload);
+        },
+    );
+}
+
+fn main() {
+    let filter = std::env::args().nth(1).unwrap_or_default();
+    for payload in [20, 160] {
+        for suite in Suite::ALL {
+            packets(&filter, suite, payload);
+        }
+    }
+    for size in [20, 32, 80, 172, 332, 652, 1_212] {
+        ciphers(&filter, size);
+    }
+}

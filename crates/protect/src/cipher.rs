@@ -1,0 +1,364 @@
+//! Ciphers and authenticators for packets, behind traits, so that the faster implementation is a matter of measuring.
+//!
+//! `examples/srtp_speed.rs` measures every implementation that is here against the others. What it says decides
+//! [`CounterKey::new`]: with AES instructions RustCrypto's cipher is ahead of aws-lc for the packets of compressed voice, level with
+//! it up to some 700 bytes, and has a third of the key's size; without them aws-lc's vector code is far ahead. HMAC-SHA1 from
+//! saved states always beats a library that sets up a context for each packet. AES-GCM is always fastest in aws-lc.
+
+use aes::cipher::array::Array;
+use aes::cipher::consts::U16;
+use aes::cipher::{BlockCipherEncrypt, InnerIvInit, KeyInit, StreamCipherCore};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::cipher::{
+    AES_128, AES_192, AES_256, EncryptingKey, EncryptionContext, UnboundCipherKey,
+};
+use ctr::CtrCore;
+use ctr::flavors::Ctr128BE;
+use sha1::block_api::compress;
+use zeroize::Zeroize;
+
+/// A key that does not fit its algorithm: wrong length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadKey;
+
+/// The tag does not belong to key, nonce and data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadTag;
+
+/// A cipher with its key in it. `iv` is the initial counter block or initialisation vector; it must never repeat under one key
+/// where the algorithm says so, and telling that is the caller's part.
+pub trait PacketCipher {
+    /// Encrypts in place.
+    fn encrypt(&self, iv: &[u8; 16], data: &mut [u8]);
+    /// Decrypts in place.
+    fn decrypt(&self, iv: &[u8; 16], data: &mut [u8]);
+}
+
+/// A message authenticator with its key in it.
+pub trait PacketMac {
+    /// The tag over `data` followed by `suffix`, untruncated.
+    fn tag(&self, data: &[u8], suffix: &[u8]) -> [u8; 20];
+}
+
+/// Authenticated encryption with its key in it.
+pub trait PacketAead {
+    /// Encrypts `data` in place and gives the tag over `aad` and the ciphertext.
+    ///
+    /// # Errors
+    /// [`BadTag`] where the data is longer than the algorithm can take (2^36 bytes); `data` is then unusable.
+    fn seal(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> Result<[u8; 16], BadTag>;
+    /// Checks the tag and decrypts `data` in place.
+    ///
+    /// # Errors
+    /// [`BadTag`]; `data` is then unusable.
+    fn open(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8], tag: &[u8]) -> Result<(), BadTag>;
+}
+
+/// AES in counter mode (RFC 3711 section 4.1.1, RFC 6188 section 3), in the implementation that suits the processor.
+pub struct CounterKey(Counter);
+
+enum Counter {
+    Aes128(aes::Aes128Enc),
+    Aes192(aes::Aes192Enc),
+    Aes256(aes::Aes256Enc),
+    AwsLc(Box<EncryptingKey>),
+}
+
+/// Which implementation of a cipher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// RustCrypto.
+    RustCrypto,
+    /// aws-lc.
+    AwsLc,
+}
+
+impl Backend {
+    /// The faster one on this processor, for packets of voice.
+    pub fn fastest() -> Backend {
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        let in_hardware = std::arch::is_x86_feature_detected!("aes");
+        #[cfg(target_arch = "aarch64")]
+        let in_hardware = std::arch::is_aarch64_feature_detected!("aes");
+        #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+        let in_hardware = false;
+        if in_hardware {
+            Backend::RustCrypto
+        } else {
+            Backend::AwsLc
+        }
+    }
+}
+
+impl CounterKey {
+    /// A key of 16, 24 or 32 bytes, in the faster implementation.
+    ///
+    /// # Errors
+    /// [`BadKey`] where the length is another.
+    pub fn new(key: &[u8]) -> Result<CounterKey, BadKey> {
+        CounterKey::with_backend(Backend::fastest(), key)
+    }
+
+    /// A key of 16, 24 or 32 bytes, in the given implementation.
+    ///
+    /// # Errors
+    /// [`BadKey`] where the length is another.
+    pub fn with_backend(backend: Backend, key: &[u8]) -> Result<CounterKey, BadKey> {
+        let rust = backend == Backend::RustCrypto;
+        let algorithm = match key.len() {
+            16 if rust => return rust_key(key, Counter::Aes128),
+            24 if rust => return rust_key(key, Counter::Aes192),
+            32 if rust => return rust_key(key, Counter::Aes256),
+            16 => &AES_128,
+            24 => &AES_192,
+            32 => &AES_256,
+            _ => return Err(BadKey),
+        };
+        let key = UnboundCipherKey::new(algorithm, key).map_err(|_| BadKey)?;
+        let key = EncryptingKey::ctr(key).map_err(|_| BadKey)?;
+        Ok(CounterKey(Counter::AwsLc(Box::new(key))))
+    }
+}
+
+fn rust_key<K: KeyInit>(key: &[u8], wrap: fn(K) -> Counter) -> Result<CounterKey, BadKey> {
+    let key = K::new_from_slice(key).map_err(|_| BadKey)?;
+    Ok(CounterKey(wrap(key)))
+}
+
+/// Blocks of keystream that are made on the stack for a short packet; above, counter mode in general is as fast.
+const SHORT: usize = 6;
+
+/// XORs the keystream that begins at counter block `iv` into `data`.
+#[inline]
+fn apply<K: BlockCipherEncrypt<BlockSize = U16>>(key: &K, iv: &[u8; 16], data: &mut [u8]) {
+    if data.len() > 16 * SHORT {
+        return CtrCore::<&K, Ctr128BE>::inner_iv_init(key, iv.into())
+            .apply_keystream_partial(data.into());
+    }
+    let mut counter = u128::from_be_bytes(*iv);
+    let mut stream = [Array::from([0u8; 16]); SHORT];
+    let (stream, _) = stream.split_at_mut(data.len().div_ceil(16));
+    for block in stream.iter_mut() {
+        block.0 = counter.to_be_bytes();
+        counter = counter.wrapping_add(1);
+    }
+    key.encrypt_blocks(stream);
+    let (whole, rest) = data.as_chunks_mut::<16>();
+    let mut stream = stream.iter();
+    for (bytes, block) in whole.iter_mut().zip(&mut stream) {
+        *bytes = (u128::from_ne_bytes(*bytes) ^ u128::from_ne_bytes(block.0)).to_ne_bytes();
+    }
+    for (byte, mask) in rest.iter_mut().zip(stream.next().into_iter().flatten()) {
+        *byte ^= mask;
+    }
+}
+
+impl PacketCipher for CounterKey {
+    #[inline]
+    fn encrypt(&self, iv: &[u8; 16], data: &mut [u8]) {
+        match &self.0 {
+            Counter::Aes128(key) => apply(key, iv, data),
+            Counter::Aes192(key) => apply(key, iv, data),
+            Counter::Aes256(key) => apply(key, iv, data),
+            Counter::AwsLc(key) => {
+                let context = EncryptionContext::Iv128(iv.into());
+                let done = key.less_safe_encrypt(data, context);
+                // Counter mode takes any length, so nothing can fail; were it to, nothing readable may leave.
+                if done.is_err() {
+                    data.zeroize();
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn decrypt(&self, iv: &[u8; 16], data: &mut [u8]) {
+        self.encrypt(iv, data);
+    }
+}
+
+/// HMAC-SHA1 (RFC 2104) whose two keyed blocks were hashed once: a packet costs only the blocks that it fills itself.
+pub struct HmacSha1 {
+    inner: [u32; 5],
+    outer: [u32; 5],
+}
+
+const SHA1_START: [u32; 5] = [
+    0x6745_2301,
+    0xefcd_ab89,
+    0x98ba_dcfe,
+    0x1032_5476,
+    0xc3d2_e1f0,
+];
+
+impl HmacSha1 {
+    /// A key of at most 64 bytes; SRTP's has 20 (RFC 3711 section 5.2).
+    ///
+    /// # Errors
+    /// [`BadKey`] where it is longer.
+    pub fn new(key: &[u8]) -> Result<HmacSha1, BadKey> {
+        let mut block = [0u8; 64];
+        block
+            .get_mut(..key.len())
+            .ok_or(BadKey)?
+            .copy_from_slice(key);
+        let keyed = |pad: u8| {
+            let mut state = SHA1_START;
+            let mut padded = block.map(|byte| byte ^ pad);
+            compress(&mut state, &[padded]);
+            padded.zeroize();
+            state
+        };
+        let mac = HmacSha1 {
+            inner: keyed(0x36),
+            outer: keyed(0x5c),
+        };
+        block.zeroize();
+        Ok(mac)
+    }
+}
+
+impl Drop for HmacSha1 {
+    fn drop(&mut self) {
+        self.inner.zeroize();
+        self.outer.zeroize();
+    }
+}
+
+impl PacketMac for HmacSha1 {
+    #[inline]
+    fn tag(&self, data: &[u8], suffix: &[u8]) -> [u8; 20] {
+        let mut state = self.inner;
+        let (blocks, rest) = data.as_chunks::<64>();
+        if !blocks.is_empty() {
+            compress(&mut state, blocks);
+        }
+        finish(&mut state, rest, suffix, 64 + data.len() + suffix.len());
+        let mut block = [0u8; 64];
+        write_state(&mut block, &state);
+        block[20] = 0x80;
+        block[56..].copy_from_slice(&((64 + 20) * 8u64).to_be_bytes());
+        let mut state = self.outer;
+        compress(&mut state, &[block]);
+        let mut tag = [0u8; 20];
+        write_state(&mut tag, &state);
+        tag
+    }
+}
+
+/// Takes in what is left of a message, the padding and the length of the whole in bytes (FIPS 180-4 section 5.1.1).
+#[inline]
+fn finish(state: &mut [u32; 5], rest: &[u8], suffix: &[u8], length: usize) {
+    let mut tail = [0u8; 128];
+    let used = rest.len() + suffix.len();
+    // A suffix of more than 55 bytes might not fit the two blocks; it is taken in by parts then.
+    if used > 119 {
+        return finish_long(state, rest, suffix, length);
+    }
+    tail[..rest.len()].copy_from_slice(rest);
+    tail[rest.len()..used].copy_from_slice(suffix);
+    tail[used] = 0x80;
+    let blocks = if used < 56 { 1 } else { 2 };
+    tail[blocks * 64 - 8..blocks * 64].copy_from_slice(&(8 * length as u64).to_be_bytes());
+    let (tail, _) = tail.as_chunks::<64>();
+    compress(state, &tail[..blocks]);
+}
+
+#[cold]
+fn finish_long(state: &mut [u32; 5], rest: &[u8], suffix: &[u8], length: usize) {
+    let whole = [rest, suffix].concat();
+    let (blocks, rest) = whole.as_chunks::<64>();
+    compress(state, blocks);
+    finish(state, rest, &[], length);
+}
+
+#[inline]
+fn write_state(to: &mut [u8], state: &[u32; 5]) {
+    for (bytes, word) in to.chunks_exact_mut(4).zip(state) {
+        bytes.copy_from_slice(&word.to_be_bytes());
+    }
+}
+
+/// AES in Galois/counter mode with tags of 16 bytes (RFC 7714 section 13.1).
+pub struct GcmKey(Box<LessSafeKey>);
+
+impl GcmKey {
+    /// A key of 16 or 32 bytes.
+    ///
+    /// # Errors
+    /// [`BadKey`] where the length is another.
+    pub fn new(key: &[u8]) -> Result<GcmKey, BadKey> {
+        let algorithm = match key.len() {
+            16 => &AES_128_GCM,
+            32 => &AES_256_GCM,
+            _ => return Err(BadKey),
+        };
+        let key = UnboundKey::new(algorithm, key).map_err(|_| BadKey)?;
+        Ok(GcmKey(Box::new(LessSafeKey::new(key))))
+    }
+}
+
+impl PacketAead for GcmKey {
+    #[inline]
+    fn seal(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> Result<[u8; 16], BadTag> {
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let sealed = self
+            .0
+            .seal_in_place_separate_tag(nonce, Aad::from(aad), data);
+        let tag = sealed.map_err(|_| BadTag)?;
+        tag.as_ref().try_into().map_err(|_| BadTag)
+    }
+
+    #[inline]
+    fn open(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8], tag: &[u8]) -> Result<(), BadTag> {
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let opened = self
+            .0
+            .open_in_place_separate_tag(nonce, Aad::from(aad), tag, data);
+        opened.map(|_| ()).map_err(|_| BadTag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_counter_modes_agree() {
+        for key in [&[7u8; 16][..], &[8; 24], &[9; 32]] {
+            let rust = CounterKey::with_backend(Backend::RustCrypto, key).unwrap();
+            let aws = CounterKey::with_backend(Backend::AwsLc, key).unwrap();
+            for length in [0, 1, 15, 16, 17, 20, 127, 128, 129, 1500] {
+                // The lowest sixteen bits of the counter wrap within the longest one, which must carry.
+                let iv = [0xff; 16];
+                let (mut a, mut b) = (vec![0u8; length], vec![0u8; length]);
+                rust.encrypt(&iv, &mut a);
+                aws.encrypt(&iv, &mut b);
+                assert_eq!(a, b, "{length}");
+                rust.decrypt(&iv, &mut a);
+                assert_eq!(a, vec![0u8; length]);
+            }
+        }
+        assert!(CounterKey::new(&[0; 17]).is_err() && CounterKey::new(&[]).is_err());
+        assert!(GcmKey::new(&[0; 24]).is_err());
+    }
+
+    #[test]
+    fn our_hmac_is_aws_lcs_hmac() {
+        use aws_lc_rs::hmac;
+        let ours = HmacSha1::new(&[0x0b; 20]).unwrap();
+        let theirs = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &[0x0b; 20]);
+        for length in 0..300 {
+            for suffix in [0, 4, 12, 55, 60, 64, 70, 200] {
+                let data: Vec<u8> = (0..length + suffix).map(|at| at as u8).collect();
+                let (head, tail) = data.split_at(length);
+                assert_eq!(
+                    ours.tag(head, tail),
+                    hmac::sign(&theirs, &data).as_ref(),
+                    "{length} {suffix}"
+                );
+            }
+        }
+        assert!(HmacSha1::new(&[0; 65]).is_err() && HmacSha1::new(&[0; 64]).is_ok());
+    }
+}

@@ -1,0 +1,188 @@
+//! Packet indices: guessed from sequence numbers, and remembered so that none is taken in twice.
+
+use smallvec::SmallVec;
+
+/// Size of a replay window where nothing else was agreed, in packets.
+pub const DEFAULT_WINDOW: usize = 128;
+/// The smallest window (RFC 3711 section 3.3.2).
+pub const MIN_WINDOW: usize = 64;
+/// The largest: a guess of the index reaches no further back.
+pub const MAX_WINDOW: usize = 1 << 15;
+
+/// Why an index is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stale {
+    /// It was taken in before.
+    Replayed,
+    /// It lies before the window.
+    TooOld,
+}
+
+/// The highest index taken in and which of those just below it were (RFC 3711 section 3.3.2).
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    highest: u64,
+    /// One bit for each index of the window, at the index modulo its size.
+    seen: SmallVec<[u64; 2]>,
+}
+
+impl Window {
+    /// A window of `size` packets, rounded up to a multiple of 64, in which `first` was taken in.
+    pub fn new(size: usize, first: u64) -> Window {
+        let words = size.clamp(MIN_WINDOW, MAX_WINDOW).div_ceil(64);
+        let mut window = Window {
+            highest: first,
+            seen: SmallVec::from_elem(0, words),
+        };
+        window.mark(first);
+        window
+    }
+
+    /// A window that takes nothing at or below `highest`: for a state restored from elsewhere.
+    pub fn restored(size: usize, highest: u64) -> Window {
+        let mut window = Window::new(size, highest);
+        window.seen.fill(u64::MAX);
+        window
+    }
+
+    /// The highest index taken in.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    fn size(&self) -> u64 {
+        self.seen.len() as u64 * 64
+    }
+
+    fn place(&self, index: u64) -> (usize, u64) {
+        let at = index % self.size();
+        ((at / 64) as usize, 1 << (at % 64))
+    }
+
+    fn mark(&mut self, index: u64) {
+        let (word, bit) = self.place(index);
+        if let Some(word) = self.seen.get_mut(word) {
+            *word |= bit;
+        }
+    }
+
+    fn clear(&mut self, index: u64) {
+        let (word, bit) = self.place(index);
+        if let Some(word) = self.seen.get_mut(word) {
+            *word &= !bit;
+        }
+    }
+
+    /// Whether `index` may be taken in. Changes nothing, because the tag is yet to be checked.
+    pub fn check(&self, index: u64) -> Result<(), Stale> {
+        if index > self.highest {
+            return Ok(());
+        }
+        if self.highest - index >= self.size() {
+            return Err(Stale::TooOld);
+        }
+        let (word, bit) = self.place(index);
+        match self.seen.get(word) {
+            Some(word) if word & bit == 0 => Ok(()),
+            _ => Err(Stale::Replayed),
+        }
+    }
+
+    /// Takes in `index`, whose tag was right.
+    pub fn accept(&mut self, index: u64) {
+        if index > self.highest {
+            if index - self.highest >= self.size() {
+                self.seen.fill(0);
+            } else {
+                for skipped in self.highest + 1..index {
+                    self.clear(skipped);
+                }
+            }
+            self.highest = index;
+        }
+        self.mark(index);
+    }
+}
+
+/// The index that a sequence number most likely stands for (RFC 3711 section 3.3.1); `None` where it would be negative or
+/// above 48 bits.
+pub(super) fn estimate(highest: u64, sequence: u16) -> Option<u64> {
+    let (cycle, last) = (highest >> 16, (highest & 0xffff) as u16);
+    let cycle = if last < 0x8000 {
+        if i32::from(sequence) - i32::from(last) > 0x8000 {
+            cycle.checked_sub(1)?
+        } else {
+            cycle
+        }
+    } else if i32::from(last) - 0x8000 > i32::from(sequence) {
+        cycle + 1
+    } else {
+        cycle
+    };
+    (cycle <= u64::from(u32::MAX)).then_some(cycle << 16 | u64::from(sequence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses() {
+        assert_eq!(estimate(100, 101), Some(101));
+        assert_eq!(estimate(0xffff, 0), Some(0x1_0000));
+        assert_eq!(estimate(0x1_0000, 0xffff), Some(0xffff));
+        assert_eq!(estimate(0, 0xffff), None, "before the first cycle");
+        assert_eq!(estimate(0x1_8000, 0), Some(0x1_0000));
+        assert_eq!(estimate(0x1_8001, 0), Some(0x2_0000));
+        assert_eq!(estimate(0x1_7fff, 0xffff), Some(0x1_ffff));
+        assert_eq!(estimate(0x1_7ffe, 0xffff), Some(0xffff));
+        assert_eq!(estimate((1 << 48) - 1, 3), None, "the last cycle ends");
+    }
+
+    #[test]
+    fn a_window_forgets_what_lies_behind_it() {
+        for size in [64, 128, 1000, MAX_WINDOW] {
+            let mut window = Window::new(size, 10);
+            let size = window.size();
+            assert_eq!(window.check(10), Err(Stale::Replayed));
+            assert_eq!(window.check(9), Ok(()));
+            window.accept(9);
+            assert_eq!(window.check(9), Err(Stale::Replayed));
+            window.accept(10 + size);
+            assert_eq!(window.check(10), Err(Stale::TooOld));
+            for index in 11..10 + size {
+                assert_eq!(window.check(index), Ok(()), "{index}");
+            }
+            window.accept(10 + 3 * size);
+            assert_eq!(window.check(10 + 2 * size), Err(Stale::TooOld));
+            assert_eq!(window.check(11 + 2 * size), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_window_agrees_with_a_set() {
+        let mut window = Window::new(64, 1000);
+        let mut taken = std::collections::BTreeSet::from([1000u64]);
+        let mut highest = 1000u64;
+        let mut state = 7u64;
+        for _ in 0..20_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let index = (highest + 20).saturating_sub(state >> 57);
+            let right = if index + 64 <= highest {
+                Err(Stale::TooOld)
+            } else if taken.contains(&index) {
+                Err(Stale::Replayed)
+            } else {
+                Ok(())
+            };
+            assert_eq!(window.check(index), right);
+            if right.is_ok() {
+                window.accept(index);
+                taken.insert(index);
+                highest = highest.max(index);
+            }
+        }
+    }
+}
