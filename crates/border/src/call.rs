@@ -262,6 +262,8 @@ pub(crate) struct Call {
     pub(crate) end: Option<(&'static str, &'static str)>,
     /// The status for the event.
     pub(crate) status: u16,
+    /// Its outcome is among the counters.
+    pub(crate) counted: bool,
 }
 
 impl Call {

@@ -6,7 +6,12 @@ pub mod border;
 pub mod call;
 pub mod carrier;
 pub mod config;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod operate;
 pub mod policy;
 pub mod registrar;
 pub mod trunks;
+
+#[doc(hidden)]
+pub use fuzz::fuzz_border;

@@ -169,8 +169,7 @@ impl Core {
         draining.cut = left.len() as u64;
         for slot in left {
             let reason = b"SIP;cause=503;text=\"Shutting down\"";
-            self.reject_caller(endpoint, slot, 503, None, now);
-            self.end_call(endpoint, slot, "us", "drained", Some(reason), now);
+            self.give_up(endpoint, slot, "drained", reason, now);
         }
         self.after_call(now);
     }

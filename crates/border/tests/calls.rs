@@ -48,7 +48,9 @@ fn a_call_from_end_to_end() {
         value: b"Q.850;cause=16;text=\"done\"",
     }];
     net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default().with(&reason), now).unwrap()
+        endpoint
+            .bye(leg, &Content::default().with(&reason), now)
+            .unwrap()
     });
     net.run(seconds(1));
     let bye = net.find(bob, |told| *told == Told::Ended(Ending::Peer));
@@ -56,8 +58,15 @@ fn a_call_from_end_to_end() {
     assert_eq!(
         net.names(),
         [
-            "socket_opened", "socket_opened", "socket_opened", "socket_opened",
-            "call_offered", "call_routed", "call_progressed", "call_answered", "call_ended"
+            "socket_opened",
+            "socket_opened",
+            "socket_opened",
+            "socket_opened",
+            "call_offered",
+            "call_routed",
+            "call_progressed",
+            "call_answered",
+            "call_ended"
         ]
     );
     assert_eq!(net.border.counters().completed, 1);
@@ -70,7 +79,9 @@ fn the_callee_may_end_it_too() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     let leg = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
-    net.tell(bob, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(bob, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     assert!(net.has(alice, |told| *told == Told::Ended(Ending::Peer)));
     net.assert_quiet();
@@ -83,10 +94,14 @@ fn neither_side_sees_the_other() {
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, wire::sip::Method::Info, &Content::default(), now).unwrap();
+        endpoint
+            .request(leg, wire::sip::Method::Info, &Content::default(), now)
+            .unwrap();
     });
     net.run(seconds(1));
-    net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     let names_of = |phone: usize| {
         let mut names = Vec::new();
@@ -124,13 +139,34 @@ fn neither_side_sees_the_other() {
 fn headers_that_are_not_ours_pass_unchanged_and_in_order() {
     let (mut net, alice, bob) = pair(PLAIN);
     let edits = [
-        Edit::AddNamed { name: b"X-First", value: b"  odd ; spacing=\"kept\" ,x" },
-        Edit::Add { id: HeaderId::CallInfo, value: b"<http://example.org/a>;purpose=icon" },
-        Edit::AddNamed { name: b"x-SECOND", value: b"2" },
-        Edit::Add { id: HeaderId::Subject, value: b"lunch" },
-        Edit::Add { id: HeaderId::UserToUser, value: b"56a390f3d2b7310023a2;encoding=hex" },
-        Edit::Replace { id: HeaderId::Supported, value: b"histinfo, 100rel" },
-        Edit::Replace { id: HeaderId::MaxForwards, value: b"17" },
+        Edit::AddNamed {
+            name: b"X-First",
+            value: b"  odd ; spacing=\"kept\" ,x",
+        },
+        Edit::Add {
+            id: HeaderId::CallInfo,
+            value: b"<http://example.org/a>;purpose=icon",
+        },
+        Edit::AddNamed {
+            name: b"x-SECOND",
+            value: b"2",
+        },
+        Edit::Add {
+            id: HeaderId::Subject,
+            value: b"lunch",
+        },
+        Edit::Add {
+            id: HeaderId::UserToUser,
+            value: b"56a390f3d2b7310023a2;encoding=hex",
+        },
+        Edit::Replace {
+            id: HeaderId::Supported,
+            value: b"histinfo, 100rel",
+        },
+        Edit::Replace {
+            id: HeaderId::MaxForwards,
+            value: b"17",
+        },
     ];
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
     net.run(seconds(1));
@@ -143,24 +179,38 @@ fn headers_that_are_not_ours_pass_unchanged_and_in_order() {
         "Subject: lunch\r\n",
         "User-to-User: 56a390f3d2b7310023a2;encoding=hex\r\n",
     ] {
-        let found = invite[at..].find(line.trim_start()).unwrap_or_else(|| panic!("{line} in {invite}"));
+        let found = invite[at..]
+            .find(line.trim_start())
+            .unwrap_or_else(|| panic!("{line} in {invite}"));
         at += found;
     }
     assert!(invite.contains("Max-Forwards: 16\r\n"), "{invite}");
-    assert!(invite.contains("Supported: 100rel, timer, replaces, histinfo\r\n"), "{invite}");
+    assert!(
+        invite.contains("Supported: 100rel, timer, replaces, histinfo\r\n"),
+        "{invite}"
+    );
 }
 
 #[test]
 fn max_forwards_ends_calls_and_loops_are_found() {
     let (mut net, alice, _) = pair(PLAIN);
-    let none = [Edit::Replace { id: HeaderId::MaxForwards, value: b"0" }];
+    let none = [Edit::Replace {
+        id: HeaderId::MaxForwards,
+        value: b"0",
+    }];
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&none));
     net.run(seconds(1));
     assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 483)));
     // The trunk is the border's own address: the call comes back with the Request-URI that it was given.
-    let looped = PLAIN.replace("target='udp:10.2.0.1:5060'", "target='udp:203.0.113.7:5060'");
+    let looped = PLAIN.replace(
+        "target='udp:10.2.0.1:5060'",
+        "target='udp:203.0.113.7:5060'",
+    );
     let (mut net, alice, _) = pair(&looped);
-    net.aliases.insert("203.0.113.7:5060".parse().unwrap(), "198.51.100.1:5060".parse().unwrap());
+    net.aliases.insert(
+        "203.0.113.7:5060".parse().unwrap(),
+        "198.51.100.1:5060".parse().unwrap(),
+    );
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert!(
@@ -168,7 +218,11 @@ fn max_forwards_ends_calls_and_loops_are_found() {
         "{:?}",
         net.told(alice)
     );
-    assert!(net.border.counters().offered <= 3, "{:?}", net.border.counters());
+    assert!(
+        net.border.counters().offered <= 3,
+        "{:?}",
+        net.border.counters()
+    );
     net.assert_quiet();
 }
 
@@ -188,15 +242,25 @@ fn a_loop_through_another_b2bua_ends_by_max_forwards() {
         let forwards = invite.max_forwards().unwrap();
         let again = String::from_utf8(offered.clone()).unwrap();
         let again = again
-            .replace("INVITE sip:bob@10.2.0.1:5060", "INVITE sip:bob@198.51.100.1:5060")
-            .replace(&format!("Max-Forwards: {forwards}"), &format!("Max-Forwards: {}", forwards.saturating_sub(1)))
+            .replace(
+                "INVITE sip:bob@10.2.0.1:5060",
+                "INVITE sip:bob@198.51.100.1:5060",
+            )
+            .replace(
+                &format!("Max-Forwards: {forwards}"),
+                &format!("Max-Forwards: {}", forwards.saturating_sub(1)),
+            )
             .replace("Call-ID: ", &format!("Call-ID: x{round}"))
             .replace("branch=z9hG4bK", &format!("branch=z9hG4bKx{round}"))
             .replace("SIP/2.0/UDP 198.51.100.1:5060", "SIP/2.0/UDP 10.2.0.1:5060");
         net.throw("10.2.0.1:5060", "198.51.100.1:5060", again.as_bytes());
         net.run(Duration::from_millis(100));
     }
-    let offers = net.told(bob).iter().filter(|told| **told == Told::Offered).count();
+    let offers = net
+        .told(bob)
+        .iter()
+        .filter(|told| **told == Told::Offered)
+        .count();
     assert!((30..=40).contains(&offers), "{offers} rounds");
 }
 
@@ -206,7 +270,12 @@ fn a_hundred_goes_out_at_once() {
     net.phones[bob].ears.manners.silent = true;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(Duration::from_millis(3));
-    assert!(net.phones[alice].received.iter().any(|bytes| bytes.starts_with(b"SIP/2.0 100")));
+    assert!(
+        net.phones[alice]
+            .received
+            .iter()
+            .any(|bytes| bytes.starts_with(b"SIP/2.0 100"))
+    );
 }
 
 #[test]
@@ -220,7 +289,9 @@ fn cancel_passes_with_its_reason() {
         value: b"SIP;cause=200;text=\"Call completed elsewhere\"",
     }];
     net.tell(alice, |endpoint, now| {
-        endpoint.cancel(leg, &Content::default().with(&reason), now).unwrap()
+        endpoint
+            .cancel(leg, &Content::default().with(&reason), now)
+            .unwrap()
     });
     net.run(seconds(1));
     assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 487)));
@@ -239,7 +310,9 @@ fn cancel_that_crosses_the_answer_leaves_nothing_open() {
         net.run(seconds(1));
         let called = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
         // The 2xx is on its way to the border while CANCEL is on its way to it, from `delay` half steps apart.
-        net.tell(alice, |endpoint, now| endpoint.cancel(leg, &Content::default(), now).unwrap());
+        net.tell(alice, |endpoint, now| {
+            endpoint.cancel(leg, &Content::default(), now).unwrap()
+        });
         net.run(Duration::from_micros(500 * delay));
         net.tell(bob, |endpoint, now| {
             let _ = endpoint.answer(called, 200, &Content::sdp(SDP_B.as_bytes()), now);
@@ -259,7 +332,8 @@ fn busy_and_declined_pass_as_they_are() {
         net.phones[bob].ears.manners.answer = Some(status);
         net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
         net.run(seconds(1));
-        assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, status)));
+        assert!(net.has(alice, |told| *told
+            == Told::Failed(Failure::Response, status)));
         net.assert_quiet();
     }
 }
@@ -289,7 +363,11 @@ fn failover_on_503_on_silence_and_on_a_refused_connection() {
     let (mut net, alice, bob) = pair(&tcp);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert!(net.has(bob, |told| *told == Told::Acked), "{:?}", net.told(alice));
+    assert!(
+        net.has(bob, |told| *told == Told::Acked),
+        "{:?}",
+        net.told(alice)
+    );
 }
 
 #[test]
@@ -315,7 +393,11 @@ fn a_target_that_said_100_gets_its_time() {
     let slow = net.phone("10.2.0.9:5060", manners);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(5));
-    assert!(!net.has(bob, |told| *told == Told::Offered), "{:?}", net.told(slow));
+    assert!(
+        !net.has(bob, |told| *told == Told::Offered),
+        "{:?}",
+        net.told(slow)
+    );
 }
 
 #[test]
@@ -339,7 +421,9 @@ fn redirections_pass_or_are_followed() {
             value: b"<sip:bob@10.2.0.7:5060>;q=0.1, <sip:bob@10.2.0.8:5060>;q=0.9",
         }];
         net.tell(phone, |endpoint, now| {
-            endpoint.reject(leg, 302, &Content::default().with(&edits), now).unwrap()
+            endpoint
+                .reject(leg, 302, &Content::default().with(&edits), now)
+                .unwrap()
         });
     };
     let (mut net, alice, bob) = pair(PLAIN);
@@ -365,7 +449,10 @@ fn redirections_pass_or_are_followed() {
     net.run(seconds(1));
     redirect(&mut net, bob);
     net.run(seconds(1));
-    assert!(net.has(best, |told| *told == Told::Offered), "the preferred one first");
+    assert!(
+        net.has(best, |told| *told == Told::Offered),
+        "the preferred one first"
+    );
     assert!(net.has(other, |told| *told == Told::Acked));
     assert!(net.has(alice, |told| *told == Told::Answered));
 }
@@ -393,7 +480,13 @@ fn a_challenge_that_our_login_should_have_met_is_not_the_callers() {
         net.run(seconds(1));
     }
     let second = net.last(bob, |told| *told == Told::Offered);
-    assert!(second.header("Proxy-Authorization").contains("username=\"us\""), "{}", second.text());
+    assert!(
+        second
+            .header("Proxy-Authorization")
+            .contains("username=\"us\""),
+        "{}",
+        second.text()
+    );
     assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 403)));
 }
 
@@ -414,7 +507,10 @@ fn a_callee_that_forks_behind_us_gives_early_dialogs_and_a_late_answer_is_ended(
                     out += &String::from_utf8_lossy(header.raw);
                 }
                 HeaderId::To => {
-                    out += &format!("To: {};tag={tag}\r\n", String::from_utf8_lossy(header.value));
+                    out += &format!(
+                        "To: {};tag={tag}\r\n",
+                        String::from_utf8_lossy(header.value)
+                    );
                 }
                 _ => {}
             }
@@ -466,8 +562,16 @@ fn a_missing_ack_ends_both_sides() {
     net.phones[alice].ears.manners.acks = false;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(40));
-    assert!(net.has(bob, |told| matches!(told, Told::Ended(_))), "{:?}", net.told(bob));
-    assert!(net.has(alice, |told| *told == Told::Ended(Ending::Peer)), "{:?}", net.told(alice));
+    assert!(
+        net.has(bob, |told| matches!(told, Told::Ended(_))),
+        "{:?}",
+        net.told(bob)
+    );
+    assert!(
+        net.has(alice, |told| *told == Told::Ended(Ending::Peer)),
+        "{:?}",
+        net.told(alice)
+    );
     net.assert_quiet();
 }
 
@@ -476,11 +580,17 @@ fn calls_over_tcp() {
     let config = PLAIN.replace("target='udp:10.2.0.1", "target='tcp:10.2.0.1");
     let mut net = Neighbourhood::new(&config, 3);
     let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
-    let bob = net.phone_over("10.2.0.1:5060", engine::Transport::Tcp, Manners::answering(SDP_B));
+    let bob = net.phone_over(
+        "10.2.0.1:5060",
+        engine::Transport::Tcp,
+        Manners::answering(SDP_B),
+    );
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert!(net.has(bob, |told| *told == Told::Acked));
-    net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     net.assert_quiet();
 }

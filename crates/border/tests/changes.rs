@@ -35,7 +35,9 @@ fn standing(config: &str) -> (Neighbourhood, [usize; 2], [LegId; 2]) {
 }
 
 fn hang_up(net: &mut Neighbourhood, phone: usize, leg: LegId) {
-    net.tell(phone, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(phone, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     net.assert_quiet();
 }
@@ -52,10 +54,18 @@ fn reliable_provisionals_are_acknowledged_from_end_to_end() {
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     let early = net.find(alice, |told| matches!(told, Told::Progressed(183, true, _)));
-    assert!(early.body().contains("c=IN IP4 192.0.2.1"), "{}", early.text());
+    assert!(
+        early.body().contains("c=IN IP4 192.0.2.1"),
+        "{}",
+        early.text()
+    );
     assert!(net.has(bob, |told| matches!(told, Told::Pracked(_))));
     let called = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
-    net.tell(bob, |endpoint, now| endpoint.answer(called, 200, &Content::default(), now).unwrap());
+    net.tell(bob, |endpoint, now| {
+        endpoint
+            .answer(called, 200, &Content::default(), now)
+            .unwrap()
+    });
     net.run(seconds(1));
     assert!(net.has(alice, |told| *told == Told::Answered));
     hang_up(&mut net, alice, leg);
@@ -68,7 +78,10 @@ fn a_caller_without_100rel_gets_them_unreliably_and_the_border_acknowledges() {
     let plain = [Edit::Remove(HeaderId::Supported)];
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&plain));
     net.run(seconds(2));
-    assert!(net.has(alice, |told| matches!(told, Told::Progressed(183, false, _))));
+    assert!(net.has(alice, |told| matches!(
+        told,
+        Told::Progressed(183, false, _)
+    )));
     assert!(net.has(bob, |told| matches!(told, Told::Pracked(_))));
     assert!(net.has(alice, |told| *told == Told::Answered));
     hang_up(&mut net, alice, leg);
@@ -81,7 +94,11 @@ fn early_media_without_reliability() {
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     let answer = net.find(alice, |told| *told == Told::Answered).body();
-    for seen in net.seen(alice).iter().filter(|seen| matches!(seen.told, Told::Progressed(183, ..))) {
+    for seen in net
+        .seen(alice)
+        .iter()
+        .filter(|seen| matches!(seen.told, Told::Progressed(183, ..)))
+    {
         assert_eq!(seen.body(), answer, "one early dialog, one description");
     }
     assert_eq!(net.border.census().ports, 2);
@@ -94,17 +111,33 @@ fn hold_and_resume_pass_with_the_description_rewritten() {
     let first = net.find(bob, |told| *told == Told::Offered).body();
     let hold = SDP_A.replace("1 1 IN", "1 2 IN") + "a=sendonly\r\n";
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Invite, &Content::sdp(hold.as_bytes()), now).unwrap();
+        endpoint
+            .request(leg, Method::Invite, &Content::sdp(hold.as_bytes()), now)
+            .unwrap();
     });
     net.run(seconds(1));
     let seen = net.find(bob, inside);
     assert_eq!(seen.method(), "INVITE");
     assert!(seen.body().contains("a=sendonly") && !seen.body().contains("10.1.0.1"));
     assert!(seen.body().contains("o=- 1 2 IN IP4 198.51.100.1"));
-    let port = |body: &str| body.split("m=audio ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let port = |body: &str| {
+        body.split("m=audio ")
+            .nth(1)
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
     assert_eq!(port(&first), port(&seen.body()), "the port stays");
     assert!(net.has(alice, |told| matches!(told, Told::Response(200, _))));
-    assert_eq!(net.told(bob).iter().filter(|told| **told == Told::Acked).count(), 2);
+    assert_eq!(
+        net.told(bob)
+            .iter()
+            .filter(|told| **told == Told::Acked)
+            .count(),
+        2
+    );
     assert_eq!(net.border.census().ports, 2);
     hang_up(&mut net, alice, leg);
 }
@@ -115,7 +148,9 @@ fn a_refused_offer_changes_nothing() {
     net.phones[bob].ears.manners.inside = Some(488);
     let video = format!("{SDP_A}m=video 4002 RTP/AVP 31\r\n");
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Invite, &Content::sdp(video.as_bytes()), now).unwrap();
+        endpoint
+            .request(leg, Method::Invite, &Content::sdp(video.as_bytes()), now)
+            .unwrap();
     });
     net.run(seconds(1));
     assert!(net.has(alice, |told| matches!(told, Told::Response(488, _))));
@@ -130,15 +165,25 @@ fn lines_are_added_and_taken_away() {
     let change = |net: &mut Neighbourhood, offer: String, answer: String| {
         net.phones[bob].ears.manners.sdp = answer;
         net.tell(alice, |endpoint, now| {
-            endpoint.request(leg, Method::Invite, &Content::sdp(offer.as_bytes()), now).unwrap();
+            endpoint
+                .request(leg, Method::Invite, &Content::sdp(offer.as_bytes()), now)
+                .unwrap();
         });
         net.run(seconds(1));
         net.border.census().ports
     };
     let with = |text: &str, line: &str| format!("{text}{line}\r\n");
-    let ports = change(&mut net, with(SDP_A, "m=video 4002 RTP/AVP 31"), with(SDP_B, "m=video 5002 RTP/AVP 31"));
+    let ports = change(
+        &mut net,
+        with(SDP_A, "m=video 4002 RTP/AVP 31"),
+        with(SDP_B, "m=video 5002 RTP/AVP 31"),
+    );
     assert_eq!(ports, 4);
-    let ports = change(&mut net, with(SDP_A, "m=video 0 RTP/AVP 31"), with(SDP_B, "m=video 0 RTP/AVP 31"));
+    let ports = change(
+        &mut net,
+        with(SDP_A, "m=video 0 RTP/AVP 31"),
+        with(SDP_B, "m=video 0 RTP/AVP 31"),
+    );
     assert_eq!(ports, 2);
     hang_up(&mut net, alice, leg);
 }
@@ -148,14 +193,20 @@ fn update_passes_and_its_answer_comes_back() {
     let (mut net, [alice, bob], [_, other]) = standing(PLAIN);
     let moved = SDP_B.replace("5000", "5010");
     net.tell(bob, |endpoint, now| {
-        endpoint.request(other, Method::Update, &Content::sdp(moved.as_bytes()), now).unwrap();
+        endpoint
+            .request(other, Method::Update, &Content::sdp(moved.as_bytes()), now)
+            .unwrap();
     });
     net.run(seconds(1));
     let seen = net.find(alice, inside);
     assert_eq!(seen.method(), "UPDATE");
     assert!(seen.body().contains("c=IN IP4 192.0.2.1"));
     let answer = net.find(bob, |told| matches!(told, Told::Response(200, _)));
-    assert!(answer.body().contains("c=IN IP4 198.51.100.1"), "{}", answer.text());
+    assert!(
+        answer.body().contains("c=IN IP4 198.51.100.1"),
+        "{}",
+        answer.text()
+    );
     hang_up(&mut net, bob, other);
 }
 
@@ -163,10 +214,14 @@ fn update_passes_and_its_answer_comes_back() {
 fn glare_is_answered_491_and_the_call_goes_on() {
     let (mut net, [alice, bob], [leg, other]) = standing(PLAIN);
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Invite, &offer(), now).unwrap();
+        endpoint
+            .request(leg, Method::Invite, &offer(), now)
+            .unwrap();
     });
     net.tell(bob, |endpoint, now| {
-        endpoint.request(other, Method::Invite, &Content::sdp(SDP_B.as_bytes()), now).unwrap();
+        endpoint
+            .request(other, Method::Invite, &Content::sdp(SDP_B.as_bytes()), now)
+            .unwrap();
     });
     net.run(seconds(3));
     let refused = |phone| net.has(phone, |told| matches!(told, Told::Response(491, _)));
@@ -183,9 +238,17 @@ fn late_offers_are_answered_in_the_ack() {
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::default());
     net.run(seconds(1));
     let answered = net.find(alice, |told| *told == Told::Answered);
-    assert!(answered.body().contains("c=IN IP4 192.0.2.1"), "{}", answered.text());
+    assert!(
+        answered.body().contains("c=IN IP4 192.0.2.1"),
+        "{}",
+        answered.text()
+    );
     let ack = net.find(bob, |told| *told == Told::Acked);
-    assert!(ack.body().contains("c=IN IP4 198.51.100.1"), "{}", ack.text());
+    assert!(
+        ack.body().contains("c=IN IP4 198.51.100.1"),
+        "{}",
+        ack.text()
+    );
     assert_eq!(net.border.census().ports, 2);
     hang_up(&mut net, alice, leg);
 }
@@ -209,15 +272,29 @@ fn an_offer_in_prack_is_answered_in_its_200() {
         .unwrap();
     let second = SDP_A.replace("4000", "4444");
     net.tell(alice, |endpoint, now| {
-        endpoint.prack(leg, fork, &Content::sdp(second.as_bytes()), now).unwrap();
+        endpoint
+            .prack(leg, fork, &Content::sdp(second.as_bytes()), now)
+            .unwrap();
     });
     net.run(seconds(1));
     let prack = net.find(bob, |told| matches!(told, Told::Pracked(_)));
-    assert!(prack.body().contains("c=IN IP4 198.51.100.1"), "{}", prack.text());
+    assert!(
+        prack.body().contains("c=IN IP4 198.51.100.1"),
+        "{}",
+        prack.text()
+    );
     let answer = net.find(alice, |told| matches!(told, Told::Response(200, _)));
-    assert!(answer.body().contains("c=IN IP4 192.0.2.1"), "{}", answer.text());
+    assert!(
+        answer.body().contains("c=IN IP4 192.0.2.1"),
+        "{}",
+        answer.text()
+    );
     let called = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
-    net.tell(bob, |endpoint, now| endpoint.answer(called, 200, &Content::default(), now).unwrap());
+    net.tell(bob, |endpoint, now| {
+        endpoint
+            .answer(called, 200, &Content::default(), now)
+            .unwrap()
+    });
     net.run(seconds(1));
     hang_up(&mut net, alice, leg);
 }
@@ -231,14 +308,22 @@ fn update_before_the_answer() {
     net.run(seconds(1));
     let second = SDP_A.replace("4000", "4444");
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Update, &Content::sdp(second.as_bytes()), now).unwrap();
+        endpoint
+            .request(leg, Method::Update, &Content::sdp(second.as_bytes()), now)
+            .unwrap();
     });
     net.run(seconds(1));
     assert_eq!(net.find(bob, inside).method(), "UPDATE");
     let answer = net.last(alice, |told| matches!(told, Told::Response(200, _)));
-    assert!(answer.body().contains("c=IN IP4 192.0.2.1"), "{}", answer.text());
+    assert!(
+        answer.body().contains("c=IN IP4 192.0.2.1"),
+        "{}",
+        answer.text()
+    );
     assert_eq!(net.border.census().ports, 2);
-    net.tell(alice, |endpoint, now| endpoint.cancel(leg, &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.cancel(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     net.assert_quiet();
 }
@@ -246,11 +331,22 @@ fn update_before_the_answer() {
 #[test]
 fn other_requests_pass_with_their_bodies() {
     let (mut net, [alice, bob], [leg, other]) = standing(PLAIN);
-    let methods = [Method::Info, Method::Message, Method::Options, Method::Notify];
+    let methods = [
+        Method::Info,
+        Method::Message,
+        Method::Options,
+        Method::Notify,
+    ];
     for method in methods {
-        let edits = [Edit::Add { id: HeaderId::Event, value: b"x" }];
+        let edits = [Edit::Add {
+            id: HeaderId::Event,
+            value: b"x",
+        }];
         let content = Content {
-            body: Body::New { content_type: b"application/dtmf-relay", bytes: b"Signal=5\r\n" },
+            body: Body::New {
+                content_type: b"application/dtmf-relay",
+                bytes: b"Signal=5\r\n",
+            },
             edits: &edits,
             ..Content::default()
         };
@@ -262,14 +358,22 @@ fn other_requests_pass_with_their_bodies() {
         assert_eq!(seen.method().as_bytes(), method.as_bytes());
         assert_eq!(seen.body(), "Signal=5\r\n");
         assert_eq!(seen.header("Content-Type"), "application/dtmf-relay");
-        assert!(matches!(net.last(alice, |_| true).told, Told::Response(200, _)));
+        assert!(matches!(
+            net.last(alice, |_| true).told,
+            Told::Response(200, _)
+        ));
     }
     net.phones[alice].ears.manners.inside = Some(415);
     net.tell(bob, |endpoint, now| {
-        endpoint.request(other, Method::Info, &Content::default(), now).unwrap();
+        endpoint
+            .request(other, Method::Info, &Content::default(), now)
+            .unwrap();
     });
     net.run(seconds(1));
-    assert!(matches!(net.last(bob, |_| true).told, Told::Response(415, _)));
+    assert!(matches!(
+        net.last(bob, |_| true).told,
+        Told::Response(415, _)
+    ));
     hang_up(&mut net, alice, leg);
 }
 
@@ -280,9 +384,16 @@ fn sessions_that_nobody_refreshes_end_on_both_sides() {
     net.run(seconds(50));
     assert_eq!(net.border.calls().len(), 1);
     // Alice vanishes: refreshes towards her find nobody.
-    net.aliases.insert("10.1.0.1:5060".parse().unwrap(), "10.9.9.9:9".parse().unwrap());
+    net.aliases.insert(
+        "10.1.0.1:5060".parse().unwrap(),
+        "10.9.9.9:9".parse().unwrap(),
+    );
     net.run(seconds(200));
-    assert!(net.has(bob, |told| *told == Told::Ended(Ending::Peer)), "{:?}", net.told(bob));
+    assert!(
+        net.has(bob, |told| *told == Told::Ended(Ending::Peer)),
+        "{:?}",
+        net.told(bob)
+    );
     let _ = alice;
     net.assert_quiet();
 }
@@ -292,7 +403,13 @@ fn sessions_that_are_refreshed_stand() {
     let config = format!("{PLAIN}[session_timer]\nexpires=120\n[media]\ntimeout=0\n");
     let (mut net, [alice, bob], [leg, _]) = standing(&config);
     net.run(seconds(1000));
-    assert_eq!(net.border.calls().len(), 1, "{:?} {:?}", net.told(alice), net.told(bob));
+    assert_eq!(
+        net.border.calls().len(),
+        1,
+        "{:?} {:?}",
+        net.told(alice),
+        net.told(bob)
+    );
     hang_up(&mut net, alice, leg);
 }
 
@@ -301,16 +418,28 @@ fn refer_passes() {
     let (mut net, [alice, bob], [_, other]) = standing(PLAIN);
     net.phones[alice].ears.manners.inside = Some(202);
     let edits = [
-        Edit::Add { id: HeaderId::ReferTo, value: b"<sip:carol@198.51.100.1:5060>" },
-        Edit::Add { id: HeaderId::ReferredBy, value: b"<sip:bob@example.org>" },
+        Edit::Add {
+            id: HeaderId::ReferTo,
+            value: b"<sip:carol@198.51.100.1:5060>",
+        },
+        Edit::Add {
+            id: HeaderId::ReferredBy,
+            value: b"<sip:bob@example.org>",
+        },
     ];
     net.tell(bob, |endpoint, now| {
-        endpoint.request(other, Method::Refer, &Content::default().with(&edits), now).unwrap();
+        endpoint
+            .request(other, Method::Refer, &Content::default().with(&edits), now)
+            .unwrap();
     });
     net.run(seconds(1));
     let refer = net.find(alice, inside);
     assert_eq!(refer.method(), "REFER");
-    assert_eq!(refer.header("Refer-To"), "<sip:carol@192.0.2.1:5060>", "leads back to us");
+    assert_eq!(
+        refer.header("Refer-To"),
+        "<sip:carol@192.0.2.1:5060>",
+        "leads back to us"
+    );
     assert_eq!(refer.header("Referred-By"), "<sip:bob@example.org>");
     assert!(net.has(bob, |told| matches!(told, Told::Response(202, _))));
     let leg = refer.leg.unwrap();
@@ -325,29 +454,50 @@ fn refer_passes() {
 
 /// A trunk whose transfers we carry out, with a second target for the new call.
 fn acting() -> String {
-    format!("{PLAIN}refer='act'\n[[trunk]]\nname='other'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
-        [[route]]\nto={{user='carol'}}\ntrunk='other'\n[[route]]\ntrunk='pbx'\n")
+    format!(
+        "{PLAIN}refer='act'\n[[trunk]]\nname='other'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+        [[route]]\nto={{user='carol'}}\ntrunk='other'\n[[route]]\ntrunk='pbx'\n"
+    )
 }
 
 #[test]
 fn blind_transfer_carried_out_by_the_border() {
     let (mut net, [alice, bob], [leg, other]) = standing(&acting());
-    let carol = net.phone("10.2.0.2:5060", Manners::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2")));
-    let edits = [Edit::Add { id: HeaderId::ReferTo, value: b"<sip:carol@198.51.100.1>" }];
+    let carol = net.phone(
+        "10.2.0.2:5060",
+        Manners::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2")),
+    );
+    let edits = [Edit::Add {
+        id: HeaderId::ReferTo,
+        value: b"<sip:carol@198.51.100.1>",
+    }];
     net.tell(bob, |endpoint, now| {
-        endpoint.request(other, Method::Refer, &Content::default().with(&edits), now).unwrap();
+        endpoint
+            .request(other, Method::Refer, &Content::default().with(&edits), now)
+            .unwrap();
     });
     net.run(seconds(2));
     assert!(net.has(bob, |told| matches!(told, Told::Response(202, _))));
     assert!(net.has(carol, |told| *told == Told::Offered));
-    assert!(net.has(carol, |told| *told == Told::Acked), "{:?}", net.told(carol));
+    assert!(
+        net.has(carol, |told| *told == Told::Acked),
+        "{:?}",
+        net.told(carol)
+    );
     let frags: Vec<String> = net
         .seen(bob)
         .iter()
         .filter(|seen| inside(&seen.told))
         .map(|seen| seen.body().lines().next().unwrap_or_default().to_owned())
         .collect();
-    assert_eq!(frags, ["SIP/2.0 100 Trying", "SIP/2.0 180 Ringing", "SIP/2.0 200 OK"]);
+    assert_eq!(
+        frags,
+        [
+            "SIP/2.0 100 Trying",
+            "SIP/2.0 180 Ringing",
+            "SIP/2.0 200 OK"
+        ]
+    );
     assert!(net.has(bob, |told| *told == Told::Ended(Ending::Peer)));
     let offered = net.last(alice, inside);
     assert_eq!(offered.method(), "INVITE");
@@ -355,7 +505,9 @@ fn blind_transfer_carried_out_by_the_border() {
     assert_eq!(net.border.calls()[0].trunks[1].as_deref(), Some("other"));
     // Alice and Carol talk: what one says inside the dialog, the other hears.
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Info, &Content::default(), now).unwrap();
+        endpoint
+            .request(leg, Method::Info, &Content::default(), now)
+            .unwrap();
     });
     net.run(seconds(1));
     assert!(net.seen(carol).iter().any(|seen| seen.method() == "INFO"));
@@ -368,16 +520,23 @@ fn a_transfer_that_fails_leaves_the_call_as_it_was() {
     let mut busy = Manners::answering("");
     busy.answer = Some(486);
     net.phone("10.2.0.2:5060", busy);
-    let edits = [Edit::Add { id: HeaderId::ReferTo, value: b"<sip:carol@198.51.100.1>" }];
+    let edits = [Edit::Add {
+        id: HeaderId::ReferTo,
+        value: b"<sip:carol@198.51.100.1>",
+    }];
     net.tell(bob, |endpoint, now| {
-        endpoint.request(other, Method::Refer, &Content::default().with(&edits), now).unwrap();
+        endpoint
+            .request(other, Method::Refer, &Content::default().with(&edits), now)
+            .unwrap();
     });
     net.run(seconds(2));
     let last = net.last(bob, inside);
     assert!(last.body().starts_with("SIP/2.0 486"), "{}", last.text());
     assert!(!net.has(bob, |told| matches!(told, Told::Ended(_))));
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Info, &Content::default(), now).unwrap();
+        endpoint
+            .request(leg, Method::Info, &Content::default(), now)
+            .unwrap();
     });
     net.run(seconds(1));
     assert!(net.seen(bob).iter().any(|seen| seen.method() == "INFO"));
@@ -389,27 +548,51 @@ fn a_transfer_that_fails_leaves_the_call_as_it_was() {
 fn attended_transfer_carried_out_by_the_border() {
     let config = acting();
     let (mut net, [alice, bob], [leg, other]) = standing(&config);
-    let carol = net.phone("10.2.0.2:5060", Manners::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2")));
-    let consult = net.call(bob, "sip:carol@198.51.100.1", "198.51.100.1:5060", &Content::sdp(SDP_B.as_bytes()));
+    let carol = net.phone(
+        "10.2.0.2:5060",
+        Manners::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2")),
+    );
+    let consult = net.call(
+        bob,
+        "sip:carol@198.51.100.1",
+        "198.51.100.1:5060",
+        &Content::sdp(SDP_B.as_bytes()),
+    );
     net.run(seconds(1));
     assert!(net.has(carol, |told| *told == Told::Acked));
     let (call_id, own, theirs) = net.tell(bob, |endpoint, _| {
         let id = String::from_utf8(endpoint.call_id_of(consult).unwrap().to_vec()).unwrap();
         let (own, theirs) = endpoint.tags_of(consult).unwrap();
-        (id, String::from_utf8(own).unwrap(), String::from_utf8(theirs.to_vec()).unwrap())
+        (
+            id,
+            String::from_utf8(own).unwrap(),
+            String::from_utf8(theirs.to_vec()).unwrap(),
+        )
     });
     let refer_to = format!(
         "<sip:carol@198.51.100.1?Replaces={call_id}%3Bto-tag%3D{theirs}%3Bfrom-tag%3D{own}>"
     );
-    let edits = [Edit::Add { id: HeaderId::ReferTo, value: refer_to.as_bytes() }];
+    let edits = [Edit::Add {
+        id: HeaderId::ReferTo,
+        value: refer_to.as_bytes(),
+    }];
     net.tell(bob, |endpoint, now| {
-        endpoint.request(other, Method::Refer, &Content::default().with(&edits), now).unwrap();
+        endpoint
+            .request(other, Method::Refer, &Content::default().with(&edits), now)
+            .unwrap();
     });
     net.run(seconds(3));
     assert_eq!(net.border.calls().len(), 1, "{:?}", net.border.calls());
-    assert_eq!(net.phones[bob].endpoint.census().legs, 0, "{:?}", net.told(bob));
+    assert_eq!(
+        net.phones[bob].endpoint.census().legs,
+        0,
+        "{:?}",
+        net.told(bob)
+    );
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Info, &Content::default(), now).unwrap();
+        endpoint
+            .request(leg, Method::Info, &Content::default(), now)
+            .unwrap();
     });
     net.run(seconds(1));
     assert!(net.seen(carol).iter().any(|seen| seen.method() == "INFO"));
@@ -419,22 +602,46 @@ fn attended_transfer_carried_out_by_the_border() {
 #[test]
 fn an_invite_with_replaces_takes_the_place_of_a_leg() {
     let (mut net, [alice, bob], [leg, other]) = standing(PLAIN);
-    let dora = net.phone("10.2.0.5:5060", Manners::answering(&SDP_B.replace("10.2.0.1", "10.2.0.5")));
+    let dora = net.phone(
+        "10.2.0.5:5060",
+        Manners::answering(&SDP_B.replace("10.2.0.1", "10.2.0.5")),
+    );
     let (call_id, own, theirs) = net.tell(bob, |endpoint, _| {
         let id = String::from_utf8(endpoint.call_id_of(other).unwrap().to_vec()).unwrap();
         let (own, theirs) = endpoint.tags_of(other).unwrap();
-        (id, String::from_utf8(own).unwrap(), String::from_utf8(theirs.to_vec()).unwrap())
+        (
+            id,
+            String::from_utf8(own).unwrap(),
+            String::from_utf8(theirs.to_vec()).unwrap(),
+        )
     });
     let replaces = format!("{call_id};to-tag={theirs};from-tag={own}");
-    let edits = [Edit::Add { id: HeaderId::Replaces, value: replaces.as_bytes() }];
+    let edits = [Edit::Add {
+        id: HeaderId::Replaces,
+        value: replaces.as_bytes(),
+    }];
     let sdp = SDP_B.replace("10.2.0.1", "10.2.0.5");
-    net.call(dora, "sip:alice@198.51.100.1", "198.51.100.1:5060", &Content::sdp(sdp.as_bytes()).with(&edits));
+    net.call(
+        dora,
+        "sip:alice@198.51.100.1",
+        "198.51.100.1:5060",
+        &Content::sdp(sdp.as_bytes()).with(&edits),
+    );
     net.run(seconds(2));
-    assert!(net.has(dora, |told| *told == Told::Answered), "{:?}", net.told(dora));
+    assert!(
+        net.has(dora, |told| *told == Told::Answered),
+        "{:?}",
+        net.told(dora)
+    );
     assert!(net.has(bob, |told| *told == Told::Ended(Ending::Peer)));
-    assert!(net.has(alice, inside), "Alice is told of the new description");
+    assert!(
+        net.has(alice, inside),
+        "Alice is told of the new description"
+    );
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Info, &Content::default(), now).unwrap();
+        endpoint
+            .request(leg, Method::Info, &Content::default(), now)
+            .unwrap();
     });
     net.run(seconds(1));
     assert!(net.seen(dora).iter().any(|seen| seen.method() == "INFO"));
@@ -447,7 +654,9 @@ fn a_cancelled_reinvite_leaves_both_sides_agreed() {
     net.phones[bob].ears.manners.inside = None;
     let hold = format!("{SDP_A}a=sendonly\r\n");
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Invite, &Content::sdp(hold.as_bytes()), now).unwrap();
+        endpoint
+            .request(leg, Method::Invite, &Content::sdp(hold.as_bytes()), now)
+            .unwrap();
     });
     net.run(Duration::from_millis(50));
     let waiting = net
@@ -464,7 +673,9 @@ fn a_cancelled_reinvite_leaves_both_sides_agreed() {
     net.run(Duration::from_millis(50));
     net.phones[bob].ears.manners.inside = Some(200);
     net.tell(bob, |endpoint, now| {
-        endpoint.respond(waiting, 200, &Content::sdp(SDP_B.as_bytes()), now).unwrap();
+        endpoint
+            .respond(waiting, 200, &Content::sdp(SDP_B.as_bytes()), now)
+            .unwrap();
     });
     net.run(seconds(5));
     assert_eq!(net.border.calls().len(), 1);

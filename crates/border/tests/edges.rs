@@ -55,7 +55,12 @@ fn send(
 }
 
 fn last_status(net: &Neighbourhood, phone: usize) -> u16 {
-    match net.last(phone, |told| matches!(told, Told::OutsideResponse(_) | Told::OutsideTimedOut)).told {
+    match net
+        .last(phone, |told| {
+            matches!(told, Told::OutsideResponse(_) | Told::OutsideTimedOut)
+        })
+        .told
+    {
         Told::OutsideResponse(status) => status,
         _ => 0,
     }
@@ -75,21 +80,66 @@ fn options_are_answered() {
 #[test]
 fn messages_pass_and_subscriptions_are_refused_clearly() {
     let (mut net, alice, bob) = pair(PLAIN);
-    let edits = [Edit::Add { id: HeaderId::Subject, value: b"hello" }];
-    send(&mut net, alice, Method::Message, "sip:bob@192.0.2.1", &edits, None);
+    let edits = [Edit::Add {
+        id: HeaderId::Subject,
+        value: b"hello",
+    }];
+    send(
+        &mut net,
+        alice,
+        Method::Message,
+        "sip:bob@192.0.2.1",
+        &edits,
+        None,
+    );
     assert_eq!(last_status(&net, alice), 200);
     let seen = net.find(bob, |told| matches!(told, Told::Outside(_)));
     assert_eq!(seen.header("Subject"), "hello");
-    assert!(!seen.text().contains("10.1.0.1") && !seen.text().contains("192.0.2.1"), "{}", seen.text());
+    assert!(
+        !seen.text().contains("10.1.0.1") && !seen.text().contains("192.0.2.1"),
+        "{}",
+        seen.text()
+    );
     net.phones[bob].ears.manners.outside = Some(404);
-    send(&mut net, alice, Method::Message, "sip:bob@192.0.2.1", &[], None);
+    send(
+        &mut net,
+        alice,
+        Method::Message,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
     assert_eq!(last_status(&net, alice), 404);
-    let event = [Edit::Add { id: HeaderId::Event, value: b"presence" }];
-    send(&mut net, alice, Method::Subscribe, "sip:bob@192.0.2.1", &event, None);
+    let event = [Edit::Add {
+        id: HeaderId::Event,
+        value: b"presence",
+    }];
+    send(
+        &mut net,
+        alice,
+        Method::Subscribe,
+        "sip:bob@192.0.2.1",
+        &event,
+        None,
+    );
     assert_eq!(last_status(&net, alice), 489);
-    send(&mut net, alice, Method::Info, "sip:bob@192.0.2.1", &[], None);
+    send(
+        &mut net,
+        alice,
+        Method::Info,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
     assert_eq!(last_status(&net, alice), 481);
-    send(&mut net, alice, Method::Other(b"DANCE"), "sip:bob@192.0.2.1", &[], None);
+    send(
+        &mut net,
+        alice,
+        Method::Other(b"DANCE"),
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
     assert_eq!(last_status(&net, alice), 405);
     net.assert_quiet();
 }
@@ -109,13 +159,42 @@ fn phones_register_with_digest_and_call_each_other() {
     let mut net = Neighbourhood::new(USERS, 5);
     let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
     let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
-    let contact = [Edit::Replace { id: HeaderId::Contact, value: b"<sip:1001@192.168.7.7:5099>" }];
-    send(&mut net, bob, Method::Register, "sip:192.0.2.1", &contact, None);
+    let contact = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: b"<sip:1001@192.168.7.7:5099>",
+    }];
+    send(
+        &mut net,
+        bob,
+        Method::Register,
+        "sip:192.0.2.1",
+        &contact,
+        None,
+    );
     assert_eq!(last_status(&net, bob), 401);
-    send(&mut net, bob, Method::Register, "sip:192.0.2.1", &contact, login("wrong", "1001"));
+    send(
+        &mut net,
+        bob,
+        Method::Register,
+        "sip:192.0.2.1",
+        &contact,
+        login("wrong", "1001"),
+    );
     assert_eq!(last_status(&net, bob), 401);
-    send(&mut net, bob, Method::Register, "sip:192.0.2.1", &contact, login("secret-1001", "1001"));
-    assert_eq!(last_status(&net, bob), 200, "{:?}", net.last(bob, |_| true).text());
+    send(
+        &mut net,
+        bob,
+        Method::Register,
+        "sip:192.0.2.1",
+        &contact,
+        login("secret-1001", "1001"),
+    );
+    assert_eq!(
+        last_status(&net, bob),
+        200,
+        "{:?}",
+        net.last(bob, |_| true).text()
+    );
     assert!(net.names().contains(&"registration_stored"));
     // Without proof no call; with it the phone behind NAT is reached on its flow.
     let call = |net: &mut Neighbourhood, login| {
@@ -129,12 +208,25 @@ fn phones_register_with_digest_and_call_each_other() {
     call(&mut net, None);
     assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 407)));
     let leg = call(&mut net, login("secret-1000", "1000"));
-    assert!(net.has(alice, |told| *told == Told::Answered), "{:?}", net.told(alice));
+    assert!(
+        net.has(alice, |told| *told == Told::Answered),
+        "{:?}",
+        net.told(alice)
+    );
     let offered = net.find(bob, |told| *told == Told::Offered);
-    assert!(offered.text().starts_with("INVITE sip:1001@192.168.7.7:5099 SIP/2.0"));
-    assert!(offered.header("Proxy-Authorization").is_empty(), "credentials end here");
+    assert!(
+        offered
+            .text()
+            .starts_with("INVITE sip:1001@192.168.7.7:5099 SIP/2.0")
+    );
+    assert!(
+        offered.header("Proxy-Authorization").is_empty(),
+        "credentials end here"
+    );
     assert!(net.has(bob, |told| *told == Told::Acked));
-    net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     assert!(net.has(bob, |told| *told == Told::Ended(Ending::Peer)));
     // Nobody may be somebody else.
@@ -158,8 +250,14 @@ fn all_contacts_ring_and_the_first_answer_wins() {
     slow.answer = None;
     let desk = net.phone("10.2.0.1:5060", slow);
     let mobile = net.phone("10.3.0.1:5060", Manners::answering(SDP_B));
-    for (phone, contact) in [(desk, "<sip:1001@10.2.0.1>"), (mobile, "<sip:1001@10.3.0.1>")] {
-        let contact = [Edit::Replace { id: HeaderId::Contact, value: contact.as_bytes() }];
+    for (phone, contact) in [
+        (desk, "<sip:1001@10.2.0.1>"),
+        (mobile, "<sip:1001@10.3.0.1>"),
+    ] {
+        let contact = [Edit::Replace {
+            id: HeaderId::Contact,
+            value: contact.as_bytes(),
+        }];
         let flow = Flow {
             local: net.phones[phone].local,
             transport: Transport::Udp,
@@ -186,10 +284,16 @@ fn all_contacts_ring_and_the_first_answer_wins() {
     net.run(seconds(2));
     assert!(net.has(desk, |told| *told == Told::Offered));
     let cancelled = net.find(desk, |told| *told == Told::Cancelled);
-    assert!(cancelled.header("Reason").contains("cause=200"), "{}", cancelled.text());
+    assert!(
+        cancelled.header("Reason").contains("cause=200"),
+        "{}",
+        cancelled.text()
+    );
     assert!(net.has(mobile, |told| *told == Told::Acked));
     assert!(net.has(alice, |told| *told == Told::Answered));
-    net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.assert_quiet();
 }
 
@@ -199,30 +303,76 @@ fn registrations_pass_to_the_core_with_our_contact() {
     let (mut net, alice, bob) = pair(&config);
     net.phones[bob].ears.manners.outside = None;
     let contact = [
-        Edit::Replace { id: HeaderId::Contact, value: b"<sip:1000@192.168.3.3:5060>" },
-        Edit::Add { id: HeaderId::Expires, value: b"600" },
+        Edit::Replace {
+            id: HeaderId::Contact,
+            value: b"<sip:1000@192.168.3.3:5060>",
+        },
+        Edit::Add {
+            id: HeaderId::Expires,
+            value: b"600",
+        },
     ];
-    send(&mut net, alice, Method::Register, "sip:192.0.2.1", &contact, None);
-    let seen = net.find(bob, |told| matches!(told, Told::Outside(_))).clone();
+    send(
+        &mut net,
+        alice,
+        Method::Register,
+        "sip:192.0.2.1",
+        &contact,
+        None,
+    );
+    let seen = net
+        .find(bob, |told| matches!(told, Told::Outside(_)))
+        .clone();
     assert_eq!(seen.method(), "REGISTER");
     let ours = seen.header("Contact");
-    assert!(ours.contains("198.51.100.1") && !seen.text().contains("192.168.3.3"), "{}", seen.text());
-    let Told::Outside(transaction) = seen.told else { panic!() };
+    assert!(
+        ours.contains("198.51.100.1") && !seen.text().contains("192.168.3.3"),
+        "{}",
+        seen.text()
+    );
+    let Told::Outside(transaction) = seen.told else {
+        panic!()
+    };
     let granted = format!("{};expires=300", ours.split(";expires").next().unwrap());
-    let edits = [Edit::Replace { id: HeaderId::Contact, value: granted.as_bytes() }];
+    let edits = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: granted.as_bytes(),
+    }];
     net.tell(bob, |endpoint, now| {
-        endpoint.respond(transaction, 200, &Content::default().with(&edits), now).unwrap()
+        endpoint
+            .respond(transaction, 200, &Content::default().with(&edits), now)
+            .unwrap()
     });
     net.run(seconds(1));
     assert_eq!(last_status(&net, alice), 200);
     let answer = net.last(alice, |told| *told == Told::OutsideResponse(200));
-    assert!(answer.header("Contact").contains("192.168.3.3"), "{}", answer.text());
+    assert!(
+        answer.header("Contact").contains("192.168.3.3"),
+        "{}",
+        answer.text()
+    );
     // The core calls the contact that it was given: the phone is reached on its flow.
-    let uri = ours.trim_start_matches('<').split('>').next().unwrap().to_owned();
-    net.call(bob, &uri, "198.51.100.1:5060", &Content::sdp(SDP_B.as_bytes()));
+    let uri = ours
+        .trim_start_matches('<')
+        .split('>')
+        .next()
+        .unwrap()
+        .to_owned();
+    net.call(
+        bob,
+        &uri,
+        "198.51.100.1:5060",
+        &Content::sdp(SDP_B.as_bytes()),
+    );
     net.run(seconds(1));
     let offered = net.find(alice, |told| *told == Told::Offered);
-    assert!(offered.text().starts_with("INVITE sip:1000@192.168.3.3:5060"), "{}", offered.text());
+    assert!(
+        offered
+            .text()
+            .starts_with("INVITE sip:1000@192.168.3.3:5060"),
+        "{}",
+        offered.text()
+    );
     assert!(net.has(bob, |told| *told == Told::Answered));
 }
 
@@ -239,7 +389,11 @@ fn requests_from_addresses_that_no_list_names_are_dropped_and_counted() {
     net.run(seconds(1));
     assert!(net.has(bob, |told| *told == Told::Acked));
     // Over TCP the connection is not taken.
-    let mallory = net.phone_over("203.0.113.6:5060", Transport::Tcp, Manners::answering(SDP_A));
+    let mallory = net.phone_over(
+        "203.0.113.6:5060",
+        Transport::Tcp,
+        Manners::answering(SDP_A),
+    );
     let flow = Flow {
         local: net.phones[mallory].local,
         transport: Transport::Tcp,
@@ -277,7 +431,9 @@ fn pings_find_a_trunk_down_and_up_again() {
 
 #[test]
 fn we_register_at_a_carrier() {
-    let config = format!("{PLAIN}username='us'\npassword='pw'\nregister={{user='4711',domain='carrier.example',contact_user='line1',expires=600}}\n");
+    let config = format!(
+        "{PLAIN}username='us'\npassword='pw'\nregister={{user='4711',domain='carrier.example',contact_user='line1',expires=600}}\n"
+    );
     let (mut net, _, carrier) = pair(&config);
     net.run(seconds(5));
     let seen = net.find(carrier, |told| matches!(told, Told::Outside(_)));
@@ -309,7 +465,9 @@ fn reload_keeps_calls_and_changes_sockets_by_difference() {
     assert_eq!(calls[0].trunks[1].as_deref(), Some("pbx"));
     assert_eq!(calls[0].interfaces, ["out".to_owned(), "in".to_owned()]);
     net.tell(alice, |endpoint, now| {
-        endpoint.request(leg, Method::Info, &Content::default(), now).unwrap();
+        endpoint
+            .request(leg, Method::Info, &Content::default(), now)
+            .unwrap();
     });
     net.run(seconds(1));
     assert!(net.seen(bob).iter().any(|seen| seen.method() == "INFO"));
@@ -317,7 +475,9 @@ fn reload_keeps_calls_and_changes_sockets_by_difference() {
     net.call(alice, "sip:bob@192.0.2.9", "192.0.2.9:5060", &offer());
     net.run(seconds(1));
     assert_eq!(net.border.calls().len(), 2);
-    net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     assert_eq!(net.border.calls().len(), 1);
 }
@@ -331,9 +491,15 @@ fn a_drain_takes_no_calls_and_ends_with_the_last_one() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     let refused = net.find(alice, |told| *told == Told::Failed(Failure::Response, 503));
-    assert!(!refused.header("Retry-After").is_empty(), "{}", refused.text());
+    assert!(
+        !refused.header("Retry-After").is_empty(),
+        "{}",
+        refused.text()
+    );
     assert!(!net.border.is_drained());
-    net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     assert!(net.border.is_drained());
     assert_eq!(*net.names().last().unwrap(), "drain_finished");
@@ -351,7 +517,12 @@ fn a_drain_cuts_what_is_left_after_its_time() {
     for phone in [alice, bob] {
         assert!(net.has(phone, |told| *told == Told::Ended(Ending::Peer)));
     }
-    let told = net.events.iter().rev().find(|event| event.note.name() == "drain_finished").unwrap();
+    let told = net
+        .events
+        .iter()
+        .rev()
+        .find(|event| event.note.name() == "drain_finished")
+        .unwrap();
     assert!(told.to_string().contains("cut=1"), "{told}");
     net.assert_quiet();
 }
@@ -379,7 +550,8 @@ fn question_end(query: &[u8]) -> usize {
 
 #[test]
 fn a_trunk_that_is_a_name_is_located_by_dns() {
-    let config = PLAIN.replace("udp:10.2.0.1:5060", "udp:pbx.example:5060") + "[dns]\nservers=['10.8.0.53:53']\n";
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "udp:pbx.example:5060")
+        + "[dns]\nservers=['10.8.0.53:53']\n";
     let (mut net, alice, bob) = pair(&config);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(Duration::from_millis(100));
@@ -389,30 +561,55 @@ fn a_trunk_that_is_a_name_is_located_by_dns() {
         .find(|(to, _, _)| *to == "10.8.0.53:53".parse().unwrap())
         .expect("a query")
         .clone();
-    net.throw("10.8.0.53:53", &from.to_string(), &dns_answer(&query, [10, 2, 0, 1]));
+    net.throw(
+        "10.8.0.53:53",
+        &from.to_string(),
+        &dns_answer(&query, [10, 2, 0, 1]),
+    );
     net.run(seconds(1));
-    assert!(net.has(bob, |told| *told == Told::Acked), "{:?}", net.told(alice));
-    assert!(net.find(bob, |told| *told == Told::Offered).text().starts_with("INVITE sip:bob@pbx.example:5060"));
+    assert!(
+        net.has(bob, |told| *told == Told::Acked),
+        "{:?}",
+        net.told(alice)
+    );
+    assert!(
+        net.find(bob, |told| *told == Told::Offered)
+            .text()
+            .starts_with("INVITE sip:bob@pbx.example:5060")
+    );
     // A name that nobody knows: no answer in time.
     let (mut net, alice, _) = pair(&config);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(60));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)), "{:?}", net.told(alice));
+    assert!(
+        net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)),
+        "{:?}",
+        net.told(alice)
+    );
     net.assert_quiet();
 }
 
 #[test]
 fn identities_pass_only_between_those_who_are_believed() {
     let (mut net, alice, bob) = pair(PLAIN);
-    let edits = [Edit::Add { id: HeaderId::PAssertedIdentity, value: b"<sip:+431@10.1.0.1>" }];
+    let edits = [Edit::Add {
+        id: HeaderId::PAssertedIdentity,
+        value: b"<sip:+431@10.1.0.1>",
+    }];
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
     net.run(seconds(1));
-    assert!(net.find(bob, |told| *told == Told::Offered).header("P-Asserted-Identity").is_empty());
+    assert!(
+        net.find(bob, |told| *told == Told::Offered)
+            .header("P-Asserted-Identity")
+            .is_empty()
+    );
     let core = PLAIN.replace("kind='access'", "kind='core'");
     let (mut net, alice, bob) = pair(&core);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
     net.run(seconds(1));
-    let seen = net.find(bob, |told| *told == Told::Offered).header("P-Asserted-Identity");
+    let seen = net
+        .find(bob, |told| *told == Told::Offered)
+        .header("P-Asserted-Identity");
     assert_eq!(seen, "<sip:+431@198.51.100.1:5060>");
     let _ = Message::parse(b"");
 }

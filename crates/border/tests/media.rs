@@ -24,7 +24,14 @@ fn pair(config: &str) -> (Neighbourhood, usize, usize) {
 }
 
 fn port_of(body: &str) -> u16 {
-    body.split("m=audio ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
+    body.split("m=audio ")
+        .nth(1)
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 fn rtp(sequence: u16) -> Vec<u8> {
@@ -42,9 +49,21 @@ fn packets_go_through_both_ways_and_strangers_do_not() {
     let towards_alice = port_of(&net.find(alice, |told| *told == Told::Answered).body());
     let towards_bob = port_of(&net.find(bob, |told| *told == Told::Offered).body());
     for sequence in 0..10 {
-        net.throw("10.1.0.1:4000", &format!("192.0.2.1:{towards_alice}"), &rtp(sequence));
-        net.throw("10.2.0.1:5000", &format!("198.51.100.1:{towards_bob}"), &rtp(sequence));
-        net.throw("203.0.113.66:6666", &format!("192.0.2.1:{towards_alice}"), &rtp(sequence));
+        net.throw(
+            "10.1.0.1:4000",
+            &format!("192.0.2.1:{towards_alice}"),
+            &rtp(sequence),
+        );
+        net.throw(
+            "10.2.0.1:5000",
+            &format!("198.51.100.1:{towards_bob}"),
+            &rtp(sequence),
+        );
+        net.throw(
+            "203.0.113.66:6666",
+            &format!("192.0.2.1:{towards_alice}"),
+            &rtp(sequence),
+        );
     }
     net.run(seconds(1));
     let came = |to: &str, from: &str| {
@@ -53,9 +72,17 @@ fn packets_go_through_both_ways_and_strangers_do_not() {
             .filter(|(t, f, _)| *t == to.parse().unwrap() && *f == from.parse().unwrap())
             .count()
     };
-    assert_eq!(came("10.2.0.1:5000", &format!("198.51.100.1:{towards_bob}")), 10);
-    assert_eq!(came("10.1.0.1:4000", &format!("192.0.2.1:{towards_alice}")), 10);
-    net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    assert_eq!(
+        came("10.2.0.1:5000", &format!("198.51.100.1:{towards_bob}")),
+        10
+    );
+    assert_eq!(
+        came("10.1.0.1:4000", &format!("192.0.2.1:{towards_alice}")),
+        10
+    );
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     assert_eq!(net.border.census().ports, 0, "given back with the call");
     net.assert_quiet();
@@ -68,9 +95,15 @@ fn media_that_is_passed_by_is_not_touched() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert_eq!(net.find(bob, |told| *told == Told::Offered).body(), SDP_A);
-    assert_eq!(net.find(alice, |told| *told == Told::Answered).body(), SDP_B);
+    assert_eq!(
+        net.find(alice, |told| *told == Told::Answered).body(),
+        SDP_B
+    );
     let census = net.border.census();
-    assert_eq!((census.ports, census.sessions, census.sockets_open), (0, 0, 0));
+    assert_eq!(
+        (census.ports, census.sessions, census.sockets_open),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -88,13 +121,27 @@ fn no_port_left_is_a_503_and_told() {
     assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)));
     assert!(net.names().contains(&"media_ports_exhausted"));
     assert_eq!(net.border.counters().ports_exhausted, 1);
-    assert_eq!(net.told(bob).iter().filter(|told| **told == Told::Acked).count(), 2);
+    assert_eq!(
+        net.told(bob)
+            .iter()
+            .filter(|told| **told == Told::Acked)
+            .count(),
+        2
+    );
     assert_eq!(net.border.census().ports, 4);
-    net.tell(alice, |endpoint, now| endpoint.bye(legs[0], &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(legs[0], &Content::default(), now).unwrap()
+    });
     net.run(seconds(1));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert_eq!(net.told(bob).iter().filter(|told| **told == Told::Acked).count(), 3);
+    assert_eq!(
+        net.told(bob)
+            .iter()
+            .filter(|told| **told == Told::Acked)
+            .count(),
+        3
+    );
 }
 
 #[test]
@@ -103,7 +150,11 @@ fn a_socket_that_cannot_be_opened_ends_the_call() {
     net.refuse_media_sockets = true;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)), "{:?}", net.told(alice));
+    assert!(
+        net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)),
+        "{:?}",
+        net.told(alice)
+    );
     assert!(net.has(bob, |told| matches!(told, Told::Cancelled | Told::Ended(_))));
     assert!(net.names().contains(&"socket_failed"));
     net.assert_quiet();
@@ -128,14 +179,22 @@ fn silence_ends_the_call_on_both_sides() {
 #[test]
 fn sockets_are_kept_for_the_next_call() {
     let config = PLAIN
-        .replace("media={address='192.0.2.1'}", "media={address='192.0.2.1',ports='20000-20007'}")
-        .replace("media={address='198.51.100.1'}", "media={address='198.51.100.1',ports='30000-30007'}");
+        .replace(
+            "media={address='192.0.2.1'}",
+            "media={address='192.0.2.1',ports='20000-20007'}",
+        )
+        .replace(
+            "media={address='198.51.100.1'}",
+            "media={address='198.51.100.1',ports='30000-30007'}",
+        );
     let (mut net, alice, _) = pair(&config);
     let mut most = 0;
     for _ in 0..30 {
         let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
         net.run(seconds(1));
-        net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+        net.tell(alice, |endpoint, now| {
+            endpoint.bye(leg, &Content::default(), now).unwrap()
+        });
         net.run(seconds(1));
         most = most.max(net.border.census().sockets_open);
     }
@@ -162,12 +221,18 @@ fn ipv4_to_ipv6() {
     assert!(answered.contains("c=IN IP4 192.0.2.1"), "{answered}");
     let port = port_of(&answered);
     for sequence in 0..5 {
-        net.throw("10.1.0.1:4000", &format!("192.0.2.1:{port}"), &rtp(sequence));
+        net.throw(
+            "10.1.0.1:4000",
+            &format!("192.0.2.1:{port}"),
+            &rtp(sequence),
+        );
     }
     net.run(seconds(1));
     let far = "[2001:db8::b]:5000".parse().unwrap();
     assert_eq!(net.media.iter().filter(|(to, _, _)| *to == far).count(), 5);
-    net.tell(alice, |endpoint, now| endpoint.bye(leg, &Content::default(), now).unwrap());
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
     net.assert_quiet();
 }
 
@@ -175,18 +240,36 @@ fn ipv4_to_ipv6() {
 fn lines_that_cannot_be_anchored() {
     let (mut net, alice, bob) = pair(PLAIN);
     let both = format!("{SDP_A}m=message 2855 TCP/MSRP *\r\n");
-    net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::sdp(both.as_bytes()));
+    net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(both.as_bytes()),
+    );
     net.run(seconds(1));
     let offered = net.find(bob, |told| *told == Told::Offered).body();
     assert!(offered.contains("m=message 0 TCP/MSRP *"), "{offered}");
     let alone = "v=0\r\no=- 1 1 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=message 2855 TCP/MSRP *\r\n";
-    net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::sdp(alone.as_bytes()));
+    net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(alone.as_bytes()),
+    );
     net.run(seconds(1));
     assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 488)));
-    net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::sdp(b"v=0\r\nm=rubbish\r\n"));
+    net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(b"v=0\r\nm=rubbish\r\n"),
+    );
     net.run(seconds(1));
     assert_eq!(
-        net.told(alice).iter().filter(|told| **told == Told::Failed(Failure::Response, 488)).count(),
+        net.told(alice)
+            .iter()
+            .filter(|told| **told == Told::Failed(Failure::Response, 488))
+            .count(),
         2
     );
 }

@@ -19,7 +19,9 @@ use engine::{
 };
 use media::Latching;
 use media::ports::PortPool;
-use sip::{Content, Endpoint, EndpointConfig, Failure, Flow, LegId, SessionConfig, TimerConfig};
+use sip::{
+    Content, Endpoint, EndpointConfig, Failure, Flow, LegId, LocalId, SessionConfig, TimerConfig,
+};
 use siphasher::sip::SipHasher13;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -44,6 +46,8 @@ pub(crate) enum Alarm {
     JoinAgain(CallKey),
     /// The time for draining is over.
     DrainOver,
+    /// A listening point that the configuration no longer has may be closed; whether calls used it when last looked.
+    ShutLocal(LocalId, bool),
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -403,6 +407,7 @@ impl Core {
         World {
             trunks: &self.trunks,
             location: &self.location,
+            locals: &self.locals,
         }
     }
 
@@ -427,8 +432,7 @@ impl Core {
     pub(crate) fn media_refused(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
         if let Some(slot) = self.slot_of(key) {
             let reason = b"SIP;cause=503;text=\"Media refused\"";
-            self.reject_caller(endpoint, slot, 503, None, now);
-            self.end_call(endpoint, slot, "us", "media refused", Some(reason), now);
+            self.give_up(endpoint, slot, "media refused", reason, now);
         }
     }
 
@@ -469,8 +473,7 @@ impl Core {
             .collect();
         for slot in victims {
             let reason = b"SIP;cause=503;text=\"Media port\"";
-            self.reject_caller(endpoint, slot, 503, None, now);
-            self.end_call(endpoint, slot, "us", "media port", Some(reason), now);
+            self.give_up(endpoint, slot, "media port", reason, now);
         }
     }
 
@@ -508,6 +511,7 @@ impl Core {
                     }
                 }
                 Alarm::DrainOver => self.drain_over(endpoint, now),
+                Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
             }
         }
         self.names_timeout(now);
@@ -547,6 +551,7 @@ impl Core {
 pub(crate) struct World<'a> {
     trunks: &'a Trunks,
     location: &'a Location,
+    locals: &'a [LocalPoint],
 }
 
 impl View for World<'_> {
@@ -559,7 +564,17 @@ impl View for World<'_> {
     }
 
     fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
-        self.location.contacts(user, token)
+        // A contact is behind the listening point of its flow, whatever became of that in a reload.
+        let placed = |mut contact: Contact| {
+            let point = self
+                .locals
+                .iter()
+                .find(|point| point.local == contact.flow.local)?;
+            contact.interface = point.interface?;
+            Some(contact)
+        };
+        let contacts = self.location.contacts(user, token).into_iter();
+        contacts.filter_map(placed).collect()
     }
 }
 

@@ -1,17 +1,25 @@
 //! Listening points: sockets, and who may come through them.
 
-use super::Core;
 use super::sockets::SocketWork;
+use super::{Alarm, Core};
+use crate::call::Side;
 use crate::config::{Config, InterfaceId};
+use core::time::Duration;
 use engine::{Note, SocketId, SocketKind, Time, Transport};
 use sip::{Endpoint, Local, LocalId};
 use std::net::SocketAddr;
+
+/// How long a socket that the configuration no longer has stays for what its last call and transactions still send: 64*T1
+/// (RFC 3261 section 17.1.1.2).
+const LINGER: Duration = Duration::from_secs(33);
 
 /// A listening point.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalPoint {
     /// Of this interface; `None` where the configuration no longer has it.
     pub(crate) interface: Option<InterfaceId>,
+    /// Its socket is open, or asked for.
+    open: bool,
     pub(crate) local: LocalId,
     pub(crate) socket: SocketId,
     pub(crate) transport: Transport,
@@ -20,9 +28,24 @@ pub(crate) struct LocalPoint {
     pub(crate) advertised: Vec<u8>,
 }
 
+impl LocalPoint {
+    fn opening(&self) -> SocketWork {
+        SocketWork::Open {
+            socket: self.socket,
+            kind: match self.transport {
+                Transport::Udp => SocketKind::UdpSignalling,
+                _ => SocketKind::TcpListener,
+            },
+            local: self.address,
+        }
+    }
+}
+
 impl Core {
-    /// Opens what `config` has and we have not; what is no longer wanted is closed.
+    /// Opens what `config` has and we have not; what is no longer wanted is closed: listeners at once (their connections
+    /// stay), the others when no call needs them any more.
     pub(crate) fn open_locals(&mut self, endpoint: &mut Endpoint, config: &Config) {
+        let now = self.now;
         let mut kept = vec![false; self.locals.len()];
         for (index, interface) in config.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
@@ -44,6 +67,10 @@ impl Core {
                         {
                             point.interface = Some(id);
                             *kept = true;
+                            if !point.open {
+                                point.open = true;
+                                self.plane.work.push_back(point.opening());
+                            }
                         }
                     }
                     None => {
@@ -54,10 +81,53 @@ impl Core {
             }
         }
         for (point, kept) in self.locals.iter_mut().zip(kept) {
-            if !kept && point.interface.take().is_some() {
-                self.plane.work.push_back(SocketWork::Shut(point.socket));
+            if kept || point.interface.take().is_none() {
+                continue;
+            }
+            match point.transport {
+                Transport::Udp => {
+                    let alarm = Alarm::ShutLocal(point.local, true);
+                    self.timers.schedule(now + LINGER, alarm);
+                }
+                _ => {
+                    point.open = false;
+                    self.plane.work.push_back(SocketWork::Shut(point.socket));
+                }
             }
         }
+    }
+
+    /// The time of a socket that the configuration no longer has is over, unless calls use it, or did when this was last
+    /// asked.
+    pub(crate) fn shut_local(
+        &mut self,
+        endpoint: &Endpoint,
+        local: LocalId,
+        was_used: bool,
+        now: Time,
+    ) {
+        let used = self.calls.iter().any(|(_, call)| {
+            let early = call.set_up.iter().flat_map(|set_up| &set_up.branches);
+            let legs = Side::BOTH.iter().filter_map(|&side| call.leg(side));
+            legs.chain(early.map(|branch| branch.leg)).any(|leg| {
+                endpoint
+                    .flow_of(leg)
+                    .is_some_and(|flow| flow.local == local)
+            })
+        });
+        let Some(point) = self.locals.iter_mut().find(|point| point.local == local) else {
+            return;
+        };
+        if point.interface.is_some() || !point.open {
+            return;
+        }
+        if used || was_used {
+            self.timers
+                .schedule(now + LINGER, Alarm::ShutLocal(local, used));
+            return;
+        }
+        point.open = false;
+        self.plane.work.push_back(SocketWork::Shut(point.socket));
     }
 
     fn open_local(
@@ -69,15 +139,6 @@ impl Core {
         advertised: String,
     ) {
         let socket = self.next_socket();
-        let kind = match listen.transport {
-            Transport::Udp => SocketKind::UdpSignalling,
-            _ => SocketKind::TcpListener,
-        };
-        self.plane.work.push_back(SocketWork::Open {
-            socket,
-            kind,
-            local: listen.address,
-        });
         let local = endpoint.add_local(Local {
             name: name.to_owned(),
             socket,
@@ -85,14 +146,17 @@ impl Core {
             address: listen.address,
             advertised: advertised.clone(),
         });
-        self.locals.push(LocalPoint {
+        let point = LocalPoint {
             interface: Some(interface),
+            open: true,
             local,
             socket,
             transport: listen.transport,
             address: listen.address,
             advertised: advertised.into_bytes(),
-        });
+        };
+        self.plane.work.push_back(point.opening());
+        self.locals.push(point);
     }
 
     /// Whether somebody at `source` may send requests to this socket.

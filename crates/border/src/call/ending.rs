@@ -25,7 +25,7 @@ impl Core {
         }
         *call.legs.get_mut(Side::Caller) = None;
         call.status = 487;
-        self.counters.count(Outcome::Cancelled);
+        self.came_to(slot, Outcome::Cancelled);
         let reason = request.header(HeaderId::Reason);
         self.end_call(endpoint, slot, "caller", "cancelled", reason, now);
     }
@@ -68,7 +68,7 @@ impl Core {
         };
         if why == Ending::NoPrack {
             call.status = 500;
-            self.counters.count(Outcome::Failed);
+            self.came_to(slot, Outcome::Failed);
         }
         match message.filter(|_| why == Ending::Peer) {
             Some(bye) => self.pass_bye(endpoint, slot, side, bye, text, now),
@@ -113,6 +113,25 @@ impl Core {
             }
         }
         self.close(endpoint, slot, from.name(), why, None, other, now);
+    }
+
+    /// Ends a call for want of something that it needs: the caller gets 503 where it has no answer yet.
+    pub(crate) fn give_up(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        why: &'static str,
+        reason: &[u8],
+        now: Time,
+    ) {
+        if self
+            .calls
+            .get(slot)
+            .is_some_and(|call| call.phase == Phase::SetUp)
+        {
+            self.reject_caller(endpoint, slot, 503, None, now);
+        }
+        self.end_call(endpoint, slot, "us", why, Some(reason), now);
     }
 
     /// Ends a call: every leg that is left is closed, media is given back.
@@ -212,6 +231,15 @@ impl Core {
         }
     }
 
+    /// The call has come to this; only the first that is said of it counts.
+    pub(crate) fn came_to(&mut self, slot: usize, outcome: Outcome) {
+        if let Some(call) = self.calls.get_mut(slot)
+            && !std::mem::replace(&mut call.counted, true)
+        {
+            self.counters.count(outcome);
+        }
+    }
+
     /// Takes the call out of the table where every leg is gone.
     pub(crate) fn finish_if_over(&mut self, slot: usize, now: Time) {
         let over = self
@@ -222,6 +250,8 @@ impl Core {
             return;
         }
         self.release_media(slot);
+        let status = self.calls.get(slot).map_or(0, |call| call.status);
+        self.came_to(slot, Outcome::of(status));
         let Some(call) = self.calls.try_remove(slot) else {
             return;
         };
@@ -231,9 +261,6 @@ impl Core {
             self.trunk_call_ended(Some(trunk));
         }
         self.trunk_call_ended(*call.trunks.get(Side::Caller));
-        if call.status == 200 {
-            self.counters.count(Outcome::Completed);
-        }
         let (by, why) = call.end.unwrap_or(("us", "done"));
         self.events.tell(now, || Note::CallEnded {
             call: call.number,

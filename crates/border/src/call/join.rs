@@ -6,6 +6,7 @@
 //! the first one's ACK (RFC 3725 flow I, with the side that may ring for long asked first, so that no 2xx has to wait).
 
 use super::inside::refuse;
+use super::offered::Refused;
 use super::pass::{Carried, Role, has_sdp};
 use super::try_next::text;
 use super::{CallKey, Phase, Place, Side, Step};
@@ -312,39 +313,49 @@ impl Core {
         self.ask_for_offer(endpoint, slot, now);
     }
 
-    /// An INVITE with Replaces for one of our legs: whether it was taken (answered or under way).
+    /// The call and the side whose leg an INVITE with Replaces names, where it may take that leg's place.
+    ///
+    /// # Errors
+    /// What to answer (RFC 3891 section 3).
+    pub(crate) fn replaceable(
+        &self,
+        endpoint: &Endpoint,
+        replaced: LegId,
+        early_only: bool,
+    ) -> Result<(usize, Side), Refused> {
+        let none = || Refused::new(481, "no such dialog to replace");
+        let slot = endpoint
+            .user_of(replaced)
+            .and_then(|user| self.slot_of(CallKey(user)))
+            .ok_or_else(none)?;
+        let call = self.calls.get(slot).ok_or_else(none)?;
+        if call.phase != Phase::Confirmed {
+            return Err(none());
+        }
+        if early_only {
+            return Err(Refused::new(486, "the dialog to replace is answered"));
+        }
+        if call.join.is_some() || call.ack_due.is_some() {
+            return Err(Refused::new(491, "the dialog to replace changes already"));
+        }
+        match call.side_of(replaced) {
+            Some(side) if call.leg(side.other()).is_some() => Ok((slot, side)),
+            _ => Err(none()),
+        }
+    }
+
+    /// The new leg, which waits for its answer, takes the place of a leg of that side; see [`Core::replaceable`].
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn replace(
         &mut self,
         endpoint: &mut Endpoint,
         leg: LegId,
-        replaced: LegId,
-        early_only: bool,
+        (slot, side, replaced): (usize, Side, LegId),
         request: &Message<'_>,
         flow: Flow,
         hop: Step,
         now: Time,
     ) {
-        let slot = endpoint
-            .user_of(replaced)
-            .and_then(|user| self.slot_of(CallKey(user)));
-        let status = match slot.and_then(|slot| Some((slot, self.calls.get(slot)?))) {
-            None => Err(481),
-            Some((_, call)) if call.phase != Phase::Confirmed => Err(481),
-            Some(_) if early_only => Err(486),
-            Some((_, call)) if call.join.is_some() || call.ack_due.is_some() => Err(491),
-            Some((slot, call)) => match call.side_of(replaced) {
-                Some(side) if call.leg(side.other()).is_some() => Ok((slot, side)),
-                _ => Err(481),
-            },
-        };
-        let (slot, side) = match status {
-            Ok(found) => found,
-            Err(status) => {
-                let _ = endpoint.reject(leg, status, &Content::default(), now);
-                return;
-            }
-        };
         endpoint.set_user(leg, self.key_of(slot).0);
         let mut join = Join::new(Purpose::Replace { replaced }, Stage::Answer, side);
         join.new = Some(leg);

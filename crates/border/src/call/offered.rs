@@ -84,8 +84,23 @@ impl Core {
             && let Some(replaced) = endpoint.find_leg(&call_id, &to_tag, &from_tag)
         {
             let hop = known_step(origin.interface, origin.trunk);
-            self.trunk_call_began(origin.trunk);
-            return self.replace(endpoint, leg, replaced, early_only, request, flow, hop, now);
+            return match self.replaceable(endpoint, replaced, early_only) {
+                Ok((slot, side)) => {
+                    // It becomes a part of the call that it changes.
+                    self.counters.offered -= 1;
+                    self.trunk_call_began(origin.trunk);
+                    self.replace(
+                        endpoint,
+                        leg,
+                        (slot, side, replaced),
+                        request,
+                        flow,
+                        hop,
+                        now,
+                    );
+                }
+                Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
+            };
         }
         match self.plan(request, origin) {
             Ok(plan) => self.begin_call(endpoint, leg, request, flow, origin, plan, now),
@@ -258,6 +273,7 @@ impl Core {
             answered_at: None,
             end: None,
             status: 0,
+            counted: false,
         });
         endpoint.set_user(leg, key.0);
         self.trunk_call_began(origin.trunk);

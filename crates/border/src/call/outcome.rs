@@ -452,7 +452,7 @@ impl Core {
         let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
             return;
         };
-        self.counters.count(Outcome::of(status));
+        self.came_to(slot, Outcome::of(status));
         let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
         let Some(call) = self.calls.get(slot) else {
             return;

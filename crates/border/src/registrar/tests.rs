@@ -584,7 +584,7 @@ mod proof {
     use protect::digest::{Challenge, ClientSession, Secret};
 
     fn config() -> Config {
-        let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1'\n[[user]]\nname='1000'\npassword='secret'\n";
+        let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1'\n[[user]]\nname='1000'\npassword='secret'\n[realm]\nalgorithms=['SHA-256','MD5']\n";
         parse(text, "t").unwrap()
     }
 

@@ -9,7 +9,7 @@ use engine::{
 };
 use media::{Forwarder, ForwarderLimits};
 use sip::{
-    Content, Endpoint, EndpointConfig, Ending, Failure, Flow, Fork, Indication, Invite, LegId,
+    Content, Ending, Endpoint, EndpointConfig, Failure, Flow, Fork, Indication, Invite, LegId,
     Local, LocalId, Prack, ServerTransaction, Target, TransactionId, User,
 };
 use std::collections::{BTreeMap, HashMap};
@@ -135,9 +135,7 @@ impl User for Ears {
                 Told::Progressed(response.status(), *reliable, *fork),
                 Some(response),
             ),
-            Indication::Answered { leg, response } => {
-                (Some(*leg), Told::Answered, Some(response))
-            }
+            Indication::Answered { leg, response } => (Some(*leg), Told::Answered, Some(response)),
             Indication::Failed { leg, why, response } => (
                 Some(*leg),
                 Told::Failed(*why, response.map_or(0, |response| response.status())),
@@ -186,7 +184,9 @@ impl User for Ears {
             at: now,
             leg,
             told,
-            bytes: message.map(|message| message.bytes().to_vec()).unwrap_or_default(),
+            bytes: message
+                .map(|message| message.bytes().to_vec())
+                .unwrap_or_default(),
         });
         self.react(endpoint, &indication, now);
     }
@@ -216,7 +216,10 @@ impl Ears {
             }
             Indication::Answered { leg, response } if manners.acks => {
                 let late = has_sdp(response)
-                    && !self.seen.iter().any(|seen| seen.leg == Some(*leg) && seen.told == Told::Offered)
+                    && !self
+                        .seen
+                        .iter()
+                        .any(|seen| seen.leg == Some(*leg) && seen.told == Told::Offered)
                     && manners.sdp == "late";
                 let answer = Content::sdp(LATE_ANSWER.as_bytes());
                 let content = if late { &answer } else { &none };
@@ -235,8 +238,8 @@ impl Ears {
                 ..
             } => {
                 if let Some(status) = manners.inside {
-                    let offers = has_sdp(request)
-                        || (request.method() == wire::sip::Method::Invite);
+                    let offers =
+                        has_sdp(request) || (request.method() == wire::sip::Method::Invite);
                     let content = if offers && status < 300 { &sdp } else { &none };
                     let _ = endpoint.respond(*transaction, status, content, now);
                 }
@@ -349,7 +352,10 @@ pub struct Neighbourhood {
 impl Neighbourhood {
     pub fn new(config: &str, seed: u64) -> Neighbourhood {
         let config = border::config::parse(config, "test.toml").unwrap_or_else(|mistakes| {
-            panic!("{}", mistakes.iter().map(|m| m.to_string()).collect::<String>())
+            panic!(
+                "{}",
+                mistakes.iter().map(|m| m.to_string()).collect::<String>()
+            )
         });
         let mut entropy = Entropy::from_number(seed);
         let border = Border::new(config, entropy.fork());
@@ -441,7 +447,10 @@ impl Neighbourhood {
         let flow = self.flow(phone, hop, transport);
         let mut invite = Invite::new(Target::new(uri.as_bytes(), flow));
         invite.content = *content;
-        let from = format!("\"Phone {phone}\" <sip:p{phone}@{}>", self.phones[phone].address);
+        let from = format!(
+            "\"Phone {phone}\" <sip:p{phone}@{}>",
+            self.phones[phone].address
+        );
         invite.from = Some(from.as_bytes());
         invite.prack = Prack::Automatic;
         // Lifetimes of the closure's argument end here.
@@ -499,7 +508,10 @@ impl Neighbourhood {
     }
 
     pub fn told(&self, phone: usize) -> Vec<Told> {
-        self.seen(phone).iter().map(|seen| seen.told.clone()).collect()
+        self.seen(phone)
+            .iter()
+            .map(|seen| seen.told.clone())
+            .collect()
     }
 
     pub fn has(&self, phone: usize, which: impl Fn(&Told) -> bool) -> bool {
@@ -571,7 +583,11 @@ impl Neighbourhood {
         if self.entropy.unit() < self.weather.loss {
             return;
         }
-        let times = if self.entropy.unit() < self.weather.repeat { 2 } else { 1 };
+        let times = if self.entropy.unit() < self.weather.repeat {
+            2
+        } else {
+            1
+        };
         for _ in 0..times {
             self.arrive(Arrival::Datagram {
                 to,
@@ -725,7 +741,9 @@ impl Neighbourhood {
                         _ => Transport::Udp,
                     };
                     self.open_sockets += 1;
-                    let before = self.sockets.insert((local, transport), (Node::Border, socket));
+                    let before = self
+                        .sockets
+                        .insert((local, transport), (Node::Border, socket));
                     assert!(before.is_none(), "{local} opened twice");
                     self.border_sockets.insert(socket, local);
                     opened.push((socket, Some(local)));
@@ -733,7 +751,8 @@ impl Neighbourhood {
                 Out::Shut(socket) => {
                     let local = self.border_sockets.remove(&socket).expect("open socket");
                     self.open_sockets -= 1;
-                    self.sockets.retain(|_, value| *value != (Node::Border, socket));
+                    self.sockets
+                        .retain(|_, value| *value != (Node::Border, socket));
                     let _ = local;
                 }
                 Out::Datagram(socket, to, bytes) => {
@@ -746,7 +765,8 @@ impl Neighbourhood {
                     self.connect(Node::Border, connection, local, remote);
                 }
                 Out::Stream(connection, bytes) => {
-                    self.wire.push(("0.0.0.0:0".parse().unwrap(), bytes.clone()));
+                    self.wire
+                        .push(("0.0.0.0:0".parse().unwrap(), bytes.clone()));
                     self.stream(Node::Border, connection, bytes);
                 }
                 Out::Close(connection) => self.close(Node::Border, connection),
@@ -784,7 +804,11 @@ impl Neighbourhood {
 
     fn deliver(&mut self, arrival: Arrival) {
         match arrival {
-            Arrival::Datagram { to, from, mut bytes } => {
+            Arrival::Datagram {
+                to,
+                from,
+                mut bytes,
+            } => {
                 let to = self.aliases.get(&to).copied().unwrap_or(to);
                 match self.sockets.get(&(to, Transport::Udp)).copied() {
                     Some((Node::Border, socket)) if socket.0 >= 1 << 16 => {

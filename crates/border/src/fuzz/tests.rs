@@ -1,0 +1,61 @@
+use super::*;
+
+/// A step.
+fn step(kind: u8, choice: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut padded = bytes.to_vec();
+    padded.resize(bytes.len().next_multiple_of(4), 0);
+    let mut out = vec![kind, choice, (padded.len() / 4) as u8];
+    out.extend(padded);
+    out
+}
+
+const AUDIO: u8 = 0;
+const NO_BODY: u8 = 9;
+
+/// An INVITE to the trunk, answered, acknowledged on both sides, with a packet, and ended.
+#[test]
+fn the_steps_of_a_call_reach_its_end() {
+    let steps = [
+        step(7, 0, &[0, 0x0f, AUDIO, 0, 0, 3]),
+        step(9, 1, &[0, 0, AUDIO, 0]),
+        step(9, 3, &[0, 0, AUDIO, 0]),
+        step(11, 0, &[0, 0, NO_BODY, 0]),
+        step(13, 0, &[0, 0]),
+        step(5, 10, &[]),
+        step(11, 1, &[0, 0, NO_BODY, 0]),
+        step(9, 3, &[0, 0, NO_BODY, 0]),
+    ]
+    .concat();
+    let reached = explore(&steps);
+    println!("{reached:?}");
+    assert_eq!(reached.counters.answered, 1);
+    assert_eq!(reached.counters.completed, 1);
+    assert!(reached.events.contains(&"call_ended"));
+}
+
+/// Random programs: a small fuzzer of our own, for machines without the real one.
+#[test]
+fn random_steps() {
+    let mut reached = std::collections::BTreeMap::new();
+    let mut answered = 0;
+    let seeds = std::env::var("SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    for seed in 0..seeds.unwrap_or(400u64) {
+        let mut entropy = Entropy::from_number(seed);
+        let mut data = Vec::new();
+        for _ in 0..60 {
+            let mut bytes = vec![0; 4 * entropy.below(4) as usize];
+            entropy.fill(&mut bytes);
+            let what = entropy.u32().to_be_bytes();
+            data.extend(step(what[0], what[1], &bytes));
+        }
+        let found = explore(&data);
+        answered += found.counters.answered;
+        for name in found.events {
+            *reached.entry(name).or_insert(0) += 1;
+        }
+    }
+    println!("{answered} {reached:?}");
+    assert!(answered > 20, "{answered}");
+}
