@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod g711;
+pub mod g722;
 pub mod level;
 pub mod resample;
 pub mod speech;
