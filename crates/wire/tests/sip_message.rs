@@ -450,6 +450,44 @@ fn uris_compare_as_rfc_3261_says() {
 }
 
 #[test]
+fn one_target_in_several_spellings() {
+    let same = |a: &str, b: &str| {
+        let (a, b) = (
+            Uri::parse(a.as_bytes()).unwrap(),
+            Uri::parse(b.as_bytes()).unwrap(),
+        );
+        assert_eq!(a.same_target(&b), b.same_target(&a));
+        a.same_target(&b)
+    };
+    for (a, b) in [
+        (
+            "sip:bob@example.com",
+            "sip:bob@EXAMPLE.com:5060;transport=tcp",
+        ),
+        (
+            "sip:%62ob@example.com;user=phone",
+            "sip:bob:word@example.com",
+        ),
+        ("sips:bob@example.com", "sips:bob@example.com:5061"),
+        ("sip:[2001:db8::1]", "sip:[2001:DB8:0::1]:5060"),
+        ("tel:+43-1-234", "tel:+431234"),
+    ] {
+        assert!(same(a, b), "{a} {b}");
+    }
+    for (a, b) in [
+        ("sip:bob@example.com", "sip:Bob@example.com"),
+        ("sip:bob@example.com", "sip:example.com"),
+        ("sip:bob@example.com", "sips:bob@example.com"),
+        ("sip:bob@example.com", "sip:bob@example.com:5070"),
+        ("sip:bob@example.com", "sip:bob@example.org"),
+        ("tel:+431234", "tel:+431235"),
+        ("tel:+431234", "sip:+431234@example.com"),
+    ] {
+        assert!(!same(a, b), "{a} {b}");
+    }
+}
+
+#[test]
 fn challenges_keep_quoted_commas() {
     let value = b"Digest realm=\"a, \\\"b\\\"\", nonce=\"n=,\",algorithm=MD5 , qop=\"auth,auth-int\", stale=TRUE";
     let credentials = Credentials::parse(value).unwrap();

@@ -89,6 +89,12 @@ impl Authority {
             }
             Err(_) => return self.challenge(status, challenge, false, now),
         };
+        if !presented.is_for(request.request_uri()) {
+            return Proof::Refused {
+                status: 400,
+                why: "credentials are for another target",
+            };
+        }
         let name = String::from_utf8_lossy(&presented.username).into_owned();
         let user = match presented.user_hashed {
             // It is not offered.

@@ -659,6 +659,23 @@ mod proof {
             ),
             "a proof of another user"
         );
+        // Taken from a request to one target, used for another (RFC 7616 section 3.4.6).
+        let asked = check(&mut authority, &request("REGISTER", "1000", ""));
+        let good = register("1000", &answer(&asked, "1000", "secret", "REGISTER"));
+        for (target, taken) in [
+            ("sip:dear@x", false),
+            ("sip:y", false),
+            ("sip:x:5070", false),
+            ("sips:x", false),
+            ("sip:X:5060;transport=udp", true),
+        ] {
+            let elsewhere = good.replace("REGISTER sip:x ", &format!("REGISTER {target} "));
+            match check(&mut authority, &elsewhere) {
+                Proof::Refused { status: 400, .. } => assert!(!taken, "{target}"),
+                Proof::Proven(_) => assert!(taken, "{target}"),
+                other => panic!("{target}: {other:?}"),
+            }
+        }
         let asked = check(&mut authority, &request("INVITE", "1000", ""));
         assert!(matches!(&asked, Proof::Challenge { status: 407, .. }));
         let good = answer(&asked, "1000", "secret", "INVITE");

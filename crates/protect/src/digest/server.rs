@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
-use wire::sip::{Credentials, HeaderId, Message, Writer, unquote};
+use wire::sip::{Credentials, HeaderId, Message, Uri, Writer, unquote};
 
 /// How a server challenges.
 #[derive(Clone, Debug)]
@@ -65,13 +65,27 @@ pub struct Presented<'a> {
     pub algorithm: Algorithm,
     /// Quality of protection.
     pub qop: Qop,
-    /// `uri`, unquoted. A caller that wants it to name the request's target compares it: proxies change that target, so
-    /// here it is only hashed.
+    /// `uri`, unquoted. It is hashed here; whether it names the request's target is asked by [`Presented::is_for`].
     pub uri: Cow<'a, [u8]>,
     nonce: Cow<'a, [u8]>,
     cnonce: Cow<'a, [u8]>,
     nc: &'a [u8],
     response: Cow<'a, [u8]>,
+}
+
+impl Presented<'_> {
+    /// Whether the credentials were made for a request to `target`, its Request-URI (RFC 7616 section 3.4.6): else they were
+    /// taken from another request. Parameters and the scheme's own port are left aside, which phones and proxies add and
+    /// leave out.
+    pub fn is_for(&self, target: &[u8]) -> bool {
+        if *self.uri == *target {
+            return true;
+        }
+        match (Uri::parse(&self.uri), Uri::parse(target)) {
+            (Some(theirs), Some(target)) => theirs.same_target(&target),
+            _ => false,
+        }
+    }
 }
 
 /// A nonce: when it was made, a random part, and a proof that we made it; 64 hexadecimal digits.

@@ -229,6 +229,25 @@ impl<'a> Uri<'a> {
             })
     }
 
+    /// Whether both lead to the same resource, as far as it can be told when parameters, a password and a port that is the
+    /// scheme's own have been added or left out on the way: user and host are the same, and the ports.
+    pub fn same_target(&self, other: &Uri<'_>) -> bool {
+        let port = |uri: &Uri<'_>| {
+            uri.port.unwrap_or(match uri.scheme {
+                Scheme::Sips => 5061,
+                _ => 5060,
+            })
+        };
+        match (self.scheme, other.scheme) {
+            (Scheme::Sip, Scheme::Sip) | (Scheme::Sips, Scheme::Sips) => {
+                option_same(self.user, other.user)
+                    && self.host.same(&other.host)
+                    && port(self) == port(other)
+            }
+            _ => self.equivalent(other),
+        }
+    }
+
     /// Equivalence of RFC 3261 section 19.1.4; for other schemes without regard to the scheme's case, tel numbers without
     /// visual separators (RFC 3966 section 4).
     pub fn equivalent(&self, other: &Uri<'_>) -> bool {
