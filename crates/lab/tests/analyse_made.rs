@@ -422,7 +422,15 @@ fn encryption_by_sdp_and_late_sdp() {
 
 #[test]
 fn unknown_dynamic_types_are_measured() {
-    for (clock, step) in [(8000, 20), (16_000, 20), (48_000, 20), (90_000, 40)] {
+    for (clock, step) in [
+        (8000, 20),
+        (16_000, 20),
+        (48_000, 20),
+        (90_000, 40),
+        (32_000, 20),
+        (44_100, 20),
+        (24_000, 30),
+    ] {
         let talk = Talk {
             payload_type: 98,
             clock,

@@ -40,6 +40,12 @@ impl PayloadKind {
 
 /// Clock rates that dynamic payload types use in practice.
 const USUAL_RATES: [u32; 4] = [8_000, 16_000, 48_000, 90_000];
+/// Further rates that codecs are registered with (RFC 3551 section 4.5, RFC 5391, RFC 5577, RFC 4867 and others). They lie close
+/// to the usual ones: only a stream that was long enough, and steady, is taken for one.
+const FURTHER_RATES: [u32; 7] = [11_025, 12_000, 22_050, 24_000, 32_000, 44_100, 96_000];
+/// How long that is, and how near the measured rate must be.
+const LONG_SECONDS: f64 = 1.9;
+const NEAR: f64 = 1.02;
 /// A stream shorter than this says too little about its clock: custom goes first.
 const SHORT_SECONDS: f64 = 1.0;
 
@@ -75,6 +81,14 @@ pub(super) fn guess_rate(payload_type: u8, packets: &[(u64, u32)]) -> Option<(u3
     }
     let measured = media as f64 / seconds;
     let distance = |rate: &u32| (measured / f64::from(*rate)).ln().abs();
+    if seconds >= LONG_SECONDS
+        && let Some(rate) = FURTHER_RATES
+            .into_iter()
+            .chain(USUAL_RATES)
+            .find(|rate| distance(rate) < NEAR.ln())
+    {
+        return Some((rate, TypeSource::Measured));
+    }
     let nearest = USUAL_RATES
         .into_iter()
         .min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
@@ -107,7 +121,17 @@ mod tests {
             let guess = guess_rate(97, &packets(100, u64::from(rate), 20));
             assert_eq!(guess, Some((rate, TypeSource::Measured)));
         }
+        for rate in FURTHER_RATES {
+            let guess = guess_rate(97, &packets(200, u64::from(rate), 20));
+            assert_eq!(guess, Some((rate, TypeSource::Measured)));
+        }
+        // Within a second a clock of 44,100 and one of 48,000 look alike.
+        assert_eq!(
+            guess_rate(97, &packets(60, 44_100, 20)),
+            Some((48_000, TypeSource::Measured))
+        );
         assert_eq!(guess_rate(97, &packets(100, 27_000, 20)), None);
+        assert_eq!(guess_rate(97, &packets(400, 27_000, 20)), None);
         assert_eq!(guess_rate(97, &packets(3, 8_000, 20)), None);
     }
 

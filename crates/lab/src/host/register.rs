@@ -210,7 +210,7 @@ impl Inner {
         let mut at = now;
         for (index, _) in standing {
             self.agenda.push(at, Timer::Refresh(index as u32));
-            at = at + gap;
+            at += gap;
         }
     }
 
