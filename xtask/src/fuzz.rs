@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
-pub const TARGETS: [&str; 6] = ["sip", "sdp", "media", "endpoint", "border", "capture"];
+pub const TARGETS: [&str; 7] = [
+    "sip", "sdp", "media", "endpoint", "border", "capture", "srtp",
+];
 
 /// Runs each target for the given number of seconds, side by side, then minimises its corpus.
 ///

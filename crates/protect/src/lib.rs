@@ -3,4 +3,9 @@
 
 pub mod cipher;
 pub mod digest;
+mod fuzz;
+pub mod sdes;
 pub mod srtp;
+
+#[doc(hidden)]
+pub use fuzz::fuzz_srtp;

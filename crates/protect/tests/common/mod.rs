@@ -1,0 +1,102 @@
+//! What several tests need.
+#![allow(dead_code)]
+
+use engine::Entropy;
+use protect::srtp::{ContextLimits, Failure, Inbound, MAX_OVERHEAD, MasterKey, Outbound, Suite};
+use std::path::PathBuf;
+
+/// The folder of foreign test data; `None`, and a line that says so, where it is absent.
+pub fn testdata() -> Option<PathBuf> {
+    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/testdata");
+    let folder = std::env::var_os("HORNWORK_TESTDATA").map_or(beside, PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    println!("skipped: testdata absent");
+    None
+}
+
+pub fn json(folder: &std::path::Path, name: &str) -> serde_json::Value {
+    let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+pub fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub fn key(suite: Suite, seed: u64) -> MasterKey {
+    MasterKey::generate(suite, &mut Entropy::from_number(seed))
+}
+
+pub fn outbound(key: &MasterKey) -> Outbound {
+    Outbound::new(key, ContextLimits::default()).unwrap()
+}
+
+pub fn inbound(key: &MasterKey) -> Inbound {
+    Inbound::new(key, ContextLimits::default()).unwrap()
+}
+
+pub fn rtp(ssrc: u32, sequence: u16, payload: &[u8]) -> Vec<u8> {
+    let header = wire::rtp::RtpHeader {
+        payload_type: 18,
+        sequence,
+        timestamp: u32::from(sequence).wrapping_mul(160),
+        ssrc,
+        ..wire::rtp::RtpHeader::default()
+    };
+    header.packet(payload)
+}
+
+pub fn rtcp(ssrc: u32, note: &str) -> Vec<u8> {
+    wire::rtcp::CompoundBuilder::new()
+        .receiver_report(ssrc, &[])
+        .cname(ssrc, note)
+        .finish()
+}
+
+pub fn seal(outbound: &mut Outbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
+    let mut buffer = packet.to_vec();
+    buffer.resize(packet.len() + MAX_OVERHEAD, 0xee);
+    let length = outbound.protect_rtp(&mut buffer, packet.len())?;
+    assert!(
+        buffer[length..].iter().all(|byte| *byte == 0xee),
+        "nothing written behind"
+    );
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+pub fn open(inbound: &mut Inbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
+    let mut buffer = packet.to_vec();
+    let length = inbound.unprotect_rtp(&mut buffer)?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+pub fn seal_rtcp(outbound: &mut Outbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
+    let mut buffer = packet.to_vec();
+    buffer.resize(packet.len() + MAX_OVERHEAD, 0xee);
+    let length = outbound.protect_rtcp(&mut buffer, packet.len())?;
+    assert!(
+        buffer[length..].iter().all(|byte| *byte == 0xee),
+        "nothing written behind"
+    );
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+pub fn open_rtcp(inbound: &mut Inbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
+    let mut buffer = packet.to_vec();
+    let length = inbound.unprotect_rtcp(&mut buffer)?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
