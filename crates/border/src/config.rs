@@ -538,6 +538,8 @@ pub struct Sip {
     pub dscp: u8,
     /// How long a call may ring before it is given up.
     pub ring_timeout: Duration,
+    /// Longest time for which signalling gathers where the border is busy.
+    pub coalesce: Duration,
 }
 
 /// Session timers (RFC 4028).

@@ -71,6 +71,7 @@ fn driver_config(config: &Config) -> DriverConfig {
         signalling_datagram: config.limits.message_bytes,
         signalling_dscp: config.sip.dscp,
         media_dscp: config.media.dscp,
+        coalesce: config.sip.coalesce,
         connections: config.limits.connections,
         connections_per_source: config.limits.connections_per_source,
         ..DriverConfig::default()

@@ -16,6 +16,11 @@ pub struct DriverConfig {
     /// Busy-poll instead of sleeping where a deadline is nearer than this: a generator's lateness stays tiny, at the price
     /// of CPU time. Zero: always sleep. The thread that calls [`crate::Driver::turn`] does so; the media thread always sleeps.
     pub spin: Duration,
+    /// Longest time that signalling may wait for more of it, so that one turn deals with a batch: as with a network card's
+    /// interrupt coalescing, latency is spent where it buys capacity. The wait grows with the share of time for which the
+    /// thread is busy, from nothing to all of this at a fifth; it never exceeds what is left since the last turn. Media
+    /// and deadlines do not wait. Zero: never.
+    pub coalesce: Duration,
     /// Ask the kernel when it took in each datagram (SO_TIMESTAMPNS) and give that as `arrived`; else `arrived` is the time
     /// of the batch.
     pub receive_timestamps: bool,
@@ -60,6 +65,7 @@ impl Default for DriverConfig {
             media_pin: None,
             realtime: None,
             spin: Duration::ZERO,
+            coalesce: Duration::ZERO,
             receive_timestamps: false,
             signalling_datagram: 65_535,
             media_datagram: 2_048,

@@ -2,6 +2,7 @@
 
 use crate::batch::{BATCH, Receiver};
 use crate::clock::Clock;
+use crate::coalesce::Coalesce;
 use crate::config::DriverConfig;
 use crate::counters::{Counters, Shared};
 use crate::media::{FromMedia, MediaThread, Waker};
@@ -111,6 +112,7 @@ pub struct Driver<F: Forward = NoForward> {
     waker: Waker,
     settled: bool,
     inputs: usize,
+    coalesce: Coalesce,
 }
 
 impl<F: Forward> std::fmt::Debug for Driver<F> {
@@ -200,7 +202,7 @@ impl<F: Forward> Driver<F> {
         media: Media<F>,
         waker: Waker,
     ) -> io::Result<Driver<F>> {
-        let plane = Plane::new(config.receive_timestamps)?;
+        let plane = Plane::new(config.receive_timestamps, !config.coalesce.is_zero())?;
         waker.watch(&plane)?;
         let streams = Streams::new(&config, HashKey::new(&mut crate::entropy()?))?;
         Ok(Driver {
@@ -216,6 +218,7 @@ impl<F: Forward> Driver<F> {
             events: VecDeque::with_capacity(64),
             settled: false,
             inputs: 0,
+            coalesce: Coalesce::new(config.coalesce),
             config,
             clock,
             plane,
@@ -296,9 +299,10 @@ impl<F: Forward> Driver<F> {
         self.answer(control, now)?;
         self.flush()?;
         let limit = self.limit(control, max_wait)?;
-        let ready = self.plane.wait(limit)?;
+        let (ready, all) = self.wait(limit)?;
         self.waker.awake();
         let mut now = self.clock.now();
+        let woke = now;
         for i in 0..ready {
             let Some((token, flags)) = self.plane.event(i) else {
                 continue;
@@ -309,10 +313,30 @@ impl<F: Forward> Driver<F> {
         self.timeouts(control, now)?;
         self.answer(control, now)?;
         self.flush()?;
+        if !self.config.coalesce.is_zero() {
+            self.coalesce.turn(woke, self.clock.now(), all);
+        }
         Ok(Turn {
             inputs: self.inputs,
             ready,
         })
+    }
+
+    /// Waits, with signalling held up for as long as the load justifies. Gives the number of events, and whether
+    /// signalling was looked at.
+    fn wait(&mut self, mut limit: Duration) -> io::Result<(usize, bool)> {
+        if !self.config.coalesce.is_zero() && !limit.is_zero() {
+            let begun = self.clock.now();
+            let pause = self.coalesce.pause(begun).min(limit);
+            if !pause.is_zero() {
+                let ready = self.plane.wait_prompt(pause)?;
+                if ready > 0 || pause == limit {
+                    return Ok((ready, false));
+                }
+                limit = limit.saturating_sub(self.clock.now().since(begun));
+            }
+        }
+        Ok((self.plane.wait(limit)?, true))
     }
 
     fn settle_thread(&mut self) -> io::Result<()> {
@@ -383,6 +407,8 @@ impl<F: Forward> Driver<F> {
     {
         match token {
             Token::Wake => self.waker.clear(),
+            // Opened up by the plane already.
+            Token::Prompt => {}
             Token::Udp(index) => return self.receive(control, index, now),
             Token::Listener(index) => {
                 self.streams.accept(&self.plane, index, &self.config, now);

@@ -6,6 +6,7 @@
 
 mod batch;
 mod clock;
+mod coalesce;
 mod config;
 mod counters;
 mod driver;

@@ -136,7 +136,7 @@ where
     ) -> io::Result<MediaThread<F>> {
         let (queue, worker_queue) = sync_channel(QUEUE);
         let (worker_back, back) = sync_channel(QUEUE);
-        let plane = Plane::new(config.receive_timestamps)?;
+        let plane = Plane::new(config.receive_timestamps, false)?;
         let waker = Waker::new()?;
         waker.watch(&plane)?;
         let shared = plane.shared.clone();

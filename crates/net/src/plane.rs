@@ -48,6 +48,8 @@ pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Wake,
+    /// The set of the sockets that are never held up has something.
+    Prompt,
     Udp(u32),
     Listener(u32),
     Stream { index: u32, generation: u32 },
@@ -63,6 +65,7 @@ impl Token {
         };
         match self {
             Token::Wake => pack(0, 0, 0),
+            Token::Prompt => pack(4, 0, 0),
             Token::Udp(index) => pack(1, 0, index),
             Token::Listener(index) => pack(2, 0, index),
             Token::Stream { index, generation } => pack(3, generation & GENERATION_MASK, index),
@@ -79,6 +82,7 @@ impl Token {
                 index,
                 generation: (value >> 32) as u32 & GENERATION_MASK,
             },
+            4 => Token::Prompt,
             _ => Token::Wake,
         }
     }
@@ -107,6 +111,8 @@ struct Entry {
 
 pub(crate) struct Plane {
     epoll: OwnedFd,
+    /// Where signalling may be held up for a while: the media sockets, which may not, in a set inside the other.
+    prompt: Option<OwnedFd>,
     sockets: Slab<UdpSocket>,
     by_id: IdMap<SocketId, u32>,
     entries: Vec<Entry>,
@@ -124,9 +130,20 @@ pub(crate) struct Plane {
 unsafe impl Send for Plane {}
 
 impl Plane {
-    pub(crate) fn new(timestamps: bool) -> io::Result<Plane> {
+    /// `prompt`: media sockets can be waited for without the others, see [`Plane::wait_prompt`].
+    pub(crate) fn new(timestamps: bool, prompt: bool) -> io::Result<Plane> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let prompt = match prompt {
+            true => {
+                let inner = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+                epoll::add(&epoll, &inner, Token::Prompt.data(), EventFlags::IN)?;
+                Some(inner)
+            }
+            false => None,
+        };
         Ok(Plane {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            epoll,
+            prompt,
             sockets: Slab::new(),
             by_id: IdMap::default(),
             entries: Vec::with_capacity(ENTRIES),
@@ -163,6 +180,9 @@ impl Plane {
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
         // Fails only where the file is not under watch, which is what is wanted.
         let _ = epoll::delete(&self.epoll, fd);
+        if let Some(prompt) = &self.prompt {
+            let _ = epoll::delete(prompt, fd);
+        }
     }
 
     /// Takes in a bound socket; `read`: it is this plane that reads it.
@@ -182,7 +202,9 @@ impl Plane {
         let entry = self.sockets.vacant_entry();
         let index = entry.key() as u32;
         if read {
-            epoll::add(&self.epoll, &fd, Token::Udp(index).data(), EventFlags::IN)?;
+            let set = self.prompt.as_ref().filter(|_| media);
+            let set = set.unwrap_or(&self.epoll);
+            epoll::add(set, &fd, Token::Udp(index).data(), EventFlags::IN)?;
         }
         entry.insert(UdpSocket {
             id,
@@ -384,15 +406,37 @@ impl Plane {
     /// Waits for something to happen, at most `limit`; gives how many events there are.
     pub(crate) fn wait(&mut self, limit: Duration) -> io::Result<usize> {
         self.events.clear();
+        self.wait_on(false, limit)?;
+        let prompt = self
+            .events
+            .iter()
+            .position(|event| Token::of(event.data) == Token::Prompt);
+        if let Some(at) = prompt {
+            self.events.swap_remove(at);
+            self.wait_on(true, Duration::ZERO)?;
+        }
+        Ok(self.events.len())
+    }
+
+    /// Waits for media alone, at most `limit`: signalling is left where it is.
+    pub(crate) fn wait_prompt(&mut self, limit: Duration) -> io::Result<usize> {
+        self.events.clear();
+        self.wait_on(true, limit)?;
+        Ok(self.events.len())
+    }
+
+    /// Adds the events of one of the sets.
+    fn wait_on(&mut self, prompt: bool, limit: Duration) -> io::Result<()> {
+        let set = self.prompt.as_ref().filter(|_| prompt);
+        let set = set.unwrap_or(&self.epoll);
         self.shared.waits.add(1);
         let limit = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
         let events = rustix::buffer::spare_capacity(&mut self.events);
-        match epoll::wait(&self.epoll, events, Some(&limit)) {
-            Ok(_) => Ok(self.events.len()),
-            Err(rustix::io::Errno::INTR) => Ok(0),
+        match epoll::wait(set, events, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

@@ -532,6 +532,10 @@ pub(super) struct RawSip {
     /// Seconds that a call may ring before it is given up.
     #[schemars(range(min = 5, max = 3600))]
     pub ring_timeout: u32,
+    /// Milliseconds for which a busy border may let signalling gather, so that it is dealt with in batches at less cost
+    /// for each message. The wait grows with the load: an idle border answers at once. 0: never.
+    #[schemars(range(max = 50))]
+    pub coalesce: u32,
 }
 
 impl Default for RawSip {
@@ -540,6 +544,7 @@ impl Default for RawSip {
             agent: "Hornwork".to_owned(),
             dscp: 24,
             ring_timeout: 180,
+            coalesce: 4,
         }
     }
 }

@@ -1,0 +1,99 @@
+//! How long signalling may wait for company.
+
+use engine::Time;
+use std::time::Duration;
+
+/// Over how long the thread's load is averaged.
+const WINDOW: Duration = Duration::from_millis(100);
+/// Share of time at which signalling waits for as long as it may.
+const FULL: f64 = 0.2;
+
+/// The load of one thread, and the pause that it justifies.
+#[derive(Debug)]
+pub(crate) struct Coalesce {
+    longest: Duration,
+    /// Share of time for which the thread was busy, 0 to 1, averaged.
+    load: f64,
+    /// When the last turn ended.
+    ended: Time,
+    /// When the last turn that may have dealt with signalling began.
+    served: Option<Time>,
+}
+
+impl Coalesce {
+    pub(crate) fn new(longest: Duration) -> Coalesce {
+        Coalesce {
+            longest,
+            load: 0.0,
+            ended: Time(0),
+            served: None,
+        }
+    }
+
+    /// How long signalling may be left waiting from now on.
+    pub(crate) fn pause(&self, now: Time) -> Duration {
+        let Some(served) = self.served else {
+            return Duration::ZERO;
+        };
+        let window = self.longest.mul_f64((self.load / FULL).min(1.0));
+        window.saturating_sub(now.since(served))
+    }
+
+    /// A turn was busy from `woke` to `now`; `all`: signalling had its chance in it.
+    pub(crate) fn turn(&mut self, woke: Time, now: Time, all: bool) {
+        let span = now.since(self.ended).as_secs_f64();
+        if span > 0.0 {
+            let weight = (span / WINDOW.as_secs_f64()).min(1.0);
+            let busy = (now.since(woke).as_secs_f64() / span).min(1.0);
+            self.load += weight * (busy - self.load);
+        }
+        self.ended = now;
+        if all {
+            self.served = Some(woke);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST: Duration = Duration::from_millis(4);
+
+    /// Turns of `busy` microseconds each millisecond, for a second.
+    fn after(busy: u64) -> (Coalesce, Time) {
+        let mut coalesce = Coalesce::new(LONGEST);
+        let mut now = Time(0);
+        for _ in 0..1_000 {
+            let woke = now + Duration::from_micros(1_000 - busy);
+            now += Duration::from_millis(1);
+            coalesce.turn(woke, now, true);
+        }
+        (coalesce, now)
+    }
+
+    #[test]
+    fn an_idle_thread_answers_at_once() {
+        let (coalesce, now) = after(1);
+        assert!(coalesce.pause(now) < Duration::from_micros(30));
+        assert_eq!(Coalesce::new(LONGEST).pause(Time(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_busy_thread_waits_up_to_the_limit() {
+        let (coalesce, now) = after(500);
+        assert_eq!(coalesce.pause(now), LONGEST - Duration::from_micros(500));
+        assert_eq!(coalesce.pause(now + LONGEST), Duration::ZERO);
+        let (coalesce, now) = after(100);
+        let half = coalesce.pause(now) + Duration::from_micros(100);
+        assert!(half > LONGEST / 3 && half < LONGEST * 2 / 3, "{half:?}");
+    }
+
+    #[test]
+    fn what_is_due_since_long_does_not_wait() {
+        let (mut coalesce, now) = after(500);
+        let later = now + Duration::from_secs(1);
+        coalesce.turn(later, later, false);
+        assert_eq!(coalesce.pause(later), Duration::ZERO);
+    }
+}
