@@ -18,6 +18,7 @@ use engine::{
 use media::{MediaCommand, MediaEvent};
 use sip::{Endpoint, Indication, User};
 use sockets::{MEDIA_BASE, SocketWork};
+use wire::stun::{MediaProtocol, media_protocol};
 
 /// A session border controller without IO: an [`Engine`] for signalling that controls a forwarder of media
 /// ([`media::Forwarder`]).
@@ -73,8 +74,12 @@ impl Border {
     fn take(&mut self, input: Input<'_>, now: Time) {
         match input {
             Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
-                // Media is the forwarder's; without one, or by a mistake of the driver's, nobody wants it.
-                self.core.drops.count(DropReason::MediaNoFlow);
+                // Media is the forwarder's, who passes on STUN alone: no flow of ours uses ICE yet. Without a forwarder, or
+                // by a mistake of the driver's, it may be anything, and nobody wants it.
+                self.core.drops.count(match media_protocol(datagram.bytes) {
+                    MediaProtocol::Stun => DropReason::StunUnexpected,
+                    _ => DropReason::MediaNoFlow,
+                });
             }
             Input::Datagram(datagram) if self.core.is_resolver(datagram.socket) => {
                 self.core
