@@ -3,13 +3,21 @@
 //! Everything works on slices, at the caller's pace. Samples are 16-bit linear PCM; rates are in Hz.
 #![forbid(unsafe_code)]
 
+pub mod coder;
 pub mod g711;
 pub mod g722;
+pub mod kind;
 pub mod level;
+pub mod mix;
+pub mod noise;
+pub mod plc;
 pub mod resample;
 pub mod speech;
 pub mod tone;
+pub mod vad;
 pub mod wav;
 
+pub use coder::{CodecError, Decoder, Encoded, Encoder};
+pub use kind::Kind;
 pub use resample::Resampler;
 pub use tone::{Tone, ToneGenerator};
