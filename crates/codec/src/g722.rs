@@ -99,9 +99,14 @@ impl Bands {
 
     /// The octet of a sample of each band (15 bits).
     fn encode(&mut self, low: i32, high: i32) -> u8 {
+        let octet = self.quantise(low, high);
+        self.adapt(octet & 63, octet >> 6);
+        octet
+    }
+
+    fn quantise(&self, low: i32, high: i32) -> u8 {
         let low_code = quantise_low(saturate(low - self.low.predicted), self.low.scale);
         let high_code = quantise_high(saturate(high - self.high.predicted), self.high.scale);
-        self.adapt(low_code, high_code);
         high_code << 6 | low_code
     }
 
@@ -201,6 +206,8 @@ pub struct Decoder {
     mode: Mode,
     bands: Bands,
     halves: Halves,
+    /// Of the signal that takes the place of lost octets.
+    analysis: Halves,
 }
 
 impl Decoder {
@@ -210,6 +217,7 @@ impl Decoder {
             mode,
             bands: Bands::new(),
             halves: Halves::new(),
+            analysis: Halves::new(),
         }
     }
 
@@ -229,5 +237,38 @@ impl Decoder {
             self.halves.shift(octets.len());
         }
         count * 2
+    }
+
+    /// Begins to follow a signal that takes the place of lost octets; `before` is what was decoded last.
+    pub(crate) fn begin_to_follow(&mut self, before: &[i16]) {
+        let (pairs, _) = before.as_chunks::<2>();
+        let skip = pairs.len().saturating_sub(BLOCK);
+        self.analysis = Halves::new();
+        let pairs = &pairs[skip..];
+        for (place, &[one, two]) in pairs.iter().enumerate() {
+            self.analysis.set(place, i32::from(one), i32::from(two));
+        }
+        self.analysis.shift(pairs.len());
+    }
+
+    /// Lets the predictors go on as if the octets of `samples` had come.
+    ///
+    /// The samples are analysed as an encoder would, so the bands are late by its filter's delay; the predictors' coefficients
+    /// do not mind.
+    pub(crate) fn follow(&mut self, samples: &[i16]) {
+        let (pairs, _) = samples.as_chunks::<2>();
+        for pairs in pairs.chunks(BLOCK) {
+            for (place, &[one, two]) in pairs.iter().enumerate() {
+                self.analysis.set(place, i32::from(one), i32::from(two));
+            }
+            for place in 0..pairs.len() {
+                let (even, odd) = self.analysis.filter(place);
+                let octet = self.bands.quantise((odd + even) >> 14, (odd - even) >> 14);
+                let (low, high) = self.bands.decode(octet, self.mode);
+                self.halves.set(place, low + high, low - high);
+            }
+            self.analysis.shift(pairs.len());
+            self.halves.shift(pairs.len());
+        }
     }
 }

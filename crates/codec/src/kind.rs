@@ -86,7 +86,11 @@ impl Kind {
     /// The longest packet time of ours that is not above `ptime` ms (a peer's wish), or the shortest.
     pub fn packet_time_within(self, ptime: u32) -> u32 {
         let times = self.packet_times();
-        *times.iter().rev().find(|&&own| own <= ptime).unwrap_or(&times[0])
+        *times
+            .iter()
+            .rev()
+            .find(|&&own| own <= ptime)
+            .unwrap_or(&times[0])
     }
 
     /// Whether the codec tells silence from speech itself. The others need [`crate::vad::Vad`] and RFC 3389.
@@ -155,8 +159,16 @@ mod tests {
         assert_eq!(Kind::of_payload_type(3), None);
         assert_eq!(Kind::of_payload_type(111), None);
         assert_eq!(Kind::of_rtpmap(b"OPUS", 48_000, 2), Some(Kind::Opus));
-        assert_eq!(Kind::of_rtpmap(b"opus", 48_000, 1), None, "RFC 7587 section 7");
-        assert_eq!(Kind::of_rtpmap(b"G722", 16_000, 1), None, "RFC 3551 section 4.5.2");
+        assert_eq!(
+            Kind::of_rtpmap(b"opus", 48_000, 1),
+            None,
+            "RFC 7587 section 7"
+        );
+        assert_eq!(
+            Kind::of_rtpmap(b"G722", 16_000, 1),
+            None,
+            "RFC 3551 section 4.5.2"
+        );
         assert_eq!(Kind::from(Law::A).law(), Some(Law::A));
     }
 

@@ -4,12 +4,16 @@
 #![forbid(unsafe_code)]
 
 pub mod coder;
+pub mod format;
 pub mod g711;
 pub mod g722;
+pub mod g729;
 pub mod kind;
 pub mod level;
 pub mod mix;
+pub mod narrow;
 pub mod noise;
+pub mod opus;
 pub mod plc;
 pub mod resample;
 pub mod speech;
@@ -18,6 +22,7 @@ pub mod vad;
 pub mod wav;
 
 pub use coder::{CodecError, Decoder, Encoded, Encoder};
+pub use format::{Format, OpusParameters};
 pub use kind::Kind;
 pub use resample::Resampler;
 pub use tone::{Tone, ToneGenerator};

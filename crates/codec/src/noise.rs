@@ -287,10 +287,17 @@ mod tests {
                 description.order = coefficients.len();
                 description.coefficients[..coefficients.len()].copy_from_slice(&coefficients);
                 let heard = dbov(&noise(description, 40_000));
-                assert!((heard + f64::from(level)).abs() < 0.7, "{level} {coefficients:?}: {heard}");
+                assert!(
+                    (heard + f64::from(level)).abs() < 0.7,
+                    "{level} {coefficients:?}: {heard}"
+                );
             }
         }
-        assert!(noise(Noise::white(127), 800).iter().all(|&sample| sample == 0));
+        assert!(
+            noise(Noise::white(127), 800)
+                .iter()
+                .all(|&sample| sample == 0)
+        );
     }
 
     #[test]
@@ -320,7 +327,19 @@ mod tests {
     #[test]
     fn any_payload_gives_bounded_noise() {
         for octet in 0..=255u8 {
-            let payload = [octet % 128, octet, !octet, octet, octet, !octet, 254, 0, 254, 0, octet];
+            let payload = [
+                octet % 128,
+                octet,
+                !octet,
+                octet,
+                octet,
+                !octet,
+                254,
+                0,
+                254,
+                0,
+                octet,
+            ];
             let samples = noise(Noise::parse(&payload).unwrap(), 8000);
             assert_eq!(samples.len(), 8000);
         }

@@ -208,10 +208,16 @@ impl Concealer {
     /// around the best.
     fn find_pitch(&self) -> usize {
         let step = 2 * self.factor;
-        let (low, high) = (at_8k::PITCH_MIN * self.factor, at_8k::PITCH_MAX * self.factor);
+        let (low, high) = (
+            at_8k::PITCH_MIN * self.factor,
+            at_8k::PITCH_MAX * self.factor,
+        );
         let best = |lags: &mut dyn Iterator<Item = usize>, stride: usize| {
             lags.map(|lag| (self.likeness(lag, stride), lag))
-                .fold((f32::MIN, high), |best, next| if next.0 > best.0 { next } else { best })
+                .fold(
+                    (f32::MIN, high),
+                    |best, next| if next.0 > best.0 { next } else { best },
+                )
                 .1
         };
         let coarse = best(&mut (low..=high).step_by(step), step);
@@ -257,7 +263,9 @@ mod tests {
             assert_eq!(delay * 800 / rate as usize, 3, "3.75 ms");
             let input: Vec<i16> = (0..2000).map(|i| (i * 7 % 4001) as i16).collect();
             let mut output = input.clone();
-            output.chunks_mut(160).for_each(|piece| concealer.received(piece));
+            output
+                .chunks_mut(160)
+                .for_each(|piece| concealer.received(piece));
             assert_eq!(output[delay..], input[..2000 - delay]);
         }
     }
@@ -299,13 +307,17 @@ mod tests {
         let mut lost = vec![0; 80 * 8];
         // However it is cut.
         let mut other = concealer.clone();
-        lost.chunks_mut(160).for_each(|piece| concealer.conceal(piece));
+        lost.chunks_mut(160)
+            .for_each(|piece| concealer.conceal(piece));
         let mut whole = vec![0; 80 * 8];
         other.conceal(&mut whole);
         assert_eq!(lost, whole);
         let levels: Vec<f64> = lost.chunks(80).map(dbov).collect();
         assert!(levels[0] > -17.0, "{levels:?}");
-        assert!(levels[1..6].windows(2).all(|pair| pair[1] < pair[0] - 0.5), "{levels:?}");
+        assert!(
+            levels[1..6].windows(2).all(|pair| pair[1] < pair[0] - 0.5),
+            "{levels:?}"
+        );
         assert_eq!(dbov(&lost[6 * 80 + 30..]), crate::level::SILENCE_DBOV);
         assert_eq!(concealer.lost(), 640);
         // Back from silence without a click: the first sample is small.

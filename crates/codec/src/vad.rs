@@ -226,7 +226,11 @@ mod tests {
             .chunks(80)
             .map(|frame| crate::level::dbov(frame) > loudest - 16.0)
             .collect();
-        let mixed = clean.iter().zip(&noise).map(|(a, b)| a.saturating_add(*b)).collect();
+        let mixed = clean
+            .iter()
+            .zip(&noise)
+            .map(|(a, b)| a.saturating_add(*b))
+            .collect();
         (mixed, plain)
     }
 
@@ -235,15 +239,30 @@ mod tests {
         for noise_level in [50, 60, 70, 127] {
             let (samples, plain) = material(noise_level);
             let mut vad = Vad::new();
-            let verdicts: Vec<bool> = samples.chunks(80).map(|frame| vad.is_speech(frame)).collect();
-            let lost = verdicts.iter().zip(&plain).filter(|&(&v, &p)| p && !v).count();
+            let verdicts: Vec<bool> = samples
+                .chunks(80)
+                .map(|frame| vad.is_speech(frame))
+                .collect();
+            let lost = verdicts
+                .iter()
+                .zip(&plain)
+                .filter(|&(&v, &p)| p && !v)
+                .count();
             let kept = plain.iter().filter(|&&p| p).count();
             let pause = verdicts.len() - 300..verdicts.len();
             let sent = verdicts[pause].iter().filter(|&&v| v).count();
-            let before = verdicts[LEARNING as usize + 1..200].iter().filter(|&&v| v).count();
-            println!("-{noise_level} dBov: {lost} of {kept} plain frames lost, {before}+{sent} of 489 noise frames sent");
+            let before = verdicts[LEARNING as usize + 1..200]
+                .iter()
+                .filter(|&&v| v)
+                .count();
+            println!(
+                "-{noise_level} dBov: {lost} of {kept} plain frames lost, {before}+{sent} of 489 noise frames sent"
+            );
             assert!(lost * 100 <= kept, "{noise_level}: {lost} of {kept} lost");
-            assert!(before <= 4 && sent <= HANGOVER as usize + 10, "{noise_level}: {before} {sent}");
+            assert!(
+                before <= 4 && sent <= HANGOVER as usize + 10,
+                "{noise_level}: {before} {sent}"
+            );
         }
     }
 
