@@ -152,7 +152,7 @@ impl World {
     fn step(&mut self, kind: u8, choice: u8, bytes: &[u8]) {
         match kind % 16 {
             0 => self.deliver(self.any_way(choice), bytes),
-            1 => self.to_stream(choice, bytes),
+            1 => self.stream_bytes(choice, bytes),
             2 => self.accept(choice),
             3 => self.settle(choice),
             4 => self.hang_up(choice),
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    fn nth<'a, T>(queue: &'a VecDeque<T>, back: u8) -> Option<&'a T> {
+    fn nth<T>(queue: &VecDeque<T>, back: u8) -> Option<&T> {
         let back = usize::from(back) % queue.len().max(1);
         queue.get(queue.len().checked_sub(1 + back)?)
     }
@@ -221,7 +221,7 @@ impl World {
         self.streams.keys().nth(at).copied()
     }
 
-    fn to_stream(&mut self, choice: u8, bytes: &[u8]) {
+    fn stream_bytes(&mut self, choice: u8, bytes: &[u8]) {
         if let Some(connection) = self.stream(choice) {
             self.deliver(Way::Stream(connection), bytes);
         }

@@ -294,12 +294,10 @@ fn leads_past_us(attribute: &[u8]) -> bool {
 /// `o=` with our address; user name, session and version stay, so that re-offers count on.
 fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(b"o=");
-    let mut count = 0;
-    for word in words(rest).take(3) {
+    for (count, word) in words(rest).take(3).enumerate() {
         // The user name may be a host's name or address; nothing depends on it.
         out.extend_from_slice(if count == 0 { b"-" } else { word });
         out.push(b' ');
-        count += 1;
     }
     write_address(address, out);
 }

@@ -617,7 +617,7 @@ impl Placed {
     }
 
     /// The host in the place of the caller's; `None`: it stays (anonymous callers, RFC 3323 section 4.1).
-    pub(crate) fn from_host_for(&self, caller: &NameAddr<'_>) -> Option<&[u8]> {
+    pub(crate) fn caller_host(&self, caller: &NameAddr<'_>) -> Option<&[u8]> {
         let anonymous = caller.parse_uri().is_some_and(
             |uri| matches!(uri.host, Host::Name(name) if name.to_ascii_lowercase().ends_with(b".invalid")),
         );

@@ -264,7 +264,7 @@ impl Core {
             return false;
         };
         let (mut from, mut to) = (Vec::new(), Vec::new());
-        address_with_host(&caller, placed.from_host_for(&caller), &mut from);
+        address_with_host(&caller, placed.caller_host(&caller), &mut from);
         placed.to(&called, &mut to);
         let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
         let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();

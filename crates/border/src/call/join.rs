@@ -879,17 +879,6 @@ impl Core {
     }
 }
 
-/// The Replaces header of an INVITE: Call-ID, our tag, theirs, and early-only.
-pub(crate) fn replaces(request: &Message<'_>) -> Option<(Vec<u8>, Vec<u8>, Vec<u8>, bool)> {
-    let value = request.replaces().ok()?;
-    Some((
-        value.call_id.to_vec(),
-        value.to_tag.to_vec(),
-        value.from_tag.to_vec(),
-        value.early_only,
-    ))
-}
-
 /// A step that stands for a leg that is there already.
 pub(crate) fn known_step(interface: InterfaceId, trunk: Option<TrunkId>) -> Step {
     Step {

@@ -1,6 +1,6 @@
 //! A call comes: who may call, whether it loops, where it goes.
 
-use super::join::{known_step, replaces};
+use super::join::known_step;
 use super::try_next::text;
 use super::{Call, CallKey, Phase, SetUp, Sides};
 use crate::border::{Alarm, Core, Outcome};
@@ -80,11 +80,12 @@ impl Core {
             // Phones behind NAT write addresses that nobody reaches: they are met where they are.
             let _ = endpoint.pin(leg, flow);
         }
-        if let Some((call_id, to_tag, from_tag, early_only)) = replaces(request)
-            && let Some(replaced) = endpoint.find_leg(&call_id, &to_tag, &from_tag)
+        if let Ok(wanted) = request.replaces()
+            && let Some(replaced) =
+                endpoint.find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag)
         {
             let hop = known_step(origin.interface, origin.trunk);
-            return match self.replaceable(endpoint, replaced, early_only) {
+            return match self.replaceable(endpoint, replaced, wanted.early_only) {
                 Ok((slot, side)) => {
                     // It becomes a part of the call that it changes.
                     self.counters.offered -= 1;

@@ -312,7 +312,7 @@ impl Core {
                 from.extend_from_slice(&placed.from_host);
                 from.push(b'>');
             }
-            None => address_with_host(&caller, placed.from_host_for(&caller), &mut from),
+            None => address_with_host(&caller, placed.caller_host(&caller), &mut from),
         }
         let called = invite
             .to()

@@ -453,8 +453,6 @@ impl Neighbourhood {
         );
         invite.from = Some(from.as_bytes());
         invite.prack = Prack::Automatic;
-        // Lifetimes of the closure's argument end here.
-        let mut invite = invite;
         change(&mut invite);
         let now = self.now;
         let leg = self.phones[phone].endpoint.invite(&invite, now).unwrap();
