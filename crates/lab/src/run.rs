@@ -220,7 +220,8 @@ fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
         (Some(address), _) => format!("foreign, at {address}"),
         (None, true) => "none: the laboratory by itself".to_owned(),
         (None, false) => {
-            format!("Hornwork's border, media {:?}", experiment.subject.media).to_lowercase()
+            let media = format!("{:?}", experiment.subject.media).to_lowercase();
+            format!("Hornwork's border, media {media}")
         }
     };
     let machine = (!simulated).then(|| {

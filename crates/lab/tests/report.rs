@@ -213,7 +213,7 @@ fn quantiles_are_over_the_records_of_all_trials_and_counts_are_means() {
         "Attempts sent per second",
         "Jitter per stream",
         "Outcomes of all attempts",
-        "timed_out",
+        "timed out",
     ] {
         assert!(html.contains(part), "{part}");
     }

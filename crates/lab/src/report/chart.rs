@@ -8,7 +8,9 @@ use plotters::prelude::*;
 /// Marks ink until the SVG is written.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_TEXT: &str = "#010203";
-const SIZE: (u32, u32) = (860, 320);
+/// Of a plot that stands beside another one, and of one that has the width of the page.
+const SIZE: (u32, u32) = (600, 310);
+const WIDE: (u32, u32) = (1160, 340);
 
 /// Colours of series, told apart by eyes that do not see red and green as others do.
 pub const PALETTE: [&str; 6] = [
@@ -61,6 +63,7 @@ pub struct Chart {
     y: String,
     body: Body,
     limit: Option<(f64, String)>,
+    wide: bool,
 }
 
 impl Chart {
@@ -72,6 +75,7 @@ impl Chart {
             y: y.to_owned(),
             body: Body::Lines(series),
             limit: None,
+            wide: false,
         }
     }
 
@@ -89,6 +93,7 @@ impl Chart {
             y: y.to_owned(),
             body: Body::Stacks { categories, stacks },
             limit: None,
+            wide: false,
         }
     }
 
@@ -96,6 +101,21 @@ impl Chart {
     pub fn with_limit(mut self, limit: Option<f64>, name: &str) -> Chart {
         self.limit = limit.map(|limit| (limit, name.to_owned()));
         self
+    }
+
+    /// Over the whole width of the page.
+    pub fn with_full_width(mut self) -> Chart {
+        self.wide = true;
+        self
+    }
+
+    /// Whether it takes the whole width of the page.
+    pub fn is_wide(&self) -> bool {
+        self.wide
+    }
+
+    fn size(&self) -> (u32, u32) {
+        if self.wide { WIDE } else { SIZE }
     }
 
     /// Whether there is anything to draw.
@@ -113,10 +133,12 @@ impl Chart {
         &self.title
     }
 
-    /// Names and colours, for the legend beside the plot.
+    /// Names and colours, for the legend beside the plot; none where there is only one series, which the title names.
     pub fn legend(&self) -> Vec<(&str, &'static str)> {
         match &self.body {
+            Body::Lines(series) if series.len() == 1 => Vec::new(),
             Body::Lines(series) => series.iter().map(|s| (s.name.as_str(), s.colour)).collect(),
+            Body::Stacks { stacks, .. } if stacks.len() == 1 => Vec::new(),
             Body::Stacks { stacks, .. } => stacks
                 .iter()
                 .filter(|stack| stack.values.iter().any(|value| *value > 0.0))
@@ -129,7 +151,7 @@ impl Chart {
     pub fn svg(&self) -> String {
         let mut svg = String::new();
         match self.draw(&mut svg) {
-            Ok(()) => finish(&svg, &self.title),
+            Ok(()) => finish(&svg, &self.title, self.size()),
             Err(error) => format!(
                 "<p class=\"note\">{}: cannot be drawn: {}</p>",
                 escape(&self.title),
@@ -139,7 +161,7 @@ impl Chart {
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), String> {
-        let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+        let area = SVGBackend::with_string(svg, self.size()).into_drawing_area();
         match &self.body {
             Body::Lines(series) => self.draw_lines(&area, series),
             Body::Stacks { categories, stacks } => self.draw_stacks(&area, categories, stacks),
@@ -179,10 +201,10 @@ impl Chart {
             .light_line_style(TRANSPARENT)
             .bold_line_style(INK.mix(0.12))
             .axis_style(INK.mix(0.5))
-            .label_style(("sans-serif", 13).into_font().color(&INK.mix(0.8)))
+            .label_style(("sans-serif", 13.5).into_font().color(&INK.mix(0.8)))
             .x_label_formatter(&|x| plain(*x))
             .y_label_formatter(&|y| plain(*y))
-            .x_labels(12)
+            .x_labels(if self.wide { 12 } else { 7 })
             .y_labels(6)
             .x_desc(self.x.as_str())
             .y_desc(self.y.as_str())
@@ -241,23 +263,25 @@ impl Chart {
             .light_line_style(TRANSPARENT)
             .bold_line_style(INK.mix(0.12))
             .axis_style(INK.mix(0.5))
-            .label_style(("sans-serif", 13).into_font().color(&INK.mix(0.8)))
+            .label_style(("sans-serif", 13.5).into_font().color(&INK.mix(0.8)))
             .x_label_formatter(&|x| category(categories, *x))
             .y_label_formatter(&|y| plain(*y))
-            .x_labels(categories.len().clamp(2, 24))
+            .x_labels(categories.len().clamp(2, if self.wide { 24 } else { 12 }))
             .y_labels(6)
             .x_desc(self.x.as_str())
             .y_desc(self.y.as_str())
             .draw()
             .map_err(|error| error.to_string())?;
+        // A few bars need not fill the plot.
+        let half = 0.36 * (categories.len() as f64 / 6.0).min(1.0);
         for index in 0..categories.len() {
             let mut from = 0.0;
             for stack in stacks {
                 let value = stack.values.get(index).copied().unwrap_or(0.0);
                 if value > 0.0 {
                     let corners = [
-                        (index as f64 - 0.36, from),
-                        (index as f64 + 0.36, from + value),
+                        (index as f64 - half, from),
+                        (index as f64 + half, from + value),
                     ];
                     let bar = Rectangle::new(corners, rgb(stack.colour).filled());
                     chart
@@ -333,9 +357,9 @@ pub fn escape(text: &str) -> String {
 }
 
 /// Ink by the page's colour, size by the page's width, a name for those who hear the page.
-fn finish(svg: &str, title: &str) -> String {
+fn finish(svg: &str, title: &str, size: (u32, u32)) -> String {
     let svg = svg.replace(INK_TEXT, "currentColor");
-    let (width, height) = SIZE;
+    let (width, height) = size;
     let fixed = format!("<svg width=\"{width}\" height=\"{height}\"");
     let fluid = format!(
         "<svg role=\"img\" aria-label=\"{}\" width=\"100%\"",

@@ -418,14 +418,20 @@ impl Comparison {
         }
         html.push_str("<section><div class=\"scroll\"><table><thead><tr>");
         for heading in HEAD {
-            let _ = write!(html, "<th scope=\"col\">{heading}</th>");
+            let class = if heading == HEAD[1] {
+                " class=\"words\""
+            } else {
+                ""
+            };
+            let _ = write!(html, "<th scope=\"col\"{class}>{heading}</th>");
         }
         html.push_str("</tr></thead><tbody>");
         for row in &self.rows {
             let [first, rest @ ..] = row.cells();
             let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(&first));
-            for cell in rest {
-                let _ = write!(html, "<td>{}</td>", escape(&cell));
+            for (place, cell) in rest.iter().enumerate() {
+                let class = if place == 0 { " class=\"words\"" } else { "" };
+                let _ = write!(html, "<td{class}>{}</td>", escape(cell));
             }
             html.push_str("</tr>");
         }

@@ -8,6 +8,8 @@ mod levels;
 mod page;
 mod plots;
 mod reference;
+mod sweep;
+mod tables;
 
 pub use chart::{Chart, Series, Stack, plain};
 pub use levels::LevelSummary;

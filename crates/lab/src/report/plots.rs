@@ -166,8 +166,10 @@ fn outcomes(results: &Results) -> Chart {
         attempts.filter(|a| a.outcome == outcome).count() as f64
     };
     let all = Outcome::ALL.into_iter();
-    let counts = all.map(|outcome| (outcome.name().to_owned(), count(outcome)));
-    let some = counts.filter(|(_, count)| *count > 0.0).collect();
+    let counts = all.map(|outcome| (outcome.name().replace('_', " "), count(outcome)));
+    let some: Vec<(String, f64)> = counts.filter(|(_, count)| *count > 0.0).collect();
+    // One bar alone says nothing.
+    let some = if some.len() > 1 { some } else { Vec::new() };
     bars("Outcomes of all attempts", "", "attempts", some)
 }
 

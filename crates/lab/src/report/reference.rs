@@ -71,7 +71,7 @@ fn place(name: &str) -> usize {
 }
 
 /// The highest level below which, and at which, every threshold held.
-fn capacity(levels: &[LevelSummary]) -> (Option<f64>, &'static str) {
+pub(super) fn capacity(levels: &[LevelSummary]) -> (Option<f64>, &'static str) {
     let mut sorted: Vec<&LevelSummary> = levels.iter().filter(|l| l.level.is_some()).collect();
     sorted.sort_by(|a, b| {
         a.level

@@ -1,0 +1,193 @@
+//! Plots over the levels, and their place on the page.
+
+use super::chart::{CLASSES, Chart, PALETTE, Series, Stack, escape};
+use super::data::Results;
+use super::levels::LevelSummary;
+use super::plots;
+use super::tables::level_name;
+use crate::figures::CLASS_NAMES;
+use crate::raw::RawResults;
+use crate::record::Kind;
+use std::fmt::Write;
+
+fn series(name: &str, colour: usize, points: Vec<(f64, f64)>) -> Series {
+    Series {
+        name: name.to_owned(),
+        points,
+        colour: PALETTE[colour % PALETTE.len()],
+        scatter: false,
+    }
+}
+
+/// All plots of the run but the repartition, which stands by itself.
+pub(super) fn write(html: &mut String, results: &Results, levels: &[LevelSummary]) {
+    let raw = &results.raw;
+    let label = &raw.run.level_label;
+    let mut charts = Vec::new();
+    if levels.len() > 1 {
+        let over = |value: &dyn Fn(&LevelSummary) -> Option<f64>| -> Vec<(f64, f64)> {
+            levels
+                .iter()
+                .filter_map(|level| Some((level.level?, value(level)?)))
+                .collect()
+        };
+        let limit = |name: &str| {
+            let checks = raw.run.trials.first().map(|trial| &trial.checks);
+            checks.and_then(|checks| {
+                checks
+                    .iter()
+                    .find(|check| check.name == name)
+                    .map(|check| check.limit)
+            })
+        };
+        charts.push(
+            Chart::lines(
+                "Response time",
+                label,
+                "milliseconds",
+                vec![
+                    series("median", 0, over(&|level| level.p50)),
+                    series("99th percentile", 1, over(&|level| level.p99)),
+                ],
+            )
+            .with_limit(limit("response_p99_ms"), "limit of the 99th percentile"),
+        );
+        charts.push(Chart::lines(
+            "Jitter",
+            label,
+            "milliseconds",
+            vec![
+                series("mean", 0, over(&|level| level.jitter_mean)),
+                series("99th percentile", 1, over(&|level| level.jitter_p99)),
+            ],
+        ));
+        charts.push(Chart::lines(
+            "CPU time of the subject",
+            label,
+            "\u{b5}s each",
+            vec![series("per call", 2, over(&|level| level.cpu_us))],
+        ));
+    }
+    charts.extend(plots::charts(results));
+    charts.push(scatter(raw));
+    charts.push(open_calls(raw));
+    let charts: Vec<&Chart> = charts.iter().filter(|chart| !chart.is_empty()).collect();
+    if charts.is_empty() {
+        return;
+    }
+    html.push_str("<section><h2>Plots</h2><div class=\"charts\">");
+    for chart in charts {
+        figure(html, chart);
+    }
+    html.push_str("</div></section>");
+}
+
+/// The repartition over the levels, across the page.
+pub(super) fn repartition(html: &mut String, results: &Results, levels: &[LevelSummary]) {
+    let chart = classes_chart(&results.raw.run.level_label, levels).with_full_width();
+    if levels.len() > 1 && !chart.is_empty() {
+        html.push_str("<section>");
+        figure(html, &chart);
+        html.push_str("</section>");
+    }
+}
+
+fn figure(html: &mut String, chart: &Chart) {
+    let class = if chart.is_wide() {
+        " class=\"wide\""
+    } else {
+        ""
+    };
+    let _ = write!(html, "<figure{class}><figcaption>{}", escape(chart.title()));
+    for (name, colour) in chart.legend() {
+        let _ = write!(
+            html,
+            "<span class=\"key\"><i style=\"background:{colour}\"></i>{}</span>",
+            escape(name)
+        );
+    }
+    let _ = write!(
+        html,
+        "</figcaption><div class=\"plot\">{}</div></figure>",
+        chart.svg()
+    );
+}
+
+fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
+    let categories = levels.iter().map(|level| level_name(level.level)).collect();
+    let stacks = CLASS_NAMES
+        .iter()
+        .enumerate()
+        .map(|(class, name)| Stack {
+            name: format!("{} ms", name.replace(">=", "\u{2265}")),
+            values: levels.iter().map(|level| level.classes[class]).collect(),
+            colour: CLASSES[class],
+        })
+        .collect();
+    Chart::stacks(
+        "Calls by class of response time",
+        label,
+        "attempts",
+        categories,
+        stacks,
+    )
+}
+
+/// Each answered attempt of the last trial (at most some thousand dots).
+fn scatter(raw: &RawResults) -> Chart {
+    const DOTS: usize = 3_000;
+    let last = raw.run.trials.len().saturating_sub(1) as u32;
+    let kinds = [
+        Kind::Call,
+        Kind::Registration,
+        Kind::Refresh,
+        Kind::Deregistration,
+    ];
+    let all: Vec<(f64, f64)> = raw
+        .attempts
+        .iter()
+        .filter(|attempt| attempt.trial == last && kinds.contains(&attempt.kind))
+        .filter_map(|attempt| Some((attempt.due as f64 / 1e9, attempt.response_ms()?)))
+        .collect();
+    let stride = all.len().div_ceil(DOTS).max(1);
+    let dots = Series {
+        scatter: true,
+        ..series("one attempt", 0, all.into_iter().step_by(stride).collect())
+    };
+    Chart::lines(
+        "Response time of each attempt, last trial",
+        "seconds since the start",
+        "milliseconds",
+        vec![dots],
+    )
+}
+
+/// Calls open over time, last trial.
+fn open_calls(raw: &RawResults) -> Chart {
+    const POINTS: usize = 1_000;
+    let last = raw.run.trials.len().saturating_sub(1) as u32;
+    let mut changes: Vec<(u64, f64)> = Vec::new();
+    for attempt in &raw.attempts {
+        let counted = attempt.trial == last && matches!(attempt.kind, Kind::Call | Kind::Stream);
+        if let (true, Some(from), Some(to)) = (counted, attempt.established, attempt.ended) {
+            changes.extend([(from, 1.0), (to, -1.0)]);
+        }
+    }
+    changes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let mut open = 0.0;
+    let all: Vec<(f64, f64)> = changes
+        .iter()
+        .map(|(at, change)| {
+            open += change;
+            (*at as f64 / 1e9, open)
+        })
+        .collect();
+    let stride = all.len().div_ceil(POINTS).max(1);
+    let points = all.into_iter().step_by(stride).collect();
+    Chart::lines(
+        "Calls open, last trial",
+        "seconds since the start",
+        "calls",
+        vec![series("open", 2, points)],
+    )
+}

@@ -1,0 +1,604 @@
+//! The tables of the page.
+
+use super::chart::{escape, plain};
+use super::levels::LevelSummary;
+use super::reference::{Beside, beside};
+use crate::figures::{CLASS_NAMES, Check};
+use crate::raw::{RawResults, TrialRecord};
+use crate::record::Outcome;
+use std::fmt::Write;
+
+/// Tables with more rows than this, one for each trial, are folded.
+const FOLD: usize = 8;
+
+/// A number, or a dash where nothing was measured.
+fn number(value: Option<f64>) -> String {
+    value.map_or("&ndash;".to_owned(), grouped)
+}
+
+/// A number without needless digits, thousands apart.
+pub(super) fn grouped(value: f64) -> String {
+    let text = plain(value);
+    let digits = text.trim_start_matches('-');
+    if digits.contains('.') || digits.len() < 5 {
+        return text;
+    }
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    match text.starts_with('-') {
+        true => format!("-{out}"),
+        false => out,
+    }
+}
+
+/// A count of which zero says nothing.
+fn count(value: f64) -> String {
+    match value {
+        0.0 => "<span class=\"nil\">0</span>".to_owned(),
+        value => grouped(value),
+    }
+}
+
+/// One table.
+#[derive(Default)]
+struct Table<'a> {
+    title: &'a str,
+    note: &'a str,
+    columns: Vec<&'a str>,
+    /// Columns of words, which begin at the left; the first one does anyway.
+    words: &'a [usize],
+    rows: Vec<Row>,
+    folded: bool,
+}
+
+#[derive(Default)]
+struct Row {
+    cells: Vec<String>,
+    class: &'static str,
+}
+
+impl From<Vec<String>> for Row {
+    fn from(cells: Vec<String>) -> Row {
+        Row { cells, class: "" }
+    }
+}
+
+impl Table<'_> {
+    fn write(&self, html: &mut String) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let title = escape(self.title);
+        let _ = match self.folded {
+            true => write!(
+                html,
+                "<section><details><summary>{title} ({})</summary>",
+                self.rows.len()
+            ),
+            false => write!(html, "<section><h2>{title}</h2>"),
+        };
+        if !self.note.is_empty() {
+            let _ = write!(html, "<p class=\"note\">{}</p>", escape(self.note));
+        }
+        html.push_str("<div class=\"scroll\"><table><thead><tr>");
+        for (place, column) in self.columns.iter().enumerate() {
+            let _ = write!(
+                html,
+                "<th scope=\"col\"{}>{}</th>",
+                self.align(place),
+                escape(column)
+            );
+        }
+        html.push_str("</tr></thead><tbody>");
+        for row in &self.rows {
+            let _ = match row.class {
+                "" => write!(html, "<tr>"),
+                class => write!(html, "<tr class=\"{class}\">"),
+            };
+            for (place, cell) in row.cells.iter().enumerate() {
+                // A cell may bring its own attributes.
+                let _ = match (place, cell.strip_prefix("<td")) {
+                    (0, _) => write!(html, "<th scope=\"row\">{cell}</th>"),
+                    (_, Some(_)) => write!(html, "{cell}"),
+                    _ => write!(html, "<td{}>{cell}</td>", self.align(place)),
+                };
+            }
+            html.push_str("</tr>");
+        }
+        html.push_str("</tbody></table></div>");
+        html.push_str(match self.folded {
+            true => "</details></section>",
+            false => "</section>",
+        });
+    }
+
+    fn align(&self, place: usize) -> &'static str {
+        match self.words.contains(&place) {
+            true => " class=\"words\"",
+            false => "",
+        }
+    }
+}
+
+pub(super) fn level_name(level: Option<f64>) -> String {
+    level.map_or("all".to_owned(), grouped)
+}
+
+fn trial_name(trial: &TrialRecord) -> String {
+    match trial.level {
+        Some(level) => format!("{} / run {}", grouped(level), trial.repetition + 1),
+        None => format!("run {}", trial.repetition + 1),
+    }
+}
+
+/// What the sweep's value is.
+pub(super) fn label(raw: &RawResults) -> &str {
+    match raw.run.level_label.as_str() {
+        "" => "level",
+        label => label,
+    }
+}
+
+fn verdict_mark(passed: bool) -> String {
+    match passed {
+        true => "<span class=\"mark passed\">&#10003; passed</span>".to_owned(),
+        false => "<span class=\"mark missed\">&#10007; missed</span>".to_owned(),
+    }
+}
+
+pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+    let calls = levels.iter().any(|level| level.attempted > 0.0);
+    let registrations = levels.iter().any(|level| level.registrations > 0.0);
+    let row = |level: &LevelSummary| {
+        let mut cells = vec![level_name(level.level)];
+        if calls {
+            let counts = [
+                level.attempted,
+                level.established,
+                level.completed,
+                level.failed,
+                level.peak,
+            ];
+            cells.extend(counts.map(count));
+        }
+        if registrations {
+            let counts = [
+                level.registrations,
+                level.registered,
+                level.registrations_failed,
+            ];
+            cells.extend(counts.map(count));
+        }
+        if calls || registrations {
+            cells.extend([level.p50, level.p99, level.max, level.cpu_us].map(number));
+        } else {
+            cells.extend([level.streams, level.packets].map(count));
+            cells.extend([level.lost_percent, level.jitter_p99, level.mos].map(number));
+        }
+        cells.push(verdict_mark(level.passed));
+        Row::from(cells)
+    };
+    let mut columns = vec![label(raw)];
+    if calls {
+        columns.extend([
+            "calls attempted",
+            "established",
+            "completed",
+            "failed",
+            "most open at a time",
+        ]);
+    }
+    if registrations {
+        columns.extend(["registrations attempted", "accepted", "failed"]);
+    }
+    if calls || registrations {
+        columns.extend([
+            "response p50, ms",
+            "p99, ms",
+            "max, ms",
+            "CPU of subject, \u{b5}s each",
+        ]);
+    } else {
+        columns.extend(["streams", "packets", "lost, %", "jitter p99, ms", "MOS"]);
+    }
+    columns.push("verdict");
+    let note = match levels.iter().map(|level| level.repetitions).max() {
+        Some(repetitions) if repetitions > 1 => format!(
+            "Counts: mean of {repetitions} runs a level. Response times: quantiles over the attempts of all of them, INVITE (or REGISTER) to 2xx."
+        ),
+        _ => "Response times: INVITE (or REGISTER) to 2xx.".to_owned(),
+    };
+    Table {
+        title: "Result by level",
+        note: &note,
+        columns,
+        rows: levels.iter().map(row).collect(),
+        ..Table::default()
+    }
+    .write(html);
+}
+
+pub(super) fn reference(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+    let Some(reference) = &raw.run.reference else {
+        return;
+    };
+    let row = |row: &Beside| {
+        let figure = match row.figure.as_str() {
+            "capacity" => "highest level within every threshold".to_owned(),
+            name if name.ends_with(" ms") => format!("answered in {name}"),
+            name => name.replace('_', " "),
+        };
+        let remark = match row.remark {
+            "" => String::new(),
+            remark => format!(" <span class=\"soft\">({})</span>", escape(remark)),
+        };
+        Row::from(vec![
+            level_name(row.level),
+            escape(&figure),
+            grouped(row.theirs),
+            format!("{}{remark}", number(row.ours)),
+        ])
+    };
+    let note = format!("There: {}. Here: this run.", reference.source);
+    Table {
+        title: "Beside the study",
+        note: &note,
+        columns: vec![label(raw), "figure", "there", "here"],
+        words: &[1, 3],
+        rows: beside(reference, levels).iter().map(row).collect(),
+        ..Table::default()
+    }
+    .write(html);
+}
+
+/// A threshold in words.
+fn words_of(check: &str) -> String {
+    let words = match check {
+        "failed_percent" => "failed attempts, %",
+        "not_started_percent" => "attempts that could not start, %",
+        "response_p50_ms" => "response time, median, ms",
+        "response_p99_ms" => "response time, 99th percentile, ms",
+        "lost_percent" => "media packets lost, %",
+        "jitter_p99_ms" => "jitter, 99th percentile, ms",
+        "one_way_ms" => "one-way delay of the worst stream, ms",
+        "round_trip_ms" => "round trip of the worst stream, ms",
+        "mos" => "mean opinion score",
+        "correlation" => "correlation of speech heard and said",
+        "level_db" => "level of speech heard against said, dB",
+        "lateness_p99_ms" => "lateness of the generator, 99th percentile, ms",
+        "leaks" => "calls, ports, transactions still held at the end",
+        other => return other.replace('_', " "),
+    };
+    words.to_owned()
+}
+
+/// Whether the threshold is the least that is good.
+fn at_least(check: &str) -> bool {
+    matches!(check, "mos" | "correlation")
+}
+
+/// Of two measurements, whether the first is the worse one; none at all is the worst.
+fn worse(name: &str, a: Option<f64>, b: Option<f64>) -> bool {
+    match (a, b) {
+        (None, Some(_)) => true,
+        (Some(a), Some(b)) if at_least(name) => a < b,
+        (Some(a), Some(b)) => a.abs() > b.abs(),
+        _ => false,
+    }
+}
+
+/// One row for each threshold: the worst of all trials.
+pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
+    let trials = &raw.run.trials;
+    let mut names: Vec<&str> = Vec::new();
+    for check in trials.iter().flat_map(|trial| &trial.checks) {
+        if !names.contains(&check.name.as_str()) {
+            names.push(&check.name);
+        }
+    }
+    let row = |name: &&str| {
+        let of: Vec<(&TrialRecord, &Check)> = trials
+            .iter()
+            .flat_map(|trial| trial.checks.iter().map(move |check| (trial, check)))
+            .filter(|(_, check)| check.name == **name)
+            .collect();
+        let worst =
+            of.iter()
+                .copied()
+                .reduce(|a, b| match worse(name, b.1.measured, a.1.measured) {
+                    true => b,
+                    false => a,
+                });
+        let missed = of.iter().filter(|(_, check)| !check.holds).count();
+        let (trial, check) = worst?;
+        let sign = if at_least(name) { "&ge;" } else { "&le;" };
+        Some(Row::from(vec![
+            escape(&words_of(name)),
+            format!("{sign} {}", grouped(check.limit)),
+            check.measured.map_or("not measured".to_owned(), grouped),
+            trial_name(trial),
+            format!("{missed} of {}", of.len()),
+            verdict_mark(missed == 0),
+        ]))
+    };
+    Table {
+        title: "Thresholds",
+        note: "The worst trial decides.",
+        columns: vec![
+            "threshold",
+            "limit",
+            "worst",
+            "in trial",
+            "missed",
+            "verdict",
+        ],
+        words: &[3],
+        rows: names.iter().filter_map(row).collect(),
+        ..Table::default()
+    }
+    .write(html);
+}
+
+/// The repartition, with the study's rows where it states one.
+pub(super) fn classes(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+    let answered = |level: &LevelSummary| level.classes.iter().sum::<f64>();
+    if levels.iter().all(|level| answered(level) == 0.0) {
+        return;
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    for level in levels {
+        let all = (answered(level) + level.dropped).max(1.0);
+        let mut cells = vec![level_name(level.level)];
+        for (class, value) in level.classes.iter().enumerate() {
+            let share = value * 100.0 / all;
+            cells.push(format!(
+                "<td class=\"heat c{class}\" style=\"--p:{:.0}\">{}</td>",
+                share * 0.6,
+                count(value.round())
+            ));
+        }
+        cells.push(count(level.dropped.round()));
+        rows.push(cells.into());
+        rows.extend(study_classes(raw, level.level));
+    }
+    let mut columns = vec![label(raw)];
+    columns.extend(CLASS_NAMES.map(|name| if name == ">=200" { "\u{2265}200" } else { name }));
+    columns.push("dropped");
+    Table {
+        title: "Response-time repartition",
+        note: "Attempts per class of response time in milliseconds, mean of the runs, rounded. Dropped: started, and never answered with 2xx.",
+        columns,
+        rows,
+        ..Table::default()
+    }
+    .write(html);
+}
+
+/// The study's classes at this level: what it does not state stays empty.
+fn study_classes(raw: &RawResults, level: Option<f64>) -> Option<Row> {
+    let reference = raw.run.reference.as_ref()?;
+    let theirs = reference.level.iter().find(|l| Some(l.at) == level)?;
+    let cell = |name: &str| theirs.figures.get(name).copied().map(grouped);
+    let mut cells = vec!["the study".to_owned()];
+    cells.extend(CLASS_NAMES.map(|name| cell(&format!("{name} ms")).unwrap_or_default()));
+    cells.push(cell("dropped").unwrap_or_default());
+    let states_one = cells.iter().skip(1).any(|cell| !cell.is_empty());
+    states_one.then_some(Row {
+        cells,
+        class: "study",
+    })
+}
+
+/// Outcomes by level, and folded by trial.
+pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
+    let trials = &raw.run.trials;
+    let counts = |trial: &TrialRecord, outcome: Outcome| -> u64 {
+        let found = trial.details.outcomes.iter().find(|(of, _)| *of == outcome);
+        found.map_or(0, |(_, count)| *count)
+    };
+    let present: Vec<Outcome> = Outcome::ALL
+        .into_iter()
+        .filter(|outcome| trials.iter().any(|trial| counts(trial, *outcome) > 0))
+        .collect();
+    let names: Vec<String> = present
+        .iter()
+        .map(|outcome| outcome.name().replace('_', " "))
+        .collect();
+    let row = |name: String, trials: &[TrialRecord]| {
+        let mut cells = vec![name];
+        for outcome in &present {
+            let sum: u64 = trials.iter().map(|trial| counts(trial, *outcome)).sum();
+            cells.push(count(sum as f64));
+        }
+        cells.push(statuses(trials));
+        let leaks: Option<u64> = trials.iter().map(|trial| trial.leaks).sum();
+        cells.push(leaks.map_or("not known".to_owned(), |leaks| count(leaks as f64)));
+        Row::from(cells)
+    };
+    let columns = |first| {
+        let mut columns = vec![first];
+        columns.extend(names.iter().map(String::as_str));
+        columns.extend(["refused with", "still held"]);
+        columns
+    };
+    let words = [present.len() + 1];
+    let levels = trials.chunk_by(|a, b| a.level.map(f64::to_bits) == b.level.map(f64::to_bits));
+    Table {
+        title: "Outcomes",
+        note: "Every attempt has exactly one; all runs of a level added up. Still held: calls, legs, ports and sessions of subject and generator when all was over.",
+        columns: columns(label(raw)),
+        words: &words,
+        rows: levels
+            .filter_map(|trials| Some(row(level_name(trials.first()?.level), trials)))
+            .collect(),
+        ..Table::default()
+    }
+    .write(html);
+    if trials.len() > 1 {
+        Table {
+            title: "Outcomes of each trial",
+            columns: columns("trial"),
+            words: &words,
+            rows: trials
+                .iter()
+                .map(|trial| row(trial_name(trial), std::slice::from_ref(trial)))
+                .collect(),
+            folded: true,
+            ..Table::default()
+        }
+        .write(html);
+    }
+}
+
+fn statuses(trials: &[TrialRecord]) -> String {
+    let mut counts = std::collections::BTreeMap::new();
+    for (status, count) in trials.iter().flat_map(|trial| &trial.details.statuses) {
+        *counts.entry(*status).or_insert(0u64) += count;
+    }
+    let words: Vec<String> = counts
+        .iter()
+        .map(|(status, count)| format!("{status}: {count}"))
+        .collect();
+    words.join(", ")
+}
+
+pub(super) fn media(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+    let row = |level: &LevelSummary| {
+        let mut cells = vec![
+            level_name(level.level),
+            count(level.streams),
+            count(level.packets),
+        ];
+        let figures = [
+            level.lost_percent,
+            level.jitter_mean,
+            level.jitter_p99,
+            level.jitter_max,
+            level.one_way,
+            level.round_trip,
+            level.mos,
+            level.correlation,
+            level.level_db,
+        ];
+        cells.extend(figures.map(number));
+        Row::from(cells)
+    };
+    Table {
+        title: "Media",
+        note: "Streams and packets: mean of the runs. Jitter as of RFC 3550, over received packets. Delays: the worst stream's mean, both ends on one clock. MOS: E-model (G.107), mean of the streams. Correlation and level: the worst stream that was listened to, against what was said.",
+        columns: vec![
+            label(raw),
+            "streams",
+            "packets",
+            "lost, %",
+            "jitter mean, ms",
+            "p99, ms",
+            "max, ms",
+            "one way, ms",
+            "round trip, ms",
+            "MOS",
+            "correlation",
+            "level, dB",
+        ],
+        rows: levels
+            .iter()
+            .filter(|level| level.streams > 0.0)
+            .map(row)
+            .collect(),
+        ..Table::default()
+    }
+    .write(html);
+}
+
+pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
+    let row = |trial: &TrialRecord| {
+        let around = trial.surroundings.as_ref()?;
+        let mut cells = vec![trial_name(trial), plain(trial.seconds)];
+        cells.extend(trial.details.lateness_ms.map(number));
+        cells.push(count(trial.details.not_started as f64));
+        cells.push(plain(around.noise.p99_us / 1e3));
+        cells.push(plain(around.noise.max_us / 1e3));
+        cells.push(plain(around.noise.lost_share * 100.0));
+        cells.push(count(super::data::receive_buffer_errors(around) as f64));
+        cells.push(number(around.subject_cpu_seconds));
+        cells.push(plain(around.generator_cpu_seconds));
+        Some(Row::from(cells))
+    };
+    let rows: Vec<Row> = raw.run.trials.iter().filter_map(row).collect();
+    Table {
+        title: "Generator and host",
+        note: "What else happened while it was measured. A generator that is late (due to sent), a noisy host (lateness of a thread that only sleeps, and the share of time that it lost) or datagrams dropped by the kernel (RcvbufErrors of the whole machine) belong to the result.",
+        columns: vec![
+            "trial",
+            "seconds",
+            "generator late p50, ms",
+            "p99, ms",
+            "max, ms",
+            "not started",
+            "host noise p99, ms",
+            "max, ms",
+            "lost, %",
+            "RcvbufErrors",
+            "CPU of subject, s",
+            "CPU of generator, s",
+        ],
+        folded: rows.len() > FOLD,
+        rows,
+        ..Table::default()
+    }
+    .write(html);
+    remarks(html, raw);
+}
+
+fn remarks(html: &mut String, raw: &RawResults) {
+    // What every trial says is said once.
+    let mut texts: Vec<(&str, Vec<String>)> = Vec::new();
+    for trial in &raw.run.trials {
+        for remark in &trial.remarks {
+            match texts.iter_mut().find(|(known, _)| known == remark) {
+                Some((_, trials)) => trials.push(trial_name(trial)),
+                None => texts.push((remark, vec![trial_name(trial)])),
+            }
+        }
+    }
+    if texts.is_empty() {
+        return;
+    }
+    html.push_str("<section><h2>Remarks</h2><ul>");
+    for (text, trials) in texts {
+        let of = match (trials.len(), trials.first()) {
+            (1, Some(trial)) => trial.clone(),
+            (all, _) if all == raw.run.trials.len() => "every trial".to_owned(),
+            (some, _) => format!("{some} trials"),
+        };
+        let _ = write!(html, "<li>{of}: {}</li>", escape(text));
+    }
+    html.push_str("</ul></section>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        let written = [0.0, 999.0, 1200.0, 23_400.0, -1_234_567.0, 0.25].map(grouped);
+        assert_eq!(
+            written,
+            ["0", "999", "1200", "23,400", "-1,234,567", "0.25"]
+        );
+    }
+
+    #[test]
+    fn the_worst_is_found() {
+        assert!(worse("mos", Some(3.0), Some(4.0)) && !worse("mos", Some(4.0), Some(3.0)));
+        assert!(worse("level_db", Some(-2.0), Some(1.0)));
+        assert!(worse("failed_percent", None, Some(9.0)));
+        assert!(!worse("failed_percent", Some(9.0), None));
+    }
+}
