@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Process, answers_options, border, example, free_port, root, scratch};
+use common::{Process, answers_options, border, example, free_port, installed, root, scratch};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -184,6 +184,44 @@ fn the_packaged_configuration_and_unit_fit_each_other() {
     let user = std::fs::read_to_string(packaging.join("hornwork.sysusers")).expect("user");
     assert!(unit.contains("User=hornwork\n") && user.contains("\nu hornwork "));
     assert!(unit.contains("Type=notify\n") && unit.contains("NoNewPrivileges=yes\n"));
+}
+
+/// Greatest exposure, in tenths of systemd's points from 0 to 100, that the unit may have: 1.7 is what a network service needs.
+const EXPOSURE: &str = "20";
+
+#[test]
+fn systemd_takes_the_unit_and_finds_it_confined() {
+    if !installed(&["systemd-analyze"]) {
+        return;
+    }
+    let folder = scratch("service-unit");
+    let unit = std::fs::read_to_string(root().join("packaging/hornwork.service")).expect("unit");
+    let file = folder.join("hornwork.service");
+    // Where nothing is installed, the program is the one just built.
+    let unit = unit.replace("/usr/bin/hornwork", env!("CARGO_BIN_EXE_hornwork"));
+    std::fs::write(&file, unit).expect("unit");
+    for arguments in [
+        &["verify"][..],
+        &["security", "--offline=true", "--threshold", EXPOSURE],
+    ] {
+        let output = Command::new("systemd-analyze")
+            .args(arguments)
+            .arg(&file)
+            .output()
+            .expect("systemd-analyze starts");
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            error(&output)
+        );
+    }
+    let said = Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(&file)
+        .output()
+        .expect("systemd-analyze starts");
+    assert!(said.stderr.is_empty(), "{}", error(&said));
 }
 
 /// A SIP peer by hand.
