@@ -3,6 +3,7 @@
 
 pub mod cipher;
 pub mod digest;
+pub mod dtls;
 mod fuzz;
 pub mod sdes;
 pub mod srtp;
