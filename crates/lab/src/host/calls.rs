@@ -520,6 +520,8 @@ impl Inner {
             Ending::NoAck => (Outcome::NoAck, ""),
             Ending::NoPrack => (Outcome::NoAck, "no PRACK"),
             Ending::SessionExpired => (Outcome::CutOff, "session expired"),
+            // Our BYE had ended it there; a re-INVITE that came behind it is answered so.
+            Ending::Unknown if call.phase == Phase::Ending => (Outcome::Completed, ""),
             Ending::Unknown => (Outcome::CutOff, "the peer does not know the dialog"),
         };
         self.end(key, outcome, 0, text.to_owned(), now);
