@@ -1,7 +1,8 @@
 //! Operating a border that runs: a new configuration without dropping a call, and stopping in order.
 
 use crate::border::{Alarm, Border, Core};
-use crate::config::Config;
+use crate::call::{Side, Step};
+use crate::config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{Note, Time};
@@ -90,8 +91,8 @@ impl Border {
 /// Indices of the old configuration in the new one, by name.
 #[derive(Debug)]
 pub(crate) struct Renaming {
-    interfaces: Vec<Option<crate::config::InterfaceId>>,
-    trunks: Vec<Option<crate::config::TrunkId>>,
+    interfaces: Vec<Option<InterfaceId>>,
+    trunks: Vec<Option<TrunkId>>,
 }
 
 impl Renaming {
@@ -109,39 +110,45 @@ impl Renaming {
                 .collect(),
         }
     }
+
+    /// The new index of an interface; one that no configuration has where it is gone.
+    pub(crate) fn interface(&self, old: InterfaceId) -> InterfaceId {
+        let new = self.interfaces.get(usize::from(old.0)).copied().flatten();
+        new.unwrap_or(InterfaceId(u16::MAX))
+    }
+
+    /// The new index of a trunk, where it is still there.
+    pub(crate) fn trunk(&self, old: TrunkId) -> Option<TrunkId> {
+        self.trunks.get(usize::from(old.0)).copied().flatten()
+    }
+
+    /// Steps that were planned by the old indices.
+    pub(crate) fn steps(&self, steps: &mut [Step]) {
+        for step in steps {
+            step.interface = self.interface(step.interface);
+            step.trunk = step.trunk.and_then(|trunk| self.trunk(trunk));
+        }
+    }
 }
 
 impl Core {
-    /// Calls that are up name interfaces and trunks by the new configuration's indices; what is gone is named no more.
+    /// Whatever is under way names interfaces and trunks by the new configuration's indices; what is gone is named no more.
     fn rename(&mut self, renamed: &Renaming) {
-        use crate::call::Side;
         for (_, call) in &mut self.calls {
             for side in Side::BOTH {
                 let interface = call.interfaces.get_mut(side);
-                if let Some(Some(new)) = renamed.interfaces.get(usize::from(interface.0)) {
-                    *interface = *new;
-                } else {
-                    interface.0 = u16::MAX;
-                }
+                *interface = renamed.interface(*interface);
                 let trunk = call.trunks.get_mut(side);
-                *trunk = trunk
-                    .and_then(|trunk| renamed.trunks.get(usize::from(trunk.0)).copied().flatten());
+                *trunk = trunk.and_then(|trunk| renamed.trunk(trunk));
             }
-            let Some(set_up) = call.set_up.as_deref_mut() else {
-                continue;
-            };
-            for hop in &mut set_up.hops {
-                hop.interface = renamed
-                    .interfaces
-                    .get(usize::from(hop.interface.0))
-                    .copied()
-                    .flatten()
-                    .unwrap_or(crate::config::InterfaceId(u16::MAX));
-                hop.trunk = hop
-                    .trunk
-                    .and_then(|trunk| renamed.trunks.get(usize::from(trunk.0)).copied().flatten());
+            if let Some(set_up) = call.set_up.as_deref_mut() {
+                renamed.steps(&mut set_up.hops);
+            }
+            if let Some(join) = call.join.as_deref_mut() {
+                join.rename(renamed);
             }
         }
+        self.rename_outside(renamed);
     }
 
     /// A call has ended: was it the last one of a drain?

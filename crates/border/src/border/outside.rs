@@ -13,6 +13,7 @@ use crate::call::offered::{Origin, Refused};
 use crate::call::{Place, Step};
 use crate::carrier::{CarrierResult, OurEnd, Registration};
 use crate::config::{Register, TrunkId};
+use crate::operate::Renaming;
 use crate::registrar::Passing;
 use crate::trunks::{Ping, PingResult};
 use engine::{Time, Transport};
@@ -82,7 +83,41 @@ struct PassedRegister {
     passing: Passing,
 }
 
+impl Located {
+    /// A reload gave interfaces and trunks other indices; whether this is still wanted.
+    pub(crate) fn rename(&mut self, renamed: &Renaming) -> bool {
+        match self {
+            // The new configuration pings and registers by its own timetable.
+            Located::Ping(_) | Located::Carrier(_) => false,
+            Located::Relay(relay) => {
+                renamed.steps(&mut relay.hops);
+                true
+            }
+            Located::Register(waiting) => {
+                waiting.origin.interface = renamed.interface(waiting.origin.interface);
+                waiting.origin.trunk = waiting.origin.trunk.and_then(|trunk| renamed.trunk(trunk));
+                waiting.trunk = renamed.trunk(waiting.trunk).unwrap_or(TrunkId(u16::MAX));
+                true
+            }
+        }
+    }
+}
+
 impl Core {
+    /// A reload gave interfaces and trunks other indices.
+    pub(crate) fn rename_outside(&mut self, renamed: &Renaming) {
+        for (_, asked) in &mut self.asked {
+            match &mut asked.what {
+                What::Relay(relay) => renamed.steps(&mut relay.hops),
+                What::Carrier(trunk, _) => {
+                    *trunk = renamed.trunk(*trunk).unwrap_or(TrunkId(u16::MAX));
+                }
+                What::Ping(_) | What::Register(_) => {}
+            }
+        }
+        self.names.rename(renamed);
+    }
+
     /// A request outside of any dialog.
     pub(crate) fn outside(
         &mut self,
@@ -500,6 +535,8 @@ impl Core {
         let edits = [
             replacing(HeaderId::Contact, &contacts),
             replacing(HeaderId::Supported, &passing.supported),
+            // The core reaches our Contact without the phone's proxies; they are on our side of the way.
+            Edit::Remove(HeaderId::Path),
         ];
         let outside = Outside {
             from: Some(&from_value),

@@ -5,6 +5,7 @@ use super::outside::Located;
 use super::sockets::SocketWork;
 use crate::call::{CallKey, Place, Step};
 use crate::config::{Config, HostName};
+use crate::operate::Renaming;
 use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
 use sip::Endpoint;
 use sip::locate::{
@@ -109,6 +110,14 @@ impl Names {
 
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// A reload gave interfaces and trunks other indices; what nobody waits for any more is forgotten.
+    pub(crate) fn rename(&mut self, renamed: &Renaming) {
+        self.waiting.retain(|_, waiting| match waiting {
+            Waiting::Hop(..) => true,
+            Waiting::Outside(located) => located.rename(renamed),
+        });
     }
 
     /// Takes over another configuration's servers; lookups under way come to nothing.

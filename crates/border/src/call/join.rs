@@ -96,6 +96,11 @@ impl Join {
         }
     }
 
+    /// A reload gave interfaces and trunks other indices.
+    pub(crate) fn rename(&mut self, renamed: &crate::operate::Renaming) {
+        renamed.steps(&mut self.hops);
+    }
+
     /// Whether no leg outside of the call's two is left.
     pub(crate) fn legs_are_gone(&self) -> bool {
         self.new.is_none()

@@ -59,3 +59,15 @@ fn random_steps() {
     println!("{answered} {reached:?}");
     assert!(answered > 20, "{answered}");
 }
+
+/// What the fuzzer found, and what it was.
+#[test]
+fn findings() {
+    const FINDINGS: [&[u8]; 1] = [
+        // A reload while a call is transferred: the new leg was taken off another trunk than it was counted on.
+        &[7, 1, 0, 9, 3, 0, 11, 0, 0, 11, 7, 0, 15, 1, 13],
+    ];
+    for finding in FINDINGS {
+        explore(finding);
+    }
+}

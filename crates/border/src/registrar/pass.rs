@@ -147,6 +147,10 @@ impl Location {
                 answer.headers.push((HeaderId::Contact, value));
             }
         }
+        // As a registrar would have it (RFC 3327 section 5.3): whoever is on the way to the phone sees that it was kept.
+        for path in request.all(HeaderId::Path) {
+            answer.headers.push((HeaderId::Path, path.to_vec()));
+        }
         answer
     }
 }
