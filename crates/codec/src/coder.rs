@@ -91,6 +91,14 @@ pub trait Encoder: Send {
     /// # Errors
     /// [`CodecError::Frame`], [`CodecError::Space`], [`CodecError::Library`].
     fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<Encoded, CodecError>;
+    /// How much loss to protect against, in per cent, as the receiver's reports tell. Only Opus with redundancy heeds it.
+    ///
+    /// # Errors
+    /// [`CodecError::Library`].
+    fn expect_loss(&mut self, percent: u8) -> Result<(), CodecError> {
+        let _ = percent;
+        Ok(())
+    }
 }
 
 /// Payloads to samples, and something in their place where they are lost.

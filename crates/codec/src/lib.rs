@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod coder;
+pub mod dtmf;
 pub mod format;
 pub mod g711;
 pub mod g722;
@@ -14,15 +15,19 @@ pub mod mix;
 pub mod narrow;
 pub mod noise;
 pub mod opus;
+pub mod packet;
 pub mod plc;
 pub mod resample;
 pub mod speech;
 pub mod tone;
+pub mod transcode;
 pub mod vad;
 pub mod wav;
 
 pub use coder::{CodecError, Decoder, Encoded, Encoder};
 pub use format::{Format, OpusParameters};
 pub use kind::Kind;
+pub use packet::{Content, Packet, Packetiser, Packing, Unpacker};
 pub use resample::Resampler;
 pub use tone::{Tone, ToneGenerator};
+pub use transcode::Transcoder;

@@ -77,17 +77,6 @@ impl OpusEncoder {
         })
     }
 
-    /// How much loss to protect against, in per cent, as the receiver's reports tell: redundancy is only sent where some is
-    /// expected.
-    ///
-    /// # Errors
-    /// [`CodecError::Library`].
-    pub fn expect_loss(&mut self, percent: u8) -> Result<(), CodecError> {
-        self.encoder
-            .set_packet_loss(percent.min(100))
-            .map_err(refused)
-    }
-
     /// Effort from 0 to 10; the library's own is 9.
     ///
     /// # Errors
@@ -154,6 +143,12 @@ impl Encoder for OpusEncoder {
         } else {
             Encoded::Speech(made)
         })
+    }
+
+    fn expect_loss(&mut self, percent: u8) -> Result<(), CodecError> {
+        self.encoder
+            .set_packet_loss(percent.min(100))
+            .map_err(refused)
     }
 }
 

@@ -3,12 +3,15 @@
 use core::f64::consts::PI;
 use core::fmt;
 
-/// Zero crossings of the sinc on each side of its middle, at the lower of both rates.
-const ZERO_CROSSINGS: usize = 24;
-/// Kaiser window parameter: about 80 dB of attenuation beyond the transition.
-const KAISER_BETA: f64 = 8.0;
-/// The pass band ends below the lower Nyquist frequency, so that the transition is done when it is reached.
-const CUTOFF: f64 = 0.92;
+/// Zero crossings of the sinc on each side of its middle, at the lower of both rates: 3.5 ms of delay at 8 kHz.
+const ZERO_CROSSINGS: usize = 28;
+/// Kaiser window parameter: about 67 dB of attenuation beyond the transition.
+const KAISER_BETA: f64 = 6.6;
+/// The middle of the transition, as part of the lower Nyquist frequency. The pass band ends at 0.855 of it (3420 Hz at
+/// 8 kHz, 6840 Hz at 16 kHz), and at the Nyquist frequency the transition is done.
+const CUTOFF: f64 = 0.928;
+/// Sums that run side by side in the inner loop, so that it becomes vector instructions. Taps are padded to a multiple.
+const LANES: usize = 8;
 /// Interpolation and decimation factor at most; 160 is what 44.1 kHz to 8 kHz needs at most.
 const MAX_FACTOR: u32 = 480;
 
@@ -94,7 +97,7 @@ impl Resampler {
                 .phases
                 .get(phase * self.taps..(phase + 1) * self.taps)
                 .unwrap_or_default();
-            let sum: f32 = window.iter().zip(coefficients).map(|(x, c)| x * c).sum();
+            let sum = dot(window, coefficients);
             output.push(sum.round().clamp(-32_768.0, 32_767.0) as i16);
             self.position += self.down;
         }
@@ -125,6 +128,18 @@ impl Resampler {
     }
 }
 
+fn dot(window: &[f32], coefficients: &[f32]) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    let (window, _) = window.as_chunks::<LANES>();
+    let (coefficients, _) = coefficients.as_chunks::<LANES>();
+    for (x, c) in window.iter().zip(coefficients) {
+        for lane in 0..LANES {
+            sums[lane] += x[lane] * c[lane];
+        }
+    }
+    sums.iter().sum()
+}
+
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -133,7 +148,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 fn design(up: usize, down: usize) -> (Vec<f32>, usize) {
     // Samples of the input that one zero crossing of the lower rate spans.
     let span = down.div_ceil(up).max(1);
-    let taps = 2 * ZERO_CROSSINGS * span;
+    let taps = (2 * ZERO_CROSSINGS * span).next_multiple_of(2 * LANES);
     let length = taps * up;
     let middle = (taps / 2 * up) as f64;
     // Cut-off in cycles per sample of the up-sampled rate, times two.

@@ -1,0 +1,166 @@
+//! From one codec to another: an [`Unpacker`], a [`Resampler`] where the rates differ, a [`Packetiser`].
+
+use crate::coder::{CodecError, MAX_SAMPLES};
+use crate::format::Format;
+use crate::packet::{Packet, Packetiser, Packing, Unpacker};
+use crate::resample::Resampler;
+use crate::{g711, kind::Kind};
+
+/// Longest gap that is filled at once; a longer one is skipped, because nothing audible can be made up for it.
+pub const MAX_GAP_MS: u32 = 1000;
+
+/// One direction of a call whose sides have no codec in common.
+pub struct Transcoder {
+    unpacker: Unpacker,
+    resampler: Option<Resampler>,
+    packetiser: Packetiser,
+    samples: Box<[i16]>,
+    resampled: Vec<i16>,
+}
+
+impl Transcoder {
+    /// From `from` to `to`. Rates are chosen so that nothing is resampled where one of both can run at the other's rate.
+    /// Noise is made from `seed`.
+    ///
+    /// # Errors
+    /// As [`Format::encoder`] and [`Format::decoder`].
+    pub fn new(
+        from: &Format,
+        to: &Format,
+        packing: Packing,
+        seed: u64,
+    ) -> Result<Transcoder, CodecError> {
+        let (from_rate, to_rate) = rates(from.kind(), to.kind());
+        let resampler = if from_rate == to_rate {
+            None
+        } else {
+            let made = Resampler::new(from_rate, to_rate);
+            Some(made.map_err(|_| CodecError::Rate(to.kind(), from_rate))?)
+        };
+        // Room for the longest payload, and for what the resampler makes of it.
+        let most = MAX_SAMPLES * 2;
+        Ok(Transcoder {
+            unpacker: Unpacker::new(from, from_rate, seed)?,
+            resampler,
+            packetiser: Packetiser::new(to, to_rate, packing)?,
+            samples: vec![0; MAX_SAMPLES].into_boxed_slice(),
+            resampled: Vec::with_capacity(most),
+        })
+    }
+
+    /// The side that receives.
+    pub fn unpacker(&mut self) -> &mut Unpacker {
+        &mut self.unpacker
+    }
+
+    /// The side that sends.
+    pub fn packetiser(&mut self) -> &mut Packetiser {
+        &mut self.packetiser
+    }
+
+    /// Takes a payload of speech.
+    ///
+    /// # Errors
+    /// [`CodecError::Payload`] and as [`Packetiser::push`].
+    pub fn audio(
+        &mut self,
+        payload: &[u8],
+        send: &mut dyn FnMut(Packet<'_>),
+    ) -> Result<(), CodecError> {
+        let count = self.unpacker.audio(payload, &mut self.samples)?;
+        self.pass(count, send)
+    }
+
+    /// Takes a comfort noise payload that stands for `units` of the sender's timestamp.
+    ///
+    /// # Errors
+    /// As [`Packetiser::push`].
+    pub fn noise(
+        &mut self,
+        payload: &[u8],
+        units: u32,
+        send: &mut dyn FnMut(Packet<'_>),
+    ) -> Result<(), CodecError> {
+        self.unpacker.noise(payload);
+        self.gap(units, send)
+    }
+
+    /// Fills `units` of the sender's timestamp in which nothing came; skips them where they are more than [`MAX_GAP_MS`].
+    ///
+    /// # Errors
+    /// As [`Packetiser::push`].
+    pub fn gap(&mut self, units: u32, send: &mut dyn FnMut(Packet<'_>)) -> Result<(), CodecError> {
+        let clock = self.unpacker.kind().rtp_clock();
+        if u64::from(units) * 1000 > u64::from(clock) * u64::from(MAX_GAP_MS) {
+            let to = self.packetiser.encoder().kind().rtp_clock();
+            self.packetiser
+                .skip((u64::from(units) * u64::from(to) / u64::from(clock)) as u32);
+            return Ok(());
+        }
+        let mut left = self.unpacker.samples_in(units);
+        while left > 0 {
+            let count = left.min(self.samples.len());
+            self.unpacker.gap(&mut self.samples[..count]);
+            self.pass(count, send)?;
+            left -= count;
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, count: usize, send: &mut dyn FnMut(Packet<'_>)) -> Result<(), CodecError> {
+        let samples = &self.samples[..count];
+        let Some(resampler) = &mut self.resampler else {
+            return self.packetiser.push(samples, send);
+        };
+        self.resampled.clear();
+        resampler.process(samples, &mut self.resampled);
+        self.packetiser.push(&self.resampled, send)
+    }
+}
+
+/// The rates at which both codecs run.
+fn rates(from: Kind, to: Kind) -> (u32, u32) {
+    let to_rate = to.rate_near(from.sample_rates()[0]);
+    (from.rate_near(to_rate), to_rate)
+}
+
+/// Turns one law's codes into the other's in place: the whole of transcoding between them where packets keep their length and
+/// losses are left to the receiver.
+pub fn convert_law(from: g711::Law, codes: &mut [u8]) {
+    match from {
+        g711::Law::A => codes
+            .iter_mut()
+            .for_each(|code| *code = g711::alaw_to_ulaw(*code)),
+        g711::Law::Mu => codes
+            .iter_mut()
+            .for_each(|code| *code = g711::ulaw_to_alaw(*code)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opus_takes_the_other_sides_rate() {
+        assert_eq!(rates(Kind::Opus, Kind::Pcma), (8000, 8000));
+        assert_eq!(rates(Kind::G722, Kind::Opus), (16_000, 16_000));
+        assert_eq!(rates(Kind::Opus, Kind::G722), (16_000, 16_000));
+        assert_eq!(rates(Kind::Opus, Kind::Opus), (48_000, 48_000));
+        assert_eq!(rates(Kind::G722, Kind::G729), (16_000, 8000));
+        assert_eq!(rates(Kind::Pcmu, Kind::G722), (8000, 16_000));
+    }
+
+    #[test]
+    fn laws_in_place() {
+        let mut codes: Vec<u8> = (0..=255).collect();
+        convert_law(g711::Law::A, &mut codes);
+        assert!(
+            (0..=255u8)
+                .zip(&codes)
+                .all(|(a, &u)| g711::alaw_to_ulaw(a) == u)
+        );
+        convert_law(g711::Law::Mu, &mut codes);
+        assert_eq!(codes[0xd5], 0xd5);
+    }
+}
