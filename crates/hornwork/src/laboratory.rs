@@ -34,6 +34,8 @@ pub enum Lab {
     },
     /// Run an experiment.
     Run(Run),
+    /// Search the highest level of an experiment's sweep at which its thresholds hold.
+    Search(Search),
     /// Find calls and media streams in a capture and judge them.
     Analyse {
         /// A pcap or pcapng file.
@@ -81,6 +83,28 @@ pub struct Run {
     repeat: Option<u32>,
 }
 
+/// Options of `hornwork lab search`.
+#[derive(Debug, Args)]
+pub struct Search {
+    /// The name of a built-in experiment, or a file; its [levels] say from where to where, and how finely.
+    experiment: String,
+    /// Change a value of the file: --set levels.to=2000
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Write the figures as JSON to this file; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Directory for the results.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Run in virtual time instead of on sockets.
+    #[arg(long)]
+    simulate: bool,
+    /// The seed of everything random.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
 /// `hornwork demo`.
 pub fn demo(options: Demo) -> ExitCode {
     end(lab::demo::run(&lab::demo::DemoOptions {
@@ -100,6 +124,7 @@ pub fn run(command: Lab) -> ExitCode {
             Verdict::Passed
         }),
         Lab::Run(options) => experiment(options),
+        Lab::Search(options) => search(options),
         Lab::Analyse { capture, json } => analyse(&capture, json.as_deref()),
         Lab::Report { dir } => lab::report::write(&dir).map(|path| {
             println!("{}", path.display());
@@ -129,6 +154,18 @@ fn experiment(options: Run) -> Result<Verdict, LabError> {
         repeat: options.repeat,
     };
     lab::run::run(&options.experiment, &run)
+}
+
+fn search(options: Search) -> Result<Verdict, LabError> {
+    let run = lab::run::RunOptions {
+        set: options.sets,
+        json: options.json,
+        out: options.out,
+        simulate: options.simulate,
+        seed: options.seed,
+        repeat: None,
+    };
+    lab::run::search(&options.experiment, &run)
 }
 
 fn analyse(capture: &Path, json: Option<&Path>) -> Result<Verdict, LabError> {

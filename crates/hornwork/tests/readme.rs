@@ -24,6 +24,8 @@ const STAY: &str = "hornwork demo --stay";
 const RUN: &str = "hornwork run -c examples/pbx.toml";
 const FOREIGN: &str = "hornwork lab run call-capacity --set subject.address=10.0.0.20:5060 --set callees.address=10.0.0.9:5080 --out results/pbx";
 
+const SEARCH: &str = "hornwork lab search call-rate --out results/capacity";
+
 /// Every command of the README, in its order.
 const COMMANDS: &[(&str, By)] = &[
     ("make demo", By::Makefile),
@@ -58,6 +60,7 @@ const COMMANDS: &[(&str, By)] = &[
     ),
     ("hornwork lab compare results/a results/b", By::Laboratory),
     ("hornwork lab report results/b", By::Laboratory),
+    (SEARCH, By::Laboratory),
     (
         "hornwork lab analyse call.pcap --json figures.json",
         By::Laboratory,
@@ -388,6 +391,7 @@ fn the_laboratory_measures_as_is_said() {
             FOREIGN => format!(
                 "{command} --repeat 1 --set levels.to=100 --set callers.rate=50 --set callers.hold_seconds=1"
             ),
+            SEARCH => format!("{command} --simulate --set callers.seconds=1 --set levels.to=400"),
             _ => command.to_owned(),
         };
         let output = place.shell(&line);
@@ -407,6 +411,7 @@ fn the_laboratory_measures_as_is_said() {
         "results/pbx/streams.ndjson",
         "results/a/run.json",
         "results/b/report.html",
+        "results/capacity/report.html",
         "figures.json",
     ] {
         assert!(place.folder.join(made).is_file(), "{made}");
