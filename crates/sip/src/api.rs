@@ -274,7 +274,8 @@ pub enum Refused {
     Full,
     /// An INVITE of this dialog, ours or theirs, has no final answer yet (RFC 3261 section 14.1).
     InvitePending,
-    /// An offer of this dialog, ours or theirs, has no answer yet (RFC 3264 section 4, RFC 3311 section 5.1).
+    /// An offer of this dialog, ours or theirs, has no answer yet (RFC 3264 section 4, RFC 3311 section 5.1), or an UPDATE
+    /// of ours has none (section 5.2).
     OfferPending,
     /// There is no such listening point, or it has another transport or address family than the target.
     Transport,

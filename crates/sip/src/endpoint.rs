@@ -172,10 +172,35 @@ impl Endpoint {
             self.drops.count(DropReason::SipKeepAlive);
             return;
         }
+        // No SIP message begins with a byte below 4: this is STUN (RFC 5626 section 8).
+        if bytes.first().is_some_and(|byte| *byte < 4) {
+            self.stun(bytes, flow);
+            return;
+        }
         match Message::parse_datagram(bytes) {
             Ok(message) => self.message(&message, flow, now, user),
             Err(_) => self.drops.count(DropReason::SipUnparsable),
         }
+    }
+
+    /// A keep-alive over UDP is a STUN Binding request (RFC 5626 section 4.4.2).
+    fn stun(&mut self, bytes: &[u8], flow: &Flow) {
+        let Some(socket) = self.net.point(flow.local).map(|point| point.socket) else {
+            return;
+        };
+        let start = self.net.out.begin();
+        if !wire::stun::answer_binding(bytes, flow.remote, &mut self.net.out.arena) {
+            self.drops.count(DropReason::SipUnparsable);
+            return;
+        }
+        self.drops.count(DropReason::SipKeepAlive);
+        self.net.out.push(
+            Item::Datagram {
+                socket,
+                destination: flow.remote,
+            },
+            start,
+        );
     }
 
     fn accepted(

@@ -239,9 +239,10 @@ impl Endpoint {
         same.then_some(slot)
     }
 
-    /// 420 for option tags that we do not have (section 8.2.2.3). `true`: refused.
+    /// 420 for option tags that we do not have (section 8.2.2.3; section 16.3 for Proxy-Require, as we stand in for the
+    /// proxies on the way). `true`: refused.
     fn refuse_extension(&mut self, slot: u32, request: &Message<'_>, now: Time) -> bool {
-        if !request.has(HeaderId::Require) {
+        if !request.has(HeaderId::Require) && !request.has(HeaderId::ProxyRequire) {
             return false;
         }
         let ours = |tag: &[u8]| {
@@ -250,7 +251,11 @@ impl Endpoint {
                 .iter()
                 .any(|ours| ours.as_bytes().eq_ignore_ascii_case(tag))
         };
-        let unknown: Vec<&[u8]> = request.require().filter(|tag| !ours(tag)).collect();
+        let unknown: Vec<&[u8]> = request
+            .require()
+            .chain(request.proxy_require())
+            .filter(|tag| !ours(tag))
+            .collect();
         if unknown.is_empty() {
             return false;
         }
@@ -346,7 +351,10 @@ impl Endpoint {
             self.drops.count(DropReason::SipMalformedResponse);
             return;
         };
-        if !self.net.points.iter().any(|point| point.wrote(&via)) {
+        // We write one Via: a response with a second one was misrouted (section 8.1.3.3).
+        if !self.net.points.iter().any(|point| point.wrote(&via))
+            || response.values(HeaderId::Via).nth(1).is_some()
+        {
             self.drops.count(DropReason::SipForeignVia);
             return;
         }
@@ -441,6 +449,9 @@ impl Endpoint {
 
     /// The connection on which an answer was awaited has ended.
     pub(crate) fn client_lost(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+        if self.back_to_udp(slot, now) {
+            return;
+        }
         let waits = self.clients.get(slot as usize).is_some_and(|client| {
             matches!(client.state, ClientState::Calling | ClientState::Proceeding)
         });
@@ -504,6 +515,7 @@ impl Endpoint {
         }
         if method == Some(Method::Update) {
             leg.offers &= !crate::leg::OFFER_OUT;
+            leg.update_out = false;
         }
         if method == Some(Method::Bye) {
             self.end(id, Ending::Unanswered, None, now, user);

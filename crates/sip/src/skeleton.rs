@@ -12,6 +12,8 @@ pub(crate) struct Skeleton {
     bytes: Vec<u8>,
     via_end: usize,
     route_end: usize,
+    /// Timestamp stands behind this, for a 100 alone (RFC 3261 section 8.2.6.1).
+    end: usize,
     /// The request's To has a tag already.
     tagged: bool,
 }
@@ -34,6 +36,13 @@ impl Skeleton {
             .name(HeaderId::To)
             .text(request.header(HeaderId::To).unwrap_or_default());
         self.tagged = request.to().is_ok_and(|to| to.tag().is_some());
+        self.end = lines.out.len();
+        lines.copy_all(request, HeaderId::Timestamp);
+    }
+
+    /// Timestamp of the request, as lines.
+    pub(crate) fn timestamp(&self) -> &[u8] {
+        self.bytes.get(self.end..).unwrap_or_default()
     }
 
     pub(crate) fn clear(&mut self) {
@@ -57,7 +66,7 @@ impl Skeleton {
         if record_route {
             out.extend_from_slice(part(self.via_end, self.route_end));
         }
-        out.extend_from_slice(part(self.route_end, self.bytes.len()));
+        out.extend_from_slice(part(self.route_end, self.end));
         if let Some(tag) = tag.filter(|_| !self.tagged) {
             out.extend_from_slice(b";tag=");
             out.extend_from_slice(tag.as_bytes());
@@ -120,7 +129,7 @@ mod tests {
             Via: SIP/2.0/UDP pc33.atlanta.com;branch=z9hG4bKkjshdyff;rport , SIP/2.0/TCP 10.0.0.1;branch=x\r\n\
             v: SIP/2.0/UDP third\r\n\
             f: <sip:a@x>;tag=1\r\nTo: <sip:b@x>\r\nCall-ID: 1\r\nCSeq: 2 OPTIONS\r\n\
-            Record-Route: <sip:p;lr>\r\nContent-Length: 0\r\n\r\n";
+            Record-Route: <sip:p;lr>\r\nTimestamp: 54\r\nContent-Length: 0\r\n\r\n";
         let message = Message::parse(request).unwrap();
         let mut skeleton = Skeleton::default();
         skeleton.render(&message, "192.0.2.1:5099".parse().unwrap());

@@ -180,10 +180,11 @@ fn update_carries_one_offer_at_a_time() {
             Err(Refused::OfferPending)
         );
     }
-    // Without an offer UPDATE is free (RFC 3311 section 5.1).
-    endpoint
-        .request(caller, Method::Update, &Content::default(), now)
-        .unwrap();
+    // Even without an offer: the peer would answer 500 (RFC 3311 section 5.2).
+    assert_eq!(
+        endpoint.request(caller, Method::Update, &Content::default(), now),
+        Err(Refused::OfferPending)
+    );
     pair.run(Duration::from_millis(50));
     let requests: Vec<ServerTransaction> = pair.hosts[1]
         .log
@@ -194,7 +195,7 @@ fn update_carries_one_offer_at_a_time() {
             _ => None,
         })
         .collect();
-    assert_eq!(requests.len(), 2);
+    assert_eq!(requests.len(), 1);
     let now = pair.now;
     for transaction in requests {
         pair.hosts[1]
@@ -210,6 +211,47 @@ fn update_carries_one_offer_at_a_time() {
         .expect("the first offer is answered");
     pair.run(Duration::from_millis(50));
     finish(pair, caller);
+}
+
+#[test]
+fn an_update_before_the_answer_to_the_last_gets_500_with_retry_after() {
+    let mut called = Called::with("", EndpointConfig::default());
+    called
+        .host
+        .endpoint
+        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .unwrap();
+    called.host.drain();
+    called.give("ACK", "a", 10, "", 5);
+    called.host.log.habits.respond = None;
+    let update = "Content-Type: application/sdp\r\n";
+    assert!(called.give("UPDATE", "u1", 11, "", 10).is_empty());
+    for (branch, cseq, extra) in [("u2", 12, ""), ("u3", 13, update)] {
+        let sent = called.give("UPDATE", branch, cseq, extra, 20);
+        assert_eq!(status(&sent[0]), 500);
+        let later: u32 = header(&sent[0], HeaderId::RetryAfter)
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(later <= 10);
+    }
+    let Said::Request(_, first, _) = called.host.log.last().clone() else {
+        panic!()
+    };
+    called
+        .host
+        .endpoint
+        .respond(first, 200, &Content::default(), ms(30))
+        .unwrap();
+    called.host.drain();
+    // The next one is nobody's any more after 64*T1, offer and all: it does not stand in the way for ever.
+    assert!(called.give("UPDATE", "u4", 14, update, 100).is_empty());
+    called.host.run(ms(33_000));
+    called.host.log.habits.respond = Some(200);
+    let sent = called.give("UPDATE", "u5", 15, update, 33_000);
+    assert_eq!(status(&sent[0]), 200);
+    called.give("BYE", "b", 16, "", 33_100);
+    called.end();
 }
 
 /// One host offered a call by hand.
@@ -596,6 +638,12 @@ fn unknown_extensions_get_420_and_small_intervals_422() {
         header(&sent[0], HeaderId::Unsupported).unwrap(),
         "nothing, else"
     );
+    // We stand in for the proxies on the way.
+    let invite = request("INVITE", "3", 3, "", "Proxy-Require: timer, more\r\n");
+    host.datagram(invite.as_bytes(), PEER, ms(0));
+    let sent = host.datagrams();
+    assert_eq!(status(&sent[0]), 420);
+    assert_eq!(header(&sent[0], HeaderId::Unsupported).unwrap(), "more");
     let invite = request(
         "INVITE",
         "2",

@@ -311,6 +311,39 @@ fn a_challenge_is_answered_once() {
     scene.end();
 }
 
+/// The ACK of a 2xx has the credentials of its INVITE (RFC 3261 section 13.2.2.4), whenever it is sent.
+#[test]
+fn the_ack_of_a_challenged_invite_carries_its_credentials() {
+    let mut scene = scene_with(
+        |invite| {
+            invite.login = Some(Login {
+                user: b"alice",
+                password: b"secret",
+            });
+        },
+        EndpointConfig::default(),
+    );
+    let challenge =
+        "Proxy-Authenticate: Digest realm=\"x\", nonce=\"n1\", qop=\"auth\", algorithm=MD5\r\n";
+    let sent = scene.reply(407, "a", challenge, 10);
+    scene.invite = sent
+        .into_iter()
+        .find(|text| text.starts_with("INVITE "))
+        .unwrap();
+    let credentials = header(&scene.invite, HeaderId::ProxyAuthorization);
+    assert!(credentials.is_some());
+    let ack = scene.reply(200, "one", &contact(21), 20);
+    assert_eq!(header(&ack[0], HeaderId::ProxyAuthorization), credentials);
+    let again = scene.reply(200, "one", &contact(21), 520);
+    for id in [HeaderId::Via, HeaderId::CSeq, HeaderId::ProxyAuthorization] {
+        assert_eq!(header(&again[0], id), header(&ack[0], id));
+    }
+    let late = scene.reply(200, "two", &contact(22), 600);
+    assert!(late[0].starts_with("ACK sip:bob@192.0.2.22:5060 SIP/2.0"));
+    assert_eq!(header(&late[0], HeaderId::ProxyAuthorization), credentials);
+    scene.give(&Scene::reply_to(&late[1], 200, "", ""), 610);
+}
+
 #[test]
 fn without_credentials_a_challenge_is_told() {
     let mut scene = scene();
@@ -455,6 +488,15 @@ fn responses_with_a_foreign_via_or_a_guessed_branch_are_dropped() {
     assert_eq!(
         scene.host.endpoint.drops().get(DropReason::SipForeignVia),
         1
+    );
+    // Two Vias, in one line or two: misrouted (RFC 3261 section 8.1.3.3).
+    let other = "SIP/2.0/UDP 192.0.2.77;branch=z9hG4bKother";
+    for two in [format!("{via}, {other}"), format!("{via}\r\nVia: {other}")] {
+        assert!(scene.give(&ok.replace(&via, &two), 1).is_empty());
+    }
+    assert_eq!(
+        scene.host.endpoint.drops().get(DropReason::SipForeignVia),
+        3
     );
     let branch = via.split_once("z9hG4bK").unwrap().1;
     let (branch, _) = branch.split_once(';').unwrap_or((branch, ""));

@@ -251,7 +251,7 @@ fn timer_j_answers_repetitions_for_64_t1() {
 #[test]
 fn trying_is_sent_after_200_ms_and_repeated_on_repetition() {
     let mut host = host();
-    let invite = request("INVITE", "4", 1, "", "");
+    let invite = request("INVITE", "4", 1, "", "Timestamp: 54.1\r\n");
     host.datagram(&invite, PEER, Time::ZERO);
     let sent = host.run(Time::from_secs(3));
     assert_times(&sent, &[200]);
@@ -259,6 +259,15 @@ fn trying_is_sent_after_200_ms_and_repeated_on_repetition() {
     let again = host.datagrams();
     assert!(again[0].starts_with("SIP/2.0 100 Trying\r\n"), "{again:?}");
     assert!(!header(&again[0], HeaderId::To).unwrap().contains("tag="));
+    // RFC 3261 section 8.2.6.1: in the 100, and in no other response.
+    assert_eq!(header(&again[0], HeaderId::Timestamp).unwrap(), "54.1");
+    let Said::Offered(leg) = host.log.said[0] else {
+        panic!("{:?}", host.log.said)
+    };
+    host.endpoint
+        .reject(leg, 486, &Content::default(), Time::from_secs(4))
+        .unwrap();
+    assert_eq!(header(&host.datagrams()[0], HeaderId::Timestamp), None);
 }
 
 /// An endpoint that sends 100 at once for new calls waits for 200 ms with a re-INVITE, which machines answer at once.

@@ -443,6 +443,92 @@ fn large_requests_go_over_tcp_where_the_peer_takes_it() {
     }
 }
 
+/// RFC 3261 section 18.1.1: what went over TCP for its size alone goes over UDP where TCP is refused.
+#[test]
+fn large_requests_fall_back_to_udp() {
+    let body = vec![b'x'; 1_300];
+    for heard in [false, true] {
+        let mut host = host(EndpointConfig::default());
+        let target = Target {
+            tcp_when_large: true,
+            ..Target::new(b"sip:b@192.0.2.9", host.flow("192.0.2.9:5060"))
+        };
+        let invite = Invite {
+            content: Content::body(b"text/plain", &body),
+            ..Invite::new(target)
+        };
+        let leg = host.endpoint.invite(&invite, Time::ZERO).unwrap();
+        let sent = host.drain();
+        let [Sent::Connect(connection, _), Sent::Stream(_, bytes)] = sent.as_slice() else {
+            panic!("{sent:?}")
+        };
+        let (connection, invite) = (*connection, String::from_utf8_lossy(bytes).into_owned());
+        if heard {
+            let trying = format!(
+                "SIP/2.0 100 Trying\r\nVia: {}\r\nFrom: {}\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: 1 INVITE\r\n\
+                 Content-Length: 0\r\n\r\n",
+                header(&invite, HeaderId::Via).unwrap(),
+                header(&invite, HeaderId::From).unwrap(),
+                header(&invite, HeaderId::To).unwrap(),
+                header(&invite, HeaderId::CallId).unwrap(),
+            );
+            stream(&mut host, connection, trying.as_bytes());
+        }
+        host.feed(
+            Input::Closed {
+                connection,
+                why: engine::CloseWhy::Refused,
+            },
+            Time::from_millis(10),
+        );
+        if heard {
+            // The peer has it: it must not come twice.
+            assert!(host.drain().is_empty());
+            assert!(
+                host.log
+                    .said
+                    .contains(&Said::Failed(leg, Failure::Transport, 0))
+            );
+            continue;
+        }
+        let (to, text) = only(&mut host);
+        assert_eq!(to, "192.0.2.9:5060".parse().unwrap());
+        assert_eq!(
+            text,
+            invite.replacen("SIP/2.0/TCP", "SIP/2.0/UDP", 1),
+            "the same but for its Via"
+        );
+        // Timer A runs now.
+        assert_eq!(host.run(Time::from_millis(600)).len(), 1);
+        assert_eq!(host.endpoint.state_of(leg), Some(LegState::Calling));
+    }
+}
+
+/// A keep-alive over UDP is a STUN Binding request (RFC 5626 section 4.4.2).
+#[test]
+fn stun_keep_alives_are_answered() {
+    let mut host = host(EndpointConfig::default());
+    let mut request = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+    request.extend(*b"transaction!");
+    host.datagram(&request, "192.0.2.9:4000", Time::ZERO);
+    let sent = host.drain();
+    let [Sent::Datagram(to, bytes)] = sent.as_slice() else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(*to, "192.0.2.9:4000".parse().unwrap());
+    assert_eq!(
+        (&bytes[..2], &bytes[8..20]),
+        (&[1, 1][..], &b"transaction!"[..])
+    );
+    assert_eq!(host.endpoint.drops().get(DropReason::SipKeepAlive), 1);
+    // What only looks like one is dropped.
+    for bytes in [&request[..19], &[0, 1, 0, 0][..], &[2, 1, 0, 0][..]] {
+        host.datagram(bytes, "192.0.2.9:4000", Time::ZERO);
+    }
+    assert!(host.drain().is_empty());
+    assert_eq!(host.endpoint.drops().get(DropReason::SipUnparsable), 3);
+}
+
 #[test]
 fn a_response_goes_over_a_new_connection_where_the_old_one_is_gone() {
     let mut host = host(EndpointConfig::default());

@@ -1,6 +1,7 @@
 //! Which protocol a datagram on a media port belongs to (RFC 7983), and the STUN header (RFC 8489).
 
 use crate::ethernet::{array, be16, be32};
+use std::net::{IpAddr, SocketAddr};
 
 /// The protocols that share a media port, told apart by the first byte (RFC 7983 section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,81 @@ impl StunHeader {
     }
 }
 
+/// A Binding request.
+pub const BINDING_REQUEST: u16 = 0x0001;
+const BINDING_SUCCESS: u16 = 0x0101;
+const BINDING_ERROR: u16 = 0x0111;
+const ERROR_CODE: u16 = 0x0009;
+const UNKNOWN_ATTRIBUTES: u16 = 0x000a;
+const XOR_MAPPED_ADDRESS: u16 = 0x0020;
+
+/// Appends the answer to the Binding request `request` that came from `source`, as a keep-alive of RFC 5626 section 4.4.2
+/// wants it: XOR-MAPPED-ADDRESS without authentication, or error 420 where the request has attributes that must be
+/// understood (RFC 8489 section 6.3.1). `false`, and nothing appended: it is no Binding request.
+pub fn answer_binding(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> bool {
+    let Some(header) =
+        StunHeader::parse(request).filter(|header| header.message_type == BINDING_REQUEST)
+    else {
+        return false;
+    };
+    let mut attributes = Vec::with_capacity(24);
+    let unknown = unknown_attributes(request, header.length);
+    let message_type = match unknown.is_empty() {
+        true => {
+            xor_mapped(source, &header.transaction, &mut attributes);
+            BINDING_SUCCESS
+        }
+        false => {
+            let code = [&[0, 0, 4, 20][..], b"Unknown Attribute"].concat();
+            attribute(ERROR_CODE, &code, &mut attributes);
+            let list: Vec<u8> = unknown.iter().flat_map(|kind| kind.to_be_bytes()).collect();
+            attribute(UNKNOWN_ATTRIBUTES, &list, &mut attributes);
+            BINDING_ERROR
+        }
+    };
+    out.extend_from_slice(&message_type.to_be_bytes());
+    out.extend_from_slice(&(attributes.len() as u16).to_be_bytes());
+    out.extend_from_slice(&MAGIC_COOKIE.to_be_bytes());
+    out.extend_from_slice(&header.transaction);
+    out.extend_from_slice(&attributes);
+    true
+}
+
+/// Types below 0x8000 among the attributes, eight at most: they must be understood, and a keep-alive needs none.
+fn unknown_attributes(request: &[u8], length: u16) -> Vec<u16> {
+    let end = StunHeader::LENGTH + usize::from(length);
+    let mut rest = request.get(StunHeader::LENGTH..end).unwrap_or_default();
+    let mut unknown = Vec::new();
+    while let Some((head, tail)) = rest.split_at_checked(4) {
+        let (kind, size) = (be16(head, 0), usize::from(be16(head, 2)));
+        if kind < 0x8000 && unknown.len() < 8 {
+            unknown.push(kind);
+        }
+        rest = tail.get(size.next_multiple_of(4)..).unwrap_or_default();
+    }
+    unknown
+}
+
+fn attribute(kind: u16, value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&kind.to_be_bytes());
+    out.extend_from_slice(&(value.len() as u16).to_be_bytes());
+    out.extend_from_slice(value);
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+fn xor_mapped(source: SocketAddr, transaction: &[u8; 12], out: &mut Vec<u8>) {
+    let cookie = MAGIC_COOKIE.to_be_bytes();
+    let mut value = vec![0, if source.is_ipv4() { 1 } else { 2 }];
+    let port = source.port() ^ (MAGIC_COOKIE >> 16) as u16;
+    value.extend_from_slice(&port.to_be_bytes());
+    let mask = cookie.iter().chain(transaction);
+    match source.ip() {
+        IpAddr::V4(ip) => value.extend(ip.octets().iter().zip(mask).map(|(a, b)| a ^ b)),
+        IpAddr::V6(ip) => value.extend(ip.octets().iter().zip(mask).map(|(a, b)| a ^ b)),
+    }
+    attribute(XOR_MAPPED_ADDRESS, &value, out);
+}
+
 /// Whether `datagram` begins like a DTLS record of a handshake (content type 22, version 254.x; RFC 6347 section 4.1).
 pub fn is_dtls_handshake(datagram: &[u8]) -> bool {
     datagram.len() >= 13 && datagram.starts_with(&[22, 254])
@@ -94,5 +170,71 @@ mod tests {
             StunHeader::parse(&binding).is_none(),
             "longer than the datagram"
         );
+    }
+
+    /// The answers of RFC 5769 sections 2.2 and 2.3 without what a keep-alive does not have (SOFTWARE, integrity).
+    #[test]
+    fn binding_requests_are_answered() {
+        let transaction = [
+            0xb7, 0xe7, 0xa7, 0x01, 0xbc, 0x34, 0xd6, 0x86, 0xfa, 0x87, 0xdf, 0xae,
+        ];
+        let mut request = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+        request.extend(transaction);
+        let mut out = Vec::new();
+        assert!(answer_binding(
+            &request,
+            "192.0.2.1:32853".parse().unwrap(),
+            &mut out
+        ));
+        assert_eq!(out[..4], [1, 1, 0, 12]);
+        assert_eq!(out[4..20], request[4..20]);
+        assert_eq!(
+            out[20..],
+            [0, 0x20, 0, 8, 0, 1, 0xa1, 0x47, 0xe1, 0x12, 0xa6, 0x43]
+        );
+        out.clear();
+        let v6 = "[2001:db8:1234:5678:11:2233:4455:6677]:32853";
+        assert!(answer_binding(&request, v6.parse().unwrap(), &mut out));
+        assert_eq!(
+            out[20..],
+            [
+                0, 0x20, 0, 0x14, 0, 2, 0xa1, 0x47, 0x01, 0x13, 0xa9, 0xfa, 0xa5, 0xd3, 0xf1, 0x79,
+                0xbc, 0x25, 0xf4, 0xb5, 0xbe, 0xd2, 0xb9, 0xd9
+            ]
+        );
+        // SOFTWARE may be there; CHANGE-REQUEST must be understood.
+        let with = |attribute: &[u8]| {
+            let mut request = request.clone();
+            request[3] = attribute.len() as u8;
+            request.extend(attribute);
+            let mut out = Vec::new();
+            assert!(answer_binding(
+                &request,
+                "192.0.2.1:1".parse().unwrap(),
+                &mut out
+            ));
+            assert_eq!(usize::from(out[3]), out.len() - 20);
+            out
+        };
+        assert_eq!(with(&[0x80, 0x22, 0, 1, b'x', 0, 0, 0])[..2], [1, 1]);
+        let refused = with(&[0, 3, 0, 4, 0, 0, 0, 6]);
+        assert_eq!(refused[..2], [1, 0x11]);
+        assert_eq!(refused[20..28], [0, 9, 0, 21, 0, 0, 4, 20]);
+        assert_eq!(refused[48..], [0, 10, 0, 2, 0, 3, 0, 0]);
+        // Neither responses nor requests of another kind are answered.
+        for kind in [[1, 1], [0, 3], [0, 0x11]] {
+            let mut other = request.clone();
+            other[..2].copy_from_slice(&kind);
+            assert!(!answer_binding(
+                &other,
+                "192.0.2.1:1".parse().unwrap(),
+                &mut out
+            ));
+        }
+        assert!(!answer_binding(
+            b"",
+            "192.0.2.1:1".parse().unwrap(),
+            &mut out
+        ));
     }
 }

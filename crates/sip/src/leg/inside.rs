@@ -9,9 +9,9 @@ use crate::api::{
 };
 use crate::compose::{Lines, check_edits, extra_headers, has_sdp, message_has_sdp};
 use crate::names::Name;
-use crate::transaction::{ClientState, NONE, Owner, ServerState};
+use crate::transaction::{NONE, Owner, ServerState};
 use core::time::Duration;
-use engine::{DropReason, Time};
+use engine::Time;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// When a 100 goes out for a re-INVITE that has no answer (section 17.2.1).
@@ -100,7 +100,9 @@ impl Endpoint {
                     return Err(Refused::OfferPending);
                 }
             }
-            Method::Update if offer && leg.offers != 0 => return Err(Refused::OfferPending),
+            Method::Update if leg.update_out || (offer && leg.offers != 0) => {
+                return Err(Refused::OfferPending);
+            }
             _ => {}
         }
         let slot = self.send_inside(id, fork, method, content, b"", now)?;
@@ -112,6 +114,7 @@ impl Endpoint {
             if method == Method::Invite {
                 leg.ours = slot;
             }
+            leg.update_out |= method == Method::Update;
             if offer && matches!(method, Method::Invite | Method::Update) {
                 leg.offers |= OFFER_OUT;
             }
@@ -597,7 +600,9 @@ impl Endpoint {
             self.final_response(slot, 491, &Content::default(), now);
             return;
         }
-        if offer && offers & OFFER_IN != 0 {
+        // Forks have dialogs, and UPDATEs, of their own.
+        let forked = leg.uac && leg.setup.is_some();
+        if (leg.updating && !forked) || (offer && offers & OFFER_IN != 0) {
             self.refuse_later(slot, now);
             return;
         }
@@ -607,6 +612,7 @@ impl Endpoint {
         }
         if let Some(leg) = self.leg_mut(id) {
             leg.peer_update = true;
+            leg.updating = true;
             if offer {
                 leg.offers |= OFFER_IN;
             }
@@ -716,268 +722,22 @@ impl Endpoint {
             Some(Method::Prack) if sdp && status < 300 => leg.offers &= !OFFER_IN,
             _ => {}
         }
+        leg.updating &= method != Some(Method::Update);
     }
 
-    /// A response to a request of ours inside the dialog.
-    pub(crate) fn inside_response(
-        &mut self,
-        slot: u32,
-        id: LegId,
-        response: &Message<'_>,
-        flow: &crate::Flow,
-        now: Time,
-        user: &mut dyn User,
-    ) {
-        let Some(client) = self.clients.get(slot as usize) else {
-            return;
-        };
-        let status = response.status();
-        if client.method == Some(Method::Invite) {
-            self.reinvite_response(slot, id, response, flow, now, user);
-            return;
+    /// A request of the dialog whose transaction ended without an answer of the user's: nothing waits for one any more.
+    pub(crate) fn unanswered_inside(&mut self, slot: u32) {
+        let unanswered = self.servers.get(slot as usize).and_then(|server| {
+            let open = matches!(server.state, ServerState::Trying | ServerState::Proceeding);
+            server.leg.filter(|_| open)
+        });
+        if let Some(id) = unanswered {
+            self.answered_inside(id, slot, 408, &Content::default());
         }
-        if client.state == ClientState::Completed {
-            self.drops.count(DropReason::SipRetransmission);
-            return;
-        }
-        if status < 200 {
-            self.other_proceeding(slot);
-            if status > 100 {
-                self.tell_response(slot, id, response, now, user);
-            }
-            return;
-        }
-        if self.leg(id).is_some() && self.try_again(slot, response, now) {
-            return;
-        }
-        let (method, offer, fork, refresh) = (
-            client_method(self, slot),
-            self.offer_of(slot),
-            self.fork_of_client(slot),
-            self.refresh_of(slot),
-        );
-        let transaction = self.client_id(slot);
-        self.client_other_complete(slot, now);
-        self.learn_from_response(id, method, offer, fork, response, now);
-        if self.leg(id).is_none() {
-            return;
-        }
-        if method == Some(Method::Bye) {
-            self.end(id, Ending::Us, Some(response), now, user);
-            return;
-        }
-        if refresh {
-            match status {
-                200..=299 => {}
-                408 | 481 => {}
-                _ => self.refresh_failed(id, response, now),
-            }
-        } else {
-            let indication = Indication::Response {
-                leg: id,
-                transaction,
-                response,
-            };
-            user.indication(self, indication, now);
-        }
-        // Section 12.2.1.2: 481 and 408 end the dialog, as far as the request belongs to its INVITE usage (RFC 5057).
-        if matches!(status, 408 | 481) && of_invite_usage(method) && fork.is_none() {
-            self.bye_and_end(id, Ending::Unknown, now, user);
-        }
-    }
-
-    fn offer_of(&self, slot: u32) -> bool {
-        self.clients.get(slot as usize).is_some_and(|c| c.offer)
-    }
-
-    fn refresh_of(&self, slot: u32) -> bool {
-        self.clients.get(slot as usize).is_some_and(|c| c.refresh)
-    }
-
-    fn fork_of_client(&self, slot: u32) -> Option<Fork> {
-        let client = self.clients.get(slot as usize)?;
-        (client.fork != u8::MAX).then_some(Fork(client.fork))
-    }
-
-    /// A provisional response: Timer E, when it next fires, goes on at T2 (section 17.1.2.2).
-    pub(crate) fn other_proceeding(&mut self, slot: u32) {
-        if let Some(client) = self.clients.get_mut(slot as usize)
-            && client.state == ClientState::Calling
-        {
-            client.state = ClientState::Proceeding;
-        }
-    }
-
-    /// Offers, target and session by the final response to a request of ours.
-    fn learn_from_response(
-        &mut self,
-        id: LegId,
-        method: Option<Method<'static>>,
-        offer: bool,
-        fork: Option<Fork>,
-        response: &Message<'_>,
-        now: Time,
-    ) {
-        let status = response.status();
-        let Some(leg) = self.leg_mut(id) else {
-            return;
-        };
-        if offer && matches!(method, Some(Method::Update | Method::Prack)) {
-            leg.offers &= !OFFER_OUT;
-        }
-        if method != Some(Method::Update) || status >= 300 {
-            return;
-        }
-        leg.peer_update = true;
-        if let Some(contact) = response.contact().ok().filter(|c| !c.is_star()) {
-            match fork {
-                Some(fork) => {
-                    if let Some(early) = leg.early(fork) {
-                        early.peer.refresh_target(contact.uri);
-                    }
-                }
-                None => {
-                    leg.peer.refresh_target(contact.uri);
-                    self.reroute(id);
-                }
-            }
-        }
-        if fork.is_none() && self.leg(id).is_some_and(|leg| leg.setup.is_none()) {
-            self.session_answered(id, response, now);
-        }
-    }
-
-    fn tell_response(
-        &mut self,
-        slot: u32,
-        id: LegId,
-        response: &Message<'_>,
-        now: Time,
-        user: &mut dyn User,
-    ) {
-        if self.leg(id).is_none() || self.refresh_of(slot) {
-            return;
-        }
-        let transaction = self.client_id(slot);
-        let indication = Indication::Response {
-            leg: id,
-            transaction,
-            response,
-        };
-        user.indication(self, indication, now);
-    }
-
-    /// A response to a re-INVITE of ours.
-    fn reinvite_response(
-        &mut self,
-        slot: u32,
-        id: LegId,
-        response: &Message<'_>,
-        flow: &crate::Flow,
-        now: Time,
-        user: &mut dyn User,
-    ) {
-        let status = response.status();
-        let state = self
-            .clients
-            .get(slot as usize)
-            .map_or(ClientState::Completed, |client| client.state);
-        match (state, status) {
-            (ClientState::Calling | ClientState::Proceeding, 100..=199) => {
-                self.client_invite_proceeding(slot);
-                if status > 100 {
-                    self.tell_response(slot, id, response, now, user);
-                }
-            }
-            (ClientState::Calling | ClientState::Proceeding, 200..=299) => {
-                self.reinvite_accepted(slot, id, response, flow, now, user);
-            }
-            (ClientState::Calling | ClientState::Proceeding, _) => {
-                if self.leg(id).is_some() && self.try_again(slot, response, now) {
-                    return;
-                }
-                let transaction = self.client_id(slot);
-                self.client_invite_refused(slot, response, now);
-                let Some(leg) = self.leg_mut(id) else {
-                    return;
-                };
-                leg.ours = NONE;
-                leg.offers = 0;
-                let indication = Indication::Response {
-                    leg: id,
-                    transaction,
-                    response,
-                };
-                user.indication(self, indication, now);
-                if matches!(status, 408 | 481) {
-                    self.bye_and_end(id, Ending::Unknown, now, user);
-                }
-            }
-            (ClientState::Accepted, 200..=299) => {
-                self.opening_response(slot, id, response, flow, now, user)
-            }
-            (ClientState::Completed, 300..) => {
-                self.drops.count(DropReason::SipRetransmission);
-                self.resend_client(slot, now);
-            }
-            _ => self.drops.count(DropReason::SipRetransmission),
-        }
-    }
-
-    fn reinvite_accepted(
-        &mut self,
-        slot: u32,
-        id: LegId,
-        response: &Message<'_>,
-        flow: &crate::Flow,
-        now: Time,
-        user: &mut dyn User,
-    ) {
-        let tag = response.to().ok().and_then(|to| to.tag());
-        self.client_invite_accept(slot, tag.unwrap_or_default(), now);
-        let number = response.cseq().map_or(0, |cseq| cseq.number);
-        let has_sdp = message_has_sdp(response);
-        let transaction = self.client_id(slot);
-        let Some(leg) = self.leg_mut(id) else {
-            // The dialog has ended meanwhile: the 2xx still wants its ACK.
-            self.opening_response(slot, id, response, flow, now, user);
-            return;
-        };
-        leg.ours = NONE;
-        leg.owed_ack = slot;
-        leg.owed_cseq = number;
-        if has_sdp && leg.offers & OFFER_OUT == 0 {
-            leg.offers |= OFFER_IN;
-        }
-        leg.offers &= !OFFER_OUT;
-        leg.peer_update |= super::uac::allows_update(response);
-        if let Some(contact) = response.contact().ok().filter(|c| !c.is_star()) {
-            leg.peer.refresh_target(contact.uri);
-            self.reroute(id);
-        }
-        if self
-            .leg(id)
-            .is_some_and(|leg| leg.state == LegState::Ending)
-        {
-            // BYE is under way: acknowledge, nobody else will.
-            let _ = self.ack(id, &Content::default(), now);
-            return;
-        }
-        self.session_answered(id, response, now);
-        let indication = Indication::Response {
-            leg: id,
-            transaction,
-            response,
-        };
-        user.indication(self, indication, now);
     }
 }
 
 /// Requests whose failure tells of the call itself, not of a subscription or a transaction alone (RFC 5057 section 5).
 pub(crate) fn of_invite_usage(method: Option<Method<'_>>) -> bool {
     matches!(method, Some(Method::Invite | Method::Update | Method::Info))
-}
-
-fn client_method(endpoint: &Endpoint, slot: u32) -> Option<Method<'static>> {
-    endpoint.clients.get(slot as usize).and_then(|c| c.method)
 }

@@ -1,5 +1,6 @@
 //! Legs: INVITE dialogs from the first INVITE to the end (RFC 3261 sections 12 to 15).
 
+pub(crate) mod answers;
 pub(crate) mod inside;
 pub(crate) mod uac;
 pub(crate) mod uas;
@@ -41,6 +42,10 @@ pub(crate) struct Leg {
     pub(crate) peer_timer: bool,
     pub(crate) peer_reliable: bool,
     pub(crate) offers: u8,
+    /// Their UPDATE has no final response of ours yet (RFC 3311 section 5.2).
+    pub(crate) updating: bool,
+    /// Our UPDATE has no final response yet.
+    pub(crate) update_out: bool,
     pub(crate) cseq: u32,
     /// Slot of the INVITE's client transaction whose 2xx is to be acknowledged by the user, and its CSeq.
     pub(crate) owed_ack: u32,
@@ -118,6 +123,8 @@ impl Leg {
             peer_timer: false,
             peer_reliable: false,
             offers: 0,
+            updating: false,
+            update_out: false,
             cseq: 0,
             owed_ack: NONE,
             owed_cseq: 0,

@@ -668,7 +668,7 @@ impl Endpoint {
                 Err(_) => return,
             },
         };
-        let Some(start) = self.write_from_2xx(&peer, method, response, &flow, branch, number)
+        let Some(start) = self.write_from_2xx(slot, &peer, method, response, &flow, branch, number)
         else {
             self.close_client(client);
             return;
@@ -680,8 +680,10 @@ impl Endpoint {
         };
     }
 
+    #[allow(clippy::too_many_arguments)] // what a dialog that is no leg consists of
     fn write_from_2xx(
         &mut self,
+        slot: u32,
         peer: &Peer,
         method: Method<'_>,
         response: &Message<'_>,
@@ -720,9 +722,26 @@ impl Endpoint {
             .copy_all(response, HeaderId::To)
             .copy_all(response, HeaderId::CallId)
             .cseq(number, method.as_bytes())
-            .raw(b"Max-Forwards: 70\r\n")
-            .no_body();
+            .raw(b"Max-Forwards: 70\r\n");
+        if method == Method::Ack {
+            self.write_credentials(slot);
+        }
+        Lines {
+            out: &mut self.net.out.arena,
+        }
+        .no_body();
         Some(start)
+    }
+
+    /// The credentials of the INVITE of `slot`, into its ACK.
+    fn write_credentials(&mut self, slot: u32) {
+        if let Some(accepted) = self
+            .clients
+            .get(slot as usize)
+            .and_then(|client| client.accepted.as_ref())
+        {
+            self.net.out.arena.extend_from_slice(&accepted.credentials);
+        }
     }
 
     /// Sends ACK for the 2xx of our INVITE or re-INVITE (section 13.2.2.4); it is sent again by the endpoint whenever the
@@ -750,6 +769,7 @@ impl Endpoint {
             .begin_inside(leg, None, Method::Ack, number, branch)
             .ok_or(Refused::Transport)?;
         self.request_headers(flow.local, Method::Ack, content);
+        self.write_credentials(slot);
         self.write_body(content);
         let plain = content.template.is_none()
             && content.edits.is_empty()

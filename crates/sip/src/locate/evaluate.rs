@@ -134,8 +134,13 @@ impl<'e> Evaluation<'e> {
     }
 
     fn by_naptr(&mut self, name: &Name) -> Result<(), LocateError> {
-        let Some(records) = self.ask(name, Kind::Naptr)? else {
-            return Ok(());
+        let records = match self.ask(name, Kind::Naptr) {
+            // There are name servers that do not answer questions of this kind, and SRV is asked next in any case.
+            Err(LocateError::NoAnswer) => &[][..],
+            asked => match asked? {
+                Some(records) => records,
+                None => return Ok(()),
+            },
         };
         let services = self.usable(records);
         if !services.is_empty() {

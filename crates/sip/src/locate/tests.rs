@@ -326,6 +326,38 @@ fn without_naptr_srv_of_every_transport_then_addresses() {
     );
 }
 
+/// A name server that fails at NAPTR, as there are, does not keep SRV from being asked.
+#[test]
+fn without_an_answer_about_naptr_srv_is_asked() {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let zone = &mut Zone::default();
+    zone.srv("_sip._udp.example.com", 1, 0, 5070, "one.example.com");
+    zone.a("one.example.com", [192, 0, 2, 1]);
+    assert!(matches!(
+        resolver.locate(wanted("sip:example.com"), Time::ZERO),
+        Started::Pending(_)
+    ));
+    let mut failures = 0;
+    while let Some(query) = resolver.next_query() {
+        let packet = Packet::parse(&query.bytes).unwrap();
+        let naptr = format!("{:?}", packet.questions[0].qtype).contains("NAPTR");
+        let mut answer = zone.answer(&query.bytes);
+        if naptr {
+            failures += 1;
+            answer = query.bytes[..12 + "xexample.comx".len() + 4].to_vec();
+            answer[2..4].copy_from_slice(&[0x81, 0x82]);
+            answer[6..12].fill(0);
+        }
+        assert_eq!(resolver.answer(query.server, &answer, Time::ZERO), Ok(()));
+    }
+    assert_eq!(failures, 4, "every try");
+    let targets = resolver.next_outcome().unwrap().targets.unwrap();
+    let targets: Vec<String> = targets
+        .map(|target| format!("{} {}", target.transport, target.address))
+        .collect();
+    assert_eq!(Ok(targets), list(&["udp 192.0.2.1:5070"]));
+}
+
 #[test]
 fn targets_fail_over_in_order() {
     let zone = &mut Zone::default();

@@ -57,6 +57,7 @@ impl Endpoint {
     pub(crate) fn client_invite_accept(&mut self, slot: u32, tag: &[u8], now: Time) {
         let patience = self.patience();
         let winner = self.prints.tag(tag);
+        self.keep_credentials(slot);
         self.quiet_client(slot);
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
@@ -64,6 +65,41 @@ impl Endpoint {
         client.state = ClientState::Accepted;
         client.winner = winner;
         self.arm_client(slot, now + patience);
+    }
+
+    /// The credentials of an answered INVITE are kept for its ACK (section 13.2.2.4).
+    fn keep_credentials(&mut self, slot: u32) {
+        let Some(client) = self.clients.get(slot as usize) else {
+            return;
+        };
+        let (Owner::Opening(leg) | Owner::Inside(leg)) = client.owner else {
+            return;
+        };
+        if self.leg(leg).is_none_or(|leg| leg.login.is_none()) {
+            return;
+        }
+        let mut credentials = Vec::new();
+        if let Some(invite) = client
+            .active
+            .as_ref()
+            .and_then(|active| Message::parse(&active.bytes).ok())
+        {
+            Lines {
+                out: &mut credentials,
+            }
+            .copy_all(&invite, HeaderId::Authorization)
+            .copy_all(&invite, HeaderId::ProxyAuthorization);
+        }
+        if let Some(client) = self
+            .clients
+            .get_mut(slot as usize)
+            .filter(|_| !credentials.is_empty())
+        {
+            client
+                .accepted
+                .get_or_insert_with(Default::default)
+                .credentials = credentials;
+        }
     }
 
     /// A final response of 300 or above: acknowledge it (section 17.1.1.3) and absorb its repetitions for Timer D.

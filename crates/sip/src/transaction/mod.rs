@@ -88,6 +88,8 @@ pub(crate) struct ClientActive {
     pub(crate) deadline: Time,
     pub(crate) login: Option<Box<StoredLogin>>,
     pub(crate) tries: u8,
+    /// Where it would have gone but for its size.
+    pub(crate) small: Option<Flow>,
 }
 
 /// What an accepted INVITE needs beyond its record.
@@ -95,6 +97,9 @@ pub(crate) struct ClientActive {
 pub(crate) struct Accepted {
     /// Prints of the To tags of forks that lost, which have had their BYE.
     pub(crate) late: Vec<u64>,
+    /// Authorization and Proxy-Authorization of the INVITE, as lines: they go into the ACK too (RFC 3261 section
+    /// 13.2.2.4).
+    pub(crate) credentials: Vec<u8>,
     /// The ACK with its body and extra headers, where it cannot be made anew from the 2xx, and where it went.
     pub(crate) ack: Option<(Vec<u8>, Flow)>,
 }
@@ -300,6 +305,7 @@ impl Endpoint {
         tcp_when_large: bool,
         now: Time,
     ) -> Result<(), Refused> {
+        let wanted = flow;
         if tcp_when_large && flow.transport == Transport::Udp {
             self.move_to_tcp(start, &mut flow);
         }
@@ -325,6 +331,7 @@ impl Endpoint {
                 deadline: now,
                 login: None,
                 tries: 0,
+                small: None,
             })
         });
         active.bytes.clear();
@@ -335,6 +342,7 @@ impl Endpoint {
         active.next = now + t1;
         active.login = None;
         active.tries = 0;
+        active.small = (flow != wanted).then_some(wanted);
         active.connection = connection.unwrap_or(NONE);
         let reliable = flow.transport.is_reliable();
         let at = if reliable {
@@ -387,6 +395,56 @@ impl Endpoint {
             connection: None,
             ..*flow
         };
+    }
+
+    /// A request that went over TCP for its size alone, and could not: it goes over UDP after all (RFC 3261 section
+    /// 18.1.1). `true`: it does.
+    pub(crate) fn back_to_udp(&mut self, slot: u32, now: Time) -> bool {
+        let Some(client) = self
+            .clients
+            .get_mut(slot as usize)
+            .filter(|client| client.state == ClientState::Calling)
+        else {
+            return false;
+        };
+        let Some((active, flow)) = client
+            .active
+            .as_mut()
+            .and_then(|active| active.small.take().map(|flow| (active, flow)))
+        else {
+            return false;
+        };
+        let (Some(from), Some(to)) = (
+            self.net.point(active.flow.local),
+            self.net.point(flow.local),
+        ) else {
+            return false;
+        };
+        let Some(at) = active
+            .bytes
+            .windows(from.via.len())
+            .position(|window| window == from.via)
+        else {
+            return false;
+        };
+        active
+            .bytes
+            .splice(at..at + from.via.len(), to.via.iter().copied());
+        active.flow = flow;
+        active.connection = NONE;
+        client.reliable = false;
+        let t1 = self.config.timers.t1;
+        if let Some(active) = self
+            .clients
+            .get_mut(slot as usize)
+            .and_then(|client| client.active.as_mut())
+        {
+            active.interval = t1;
+            active.next = now + t1;
+        }
+        self.resend_client(slot, now);
+        self.arm_client(slot, now + t1);
+        true
     }
 
     pub(crate) fn arm_client(&mut self, slot: u32, at: Time) {

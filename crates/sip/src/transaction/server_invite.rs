@@ -37,6 +37,14 @@ impl Endpoint {
         let Some((start, flow)) = self.begin_response(slot, 100, reason, false, None) else {
             return;
         };
+        if let Some(active) = self
+            .servers
+            .get(slot as usize)
+            .and_then(|server| server.active.as_ref())
+        {
+            let timestamp = active.skeleton.timestamp();
+            self.net.out.arena.extend_from_slice(timestamp);
+        }
         let mut lines = crate::compose::Lines {
             out: &mut self.net.out.arena,
         };

@@ -19,6 +19,7 @@ impl Endpoint {
             .as_mut()
             .filter(|active| server.state == ServerState::Trying && now < active.deadline)
         else {
+            self.unanswered_inside(slot);
             self.close_server(slot);
             return;
         };
