@@ -1,6 +1,7 @@
 //! Figures of a trial, computed from its raw records and nothing else.
 
 use crate::experiment::Thresholds;
+use crate::metrics::{self, SipMetrics};
 use crate::record::{Attempt, Kind, Outcome, StreamRecord};
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +103,9 @@ pub struct Details {
     pub packets: u64,
     /// Calls on which speech was compared.
     pub listened: u64,
+    /// The metrics of RFC 6076.
+    #[serde(default)]
+    pub sip: SipMetrics,
 }
 
 /// A threshold and what was measured.
@@ -219,6 +223,7 @@ fn details(
         round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
         streams: streams.iter().filter(|s| s.is_awaited()).count() as u64,
         packets: streams.iter().map(|s| s.received).sum(),
+        sip: metrics::compute(attempts),
         listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
     }
 }

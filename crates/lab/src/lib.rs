@@ -8,6 +8,7 @@ pub mod experiment;
 pub mod figures;
 pub mod host;
 pub mod link;
+pub mod metrics;
 pub mod pace;
 pub mod progress;
 pub mod raw;

@@ -127,6 +127,9 @@ pub struct Attempt {
     pub ringing: Option<u64>,
     /// 2xx to the INVITE or REGISTER.
     pub established: Option<u64>,
+    /// When we sent BYE; `null` where the other side did, or nobody.
+    #[serde(default)]
+    pub hung_up: Option<u64>,
     /// When everything about it was over.
     pub ended: Option<u64>,
     /// How it ended.
@@ -153,6 +156,7 @@ impl Attempt {
             first_answer: None,
             ringing: None,
             established: None,
+            hung_up: None,
             ended: None,
             outcome: Outcome::Unfinished,
             status: 0,

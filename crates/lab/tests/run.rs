@@ -133,6 +133,24 @@ fn each_trial_has_the_blocks_of_the_demo_and_its_plan_seed_and_verdict() {
         assert!(assert_number(trial, "/mos", false).unwrap() > 4.2);
         // Nobody's CPU works in virtual time.
         assert_eq!(assert_number(trial, "/cpu_us_per_call", true), None);
+        // RFC 6076: held for two seconds, every request established and completed.
+        let sip = "/details/sip";
+        for (name, wanted) in [
+            ("session_duration_s/mean", 2.0),
+            ("session_establishment_percent", 100.0),
+            ("session_completion_percent", 100.0),
+            ("ineffective_sessions_percent", 0.0),
+            ("session_disconnect_delay_ms/count", attempted),
+        ] {
+            let found = assert_number(trial, &format!("{sip}/{name}"), false).unwrap();
+            assert!((found - wanted).abs() < 0.01, "{name} {found}");
+        }
+        let delay = assert_number(
+            trial,
+            &format!("{sip}/session_disconnect_delay_ms/mean"),
+            false,
+        );
+        assert!(delay.is_some_and(|ms| ms > 0.0 && ms < 5.0), "{delay:?}");
         assert_eq!(trial["verdict"], "passed");
         assert!(trial["seed"].as_u64().is_some());
         assert_eq!(trial["report"], whole["report"]);

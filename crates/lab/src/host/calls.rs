@@ -81,8 +81,6 @@ pub(crate) struct Call {
     we_hang_up: bool,
     /// Their BYE is what was planned.
     they_hang_up: bool,
-    /// When we sent BYE: from then on no media is due.
-    hung_up: Option<Time>,
 }
 
 fn drawn(percent: f64, entropy: &mut Entropy) -> bool {
@@ -173,7 +171,6 @@ impl Inner {
             hold,
             we_hang_up: plan.hang_up == HangUp::Caller,
             they_hang_up: plan.hang_up == HangUp::Callee,
-            hung_up: None,
         });
         if self.find_socket(key) {
             self.place(endpoint, key, now);
@@ -535,7 +532,7 @@ impl Inner {
         };
         let (leg, session) = (call.leg, call.session);
         call.phase = Phase::Ending;
-        call.hung_up = Some(now);
+        call.attempt.hung_up = Some(now.0);
         if let Some(session) = session {
             self.media.mute(session);
         }
@@ -705,7 +702,6 @@ impl Inner {
             hold: hold.unwrap_or_default(),
             we_hang_up: hold.is_some(),
             they_hang_up: hold.is_none(),
-            hung_up: None,
         });
         endpoint.set_user(leg, key.user());
         if busy {
@@ -905,9 +901,11 @@ impl Inner {
             attempt.status = status;
         }
         note(&mut attempt.why, &why);
-        let talked = attempt.established.map_or(Duration::ZERO, |at| {
-            call.hung_up.unwrap_or(now).since(Time(at))
-        });
+        // From our BYE on no media is due.
+        let talk_end = attempt.hung_up.map_or(now, Time);
+        let talked = attempt
+            .established
+            .map_or(Duration::ZERO, |at| talk_end.since(Time(at)));
         let deaf = call.hear != Say::None && received == Some(0) && talked >= MEDIA_EXPECTED;
         attempt.outcome = match outcome {
             Outcome::Completed if deaf && !call.held => Outcome::NoMedia,

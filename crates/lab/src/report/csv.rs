@@ -53,7 +53,7 @@ pub fn levels(label: &str, levels: &[LevelSummary]) -> String {
 /// One row per attempt; times in milliseconds since the trial's start.
 pub fn attempts(attempts: &[Attempt]) -> String {
     let mut out = String::from(
-        "trial,workload,kind,number,from,to,call_id,due_ms,sent_ms,first_answer_ms,ringing_ms,established_ms,ended_ms,response_ms,outcome,status,why\r\n",
+        "trial,workload,kind,number,from,to,call_id,due_ms,sent_ms,first_answer_ms,ringing_ms,established_ms,hung_up_ms,ended_ms,response_ms,outcome,status,why\r\n",
     );
     for a in attempts {
         let kind = format!("{:?}", a.kind).to_lowercase();
@@ -77,6 +77,7 @@ pub fn attempts(attempts: &[Attempt]) -> String {
             a.first_answer,
             a.ringing,
             a.established,
+            a.hung_up,
             a.ended,
         ] {
             let _ = write!(out, "{},", milliseconds(time));

@@ -3,6 +3,7 @@
 use super::data::Results;
 use crate::error::Verdict;
 use crate::figures::CLASS_NAMES;
+use crate::metrics::SipMetrics;
 use crate::raw::TrialRecord;
 
 /// One level.
@@ -62,6 +63,8 @@ pub struct LevelSummary {
     pub correlation: Option<f64>,
     /// Level farthest from zero, dB.
     pub level_db: Option<f64>,
+    /// The metrics of RFC 6076 over the attempts of all runs; empty where only `run.json` was read.
+    pub sip: SipMetrics,
     /// All of them within the thresholds.
     pub passed: bool,
 }
@@ -152,6 +155,7 @@ pub(super) fn from_records(results: &Results) -> Vec<LevelSummary> {
         level.lost_percent = summary.figures.lost_percent;
         level.mos = summary.figures.mos;
         level.cpu_us = summary.figures.cpu_us_per_call;
+        level.sip = summary.details.sip.clone();
     }
     levels
 }
@@ -223,6 +227,7 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
         level_db: known(&|t| t.figures.audio.level_db)
             .into_iter()
             .reduce(|a, b| if b.abs() > a.abs() { b } else { a }),
+        sip: SipMetrics::default(),
         passed: trials.iter().all(|t| t.verdict == Verdict::Passed),
     }
 }

@@ -515,6 +515,64 @@ pub(super) fn media(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
     .write(html);
 }
 
+/// RFC 6076 by level.
+pub(super) fn metrics(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+    let calls = levels.iter().any(|level| level.attempted > 0.0);
+    let registrations = levels.iter().any(|level| level.registrations > 0.0);
+    if !calls && !registrations {
+        return;
+    }
+    let row = |level: &LevelSummary| {
+        let sip = &level.sip;
+        let mut cells = vec![level_name(level.level)];
+        if calls {
+            cells.extend(
+                [
+                    sip.session_request_delay_ms.mean,
+                    sip.failed_session_request_delay_ms.mean,
+                    sip.session_disconnect_delay_ms.mean,
+                    sip.session_duration_s.mean,
+                    sip.session_establishment_percent,
+                    sip.session_establishment_effectiveness_percent,
+                    sip.ineffective_sessions_percent,
+                    sip.session_completion_percent,
+                ]
+                .map(number),
+            );
+        }
+        if registrations {
+            cells.push(number(sip.registration_request_delay_ms.mean));
+            cells.push(number(sip.ineffective_registrations_percent));
+        }
+        Row::from(cells)
+    };
+    let mut columns = vec![label(raw)];
+    if calls {
+        columns.extend([
+            "SRD, ms",
+            "SRD of failed, ms",
+            "SDD, ms",
+            "SDT, s",
+            "SER, %",
+            "SEER, %",
+            "ISA, %",
+            "SCR, %",
+        ]);
+    }
+    if registrations {
+        columns.extend(["RRD, ms", "IRA, %"]);
+    }
+    Table {
+        title: "SIP metrics of RFC 6076",
+        note: "Means over the attempts of all runs. SRD: INVITE to the first 18x or 2xx; SDD: BYE to its answer; SDT: 2xx to BYE; SER: answered, of those not redirected; SEER: the same with busy, unavailable and declined; ISA: 408, 500, 503, 504 or no answer; SCR: from INVITE to the answer to BYE; RRD: REGISTER to 2xx; IRA: refused or unanswered.",
+        columns,
+        rows: levels.iter().map(row).collect(),
+        folded: levels.len() > FOLD,
+        ..Table::default()
+    }
+    .write(html);
+}
+
 pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
     let row = |trial: &TrialRecord| {
         let around = trial.surroundings.as_ref()?;

@@ -204,6 +204,7 @@ pub(crate) fn from_start(
             &mut attempt.first_answer,
             &mut attempt.ringing,
             &mut attempt.established,
+            &mut attempt.hung_up,
             &mut attempt.ended,
         ]
         .into_iter()
