@@ -60,6 +60,8 @@ drop_reasons! {
     SrtpNoRoom "srtp_no_room" "The buffer has no room behind the packet for index, MKI and tag.";
     SrtpIndexReused "srtp_index_reused" "A packet to be sealed whose sequence number was sealed before, or lies before the window: its keystream may not be used twice.";
     DtlsUnexpected "dtls_unexpected" "DTLS on a flow that uses none, or whose association has failed or ended.";
+    StunMalformed "stun_malformed" "No STUN message: lengths that do not fit, or a wrong FINGERPRINT.";
+    StunUnauthorised "stun_unauthorised" "A STUN request without the credentials of its flow; answered with an error at most.";
     LinkLost "link_lost" "Lost by a simulated link.";
     LinkQueueFull "link_queue_full" "The queue of a simulated link was full.";
     SendFailed "send_failed" "The operating system refused to send it.";

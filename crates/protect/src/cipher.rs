@@ -192,16 +192,19 @@ const SHA1_START: [u32; 5] = [
 ];
 
 impl HmacSha1 {
-    /// A key of at most 64 bytes; SRTP's has 20 (RFC 3711 section 5.2).
-    ///
-    /// # Errors
-    /// [`BadKey`] where it is longer.
-    pub fn new(key: &[u8]) -> Result<HmacSha1, BadKey> {
+    /// A key of any length; one of more than 64 bytes is hashed first (RFC 2104 section 2).
+    pub fn new(key: &[u8]) -> HmacSha1 {
         let mut block = [0u8; 64];
-        block
-            .get_mut(..key.len())
-            .ok_or(BadKey)?
-            .copy_from_slice(key);
+        match block.get_mut(..key.len()) {
+            Some(head) => head.copy_from_slice(key),
+            None => {
+                let mut state = SHA1_START;
+                let (blocks, rest) = key.as_chunks::<64>();
+                compress(&mut state, blocks);
+                finish(&mut state, rest, &[], key.len());
+                write_state(&mut block, &state);
+            }
+        }
         let keyed = |pad: u8| {
             let mut state = SHA1_START;
             let mut padded = block.map(|byte| byte ^ pad);
@@ -214,7 +217,7 @@ impl HmacSha1 {
             outer: keyed(0x5c),
         };
         block.zeroize();
-        Ok(mac)
+        mac
     }
 }
 
@@ -346,7 +349,13 @@ mod tests {
     #[test]
     fn our_hmac_is_aws_lcs_hmac() {
         use aws_lc_rs::hmac;
-        let ours = HmacSha1::new(&[0x0b; 20]).unwrap();
+        for length in [0, 20, 63, 64, 65, 127, 128, 300] {
+            let key = vec![0x0b; length];
+            let theirs = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &key);
+            let ours = HmacSha1::new(&key).tag(b"what is said", &[]);
+            assert_eq!(ours, hmac::sign(&theirs, b"what is said").as_ref());
+        }
+        let ours = HmacSha1::new(&[0x0b; 20]);
         let theirs = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &[0x0b; 20]);
         for length in 0..300 {
             for suffix in [0, 4, 12, 55, 60, 64, 70, 200] {
@@ -359,6 +368,5 @@ mod tests {
                 );
             }
         }
-        assert!(HmacSha1::new(&[0; 65]).is_err() && HmacSha1::new(&[0; 64]).is_ok());
     }
 }

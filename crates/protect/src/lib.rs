@@ -5,8 +5,10 @@ pub mod cipher;
 pub mod digest;
 pub mod dtls;
 mod fuzz;
+pub mod ice;
 pub mod sdes;
 pub mod srtp;
+pub mod stun;
 
 #[doc(hidden)]
 pub use fuzz::fuzz_srtp;

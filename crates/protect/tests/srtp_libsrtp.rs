@@ -189,8 +189,5 @@ fn libsrtp_and_we_understand_each_other() {
         let refused = judge.ask(&name, suite, secret, "unprotect", &altered);
         assert_eq!(refused.unwrap_err(), "authentication failure", "{suite}");
     }
-    println!(
-        "{judged} packets judged by libsrtp, {} suites",
-        Suite::ALL.len()
-    );
+    println!("{judged} packets judged by libsrtp");
 }

@@ -85,7 +85,7 @@ impl Transform {
         };
         let gcm = kind == CipherKind::Gcm;
         Ok(Transform {
-            mac: (!gcm).then(|| HmacSha1::new(authentication)).transpose()?,
+            mac: (!gcm).then(|| HmacSha1::new(authentication)),
             tag: if gcm { 16 } else { 10 },
             encrypts: kind != CipherKind::Null,
             cipher,

@@ -1,0 +1,141 @@
+//! The ICE-lite agent: a full agent of others nominates a pair with it, and nothing that a stranger sends does harm.
+//!
+//! The judge is Python's aioice, by `HORNWORK_PYTHON` or `python3`; where it cannot be imported the test says so and is skipped.
+
+use engine::{Entropy, Time};
+use proptest::prelude::*;
+use protect::ice::{Credentials, Lite, host_candidate};
+use protect::stun::Message;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Arguments: our fragment, password, candidate. Tells its own credentials, connects, sends a datagram over the pair.
+const JUDGE: &str = r#"
+import asyncio, sys
+import aioice
+from aioice import ice
+ice.get_host_addresses = lambda *a, **k: ["127.0.0.1"]
+async def main():
+    agent = aioice.Connection(ice_controlling=True)
+    agent.remote_is_lite = True
+    await agent.gather_candidates()
+    agent.remote_username, agent.remote_password = sys.argv[1:3]
+    print(agent.local_username, agent.local_password, flush=True)
+    await agent.add_remote_candidate(aioice.Candidate.from_sdp(sys.argv[3]))
+    await agent.add_remote_candidate(None)
+    await agent.connect()
+    print("connected", flush=True)
+    for _ in range(20):
+        await agent.send(b"\x80media")
+        await asyncio.sleep(0.02)
+    await agent.close()
+asyncio.run(asyncio.wait_for(main(), 10))
+"#;
+
+#[test]
+fn a_full_agent_nominates_a_pair() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
+    let address = socket.local_addr().unwrap();
+    let local = Credentials::generate(&mut Entropy::from_number(11));
+    let python = std::env::var("HORNWORK_PYTHON").unwrap_or_else(|_| "python3".into());
+    let child = Command::new(&python)
+        .args(["-c", JUDGE, local.fragment(), local.password()])
+        .arg(host_candidate(1, 1, 65_535, address))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => return println!("skipped: {python}: {error}"),
+    };
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [fragment, password] = words.as_slice() else {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        let why = text.lines().last().unwrap_or_default();
+        assert!(
+            why.contains("No module named 'aioice'"),
+            "the judge fell over: {text}"
+        );
+        return println!("skipped: {why}");
+    };
+    let mut lite = Lite::new(local, Credentials::parse(fragment, password));
+    let start = Instant::now();
+    let mut media = None;
+    let mut buffer = [0; 2_048];
+    while start.elapsed() < Duration::from_secs(10) && media.is_none() {
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+            continue;
+        };
+        let datagram = &buffer[..length];
+        if datagram.ends_with(b"media") {
+            assert!(lite.admits(from), "media from whoever was checked");
+            media = Some(from);
+            continue;
+        }
+        lite.feed(datagram, from, Time::ZERO + start.elapsed())
+            .unwrap();
+        while let Some((to, answer)) = lite.next_answer() {
+            socket.send_to(&answer, to).unwrap();
+        }
+    }
+    let selected = lite.selected();
+    let _ = child.kill();
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(rest.starts_with("connected"), "{errors}");
+    assert!(
+        selected.is_some() && selected == media,
+        "{selected:?} {media:?}"
+    );
+    println!("judged by aioice: nominated {selected:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any bytes, and any bytes that look like STUN: no panic, no answer that is no STUN, no one let in.
+    #[test]
+    fn strangers(
+        kind in prop::sample::select(vec![0u16, 1, 0x11, 0x101, 0x111]),
+        attributes in prop::collection::vec((prop::sample::select(vec![6u16, 8, 9, 0x20, 0x24, 0x25, 0x8028, 0x8029, 0x7777]), prop::collection::vec(any::<u8>(), 0..24)), 0..8),
+        raw in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let mut body = Vec::new();
+        for (kind, value) in &attributes {
+            body.extend_from_slice(&kind.to_be_bytes());
+            body.extend_from_slice(&(value.len() as u16).to_be_bytes());
+            body.extend_from_slice(value);
+            body.resize(body.len().next_multiple_of(4), 0);
+        }
+        let mut like = kind.to_be_bytes().to_vec();
+        like.extend_from_slice(&(body.len() as u16).to_be_bytes());
+        like.extend_from_slice(&[0x21, 0x12, 0xa4, 0x42]);
+        like.extend_from_slice(&[7; 12]);
+        like.extend_from_slice(&body);
+        let from = SocketAddr::from(([192, 0, 2, 1], 9));
+        let mut lite = Lite::new(Credentials::generate(&mut Entropy::from_number(1)), None);
+        for datagram in [&raw, &like] {
+            if let Some(message) = Message::parse(datagram) {
+                let _ = (message.mapped_address(), message.error_code(), message.unknown_attributes().count());
+                let _ = (message.number(0x24), message.attribute(6), message.has_integrity());
+            }
+            let _ = lite.feed(datagram, from, Time::ZERO);
+            while let Some((to, answer)) = lite.next_answer() {
+                prop_assert_eq!(to, from);
+                prop_assert!(Message::parse(&answer).is_some());
+            }
+        }
+        prop_assert!(!lite.admits(from) && lite.selected().is_none());
+    }
+}
