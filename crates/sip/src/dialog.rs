@@ -144,6 +144,17 @@ impl Peer {
         self.text = text.into_boxed_slice();
     }
 
+    /// The Request-URI of requests inside the dialog: the remote target, or a strict router's own (RFC 3261 section
+    /// 12.2.1.1).
+    pub(crate) fn request_uri(&self) -> &[u8] {
+        let strict = self
+            .strict
+            .then(|| wire::sip::Values::list(self.routes()).next())
+            .flatten()
+            .and_then(NameAddr::parse);
+        strict.map_or(self.target(), |route| route.uri)
+    }
+
     /// The URI that decides the next hop: the first route, or the remote target (RFC 3261 section 8.1.2).
     pub(crate) fn next_hop(&self) -> Option<Uri<'_>> {
         first_route(self.routes()).or_else(|| Uri::parse(self.target()))

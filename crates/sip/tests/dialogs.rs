@@ -213,6 +213,79 @@ fn update_carries_one_offer_at_a_time() {
     finish(pair, caller);
 }
 
+/// RFC 3261 section 12.2, RFC 3311: re-INVITE and UPDATE move the remote target, both ways; INFO does not.
+#[test]
+fn the_remote_target_follows_the_contact_of_refreshes() {
+    let mut called = Called::with("", EndpointConfig::default());
+    called
+        .host
+        .endpoint
+        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .unwrap();
+    called.host.drain();
+    called.give("ACK", "a", 10, "", 5);
+    let mut cseq = 11;
+    let mut at = 10;
+    let mut moved = |called: &mut Called, method: &str, place: u8| {
+        let text = request(method, &format!("m{cseq}"), cseq, &called.tag.clone(), "").replace(
+            "sip:bob@192.0.2.9:5060",
+            &format!("sip:bob@192.0.2.{place}:5060"),
+        );
+        called.host.datagram(text.as_bytes(), PEER, ms(at));
+        called.host.drain();
+        if method == "INVITE" {
+            called.give("ACK", &format!("a{cseq}"), cseq, "", at + 1);
+        }
+        called
+            .host
+            .endpoint
+            .request(called.leg, Method::Info, &Content::default(), ms(at + 2))
+            .unwrap();
+        let mut sent = called.host.drain();
+        let Sent::Datagram(to, bytes) = sent.remove(0) else {
+            panic!("{sent:?}")
+        };
+        cseq += 1;
+        at += 10;
+        let line = String::from_utf8_lossy(&bytes)
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned();
+        (to.to_string(), line)
+    };
+    let expected = |place: u8| {
+        (
+            format!("192.0.2.{place}:5060"),
+            format!("INFO sip:bob@192.0.2.{place}:5060 SIP/2.0"),
+        )
+    };
+    assert_eq!(moved(&mut called, "INVITE", 31), expected(31));
+    assert_eq!(moved(&mut called, "UPDATE", 32), expected(32));
+    assert_eq!(moved(&mut called, "INFO", 33), expected(32));
+    // The 2xx to a refresh of ours says where the peer is, too.
+    called
+        .host
+        .endpoint
+        .request(called.leg, Method::Update, &Content::default(), ms(100))
+        .unwrap();
+    let update = called.host.datagrams().remove(0);
+    let answer = format!(
+        "SIP/2.0 200 OK\r\nVia: {}\r\nFrom: {}\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: {}\r\n\
+         Contact: <sip:bob@192.0.2.34:5060>\r\nContent-Length: 0\r\n\r\n",
+        header(&update, HeaderId::Via).unwrap(),
+        header(&update, HeaderId::From).unwrap(),
+        header(&update, HeaderId::To).unwrap(),
+        header(&update, HeaderId::CallId).unwrap(),
+        header(&update, HeaderId::CSeq).unwrap(),
+    );
+    called.host.datagram(answer.as_bytes(), PEER, ms(110));
+    assert_eq!(
+        called.host.endpoint.remote_target_of(called.leg),
+        Some(&b"sip:bob@192.0.2.34:5060"[..])
+    );
+}
+
 #[test]
 fn an_update_before_the_answer_to_the_last_gets_500_with_retry_after() {
     let mut called = Called::with("", EndpointConfig::default());

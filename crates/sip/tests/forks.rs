@@ -311,6 +311,69 @@ fn a_challenge_is_answered_once() {
     scene.end();
 }
 
+/// A nonce that is only too old is replaced; what protects the body covers it (RFC 7616 sections 3.3 and 3.4.3).
+#[test]
+fn a_stale_nonce_is_replaced_and_auth_int_is_used_where_asked() {
+    let mut scene = scene_with(
+        |invite| {
+            invite.login = Some(Login {
+                user: b"alice",
+                password: b"secret",
+            });
+        },
+        EndpointConfig::default(),
+    );
+    let mut answers = Vec::new();
+    for (tag, nonce, stale) in [
+        ("a", "n1", ""),
+        ("b", "n2", ", stale=true"),
+        ("c", "n3", ", stale=TRUE"),
+    ] {
+        let challenge = format!(
+            "WWW-Authenticate: Digest realm=\"x\", nonce=\"{nonce}\", qop=\"auth-int\", algorithm=SHA-256{stale}\r\n"
+        );
+        let sent = scene.reply(401, tag, &challenge, 10);
+        let again = sent.into_iter().find(|text| text.starts_with("INVITE "));
+        scene.invite = again.expect("another try");
+        answers.push(header(&scene.invite, HeaderId::Authorization).unwrap());
+    }
+    for (answer, nonce) in answers.iter().zip(["n1", "n2", "n3"]) {
+        for part in [
+            &format!("nonce=\"{nonce}\"")[..],
+            "qop=auth-int",
+            "nc=00000001",
+            "algorithm=SHA-256",
+        ] {
+            assert!(answer.contains(part), "{part}: {answer}");
+        }
+    }
+    let response = |answer: &str| answer.split("response=\"").nth(1).unwrap()[..64].to_owned();
+    let value = |name: &str| {
+        let rest = answers[2].split(&format!("{name}=\"")).nth(1).unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let hash = protect::digest::Hash::Sha256;
+    let proof = |body: &[u8]| {
+        let cnonce = value("cnonce");
+        let proof = protect::digest::Proof {
+            algorithm: protect::digest::Algorithm::SHA256,
+            ha1: protect::digest::ha1(hash, b"alice", b"x", b"secret"),
+            nonce: b"n3",
+            cnonce: cnonce.as_bytes(),
+            nc: b"00000001",
+            qop: protect::digest::Qop::AuthInt,
+            method: b"INVITE",
+            uri: b"sip:bob@example.com",
+            body,
+        };
+        String::from_utf8(proof.response().as_bytes().to_vec()).unwrap()
+    };
+    assert_eq!(response(&answers[2]), proof(SDP));
+    assert_ne!(response(&answers[2]), proof(b"another body"));
+    scene.reply(486, "d", "", 20);
+    scene.end();
+}
+
 /// The ACK of a 2xx has the credentials of its INVITE (RFC 3261 section 13.2.2.4), whenever it is sent.
 #[test]
 fn the_ack_of_a_challenged_invite_carries_its_credentials() {

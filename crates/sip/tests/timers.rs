@@ -372,6 +372,79 @@ fn other_requests_get_100_at_the_earliest_when_timer_e_reaches_t2_and_never_408(
     );
 }
 
+/// RFC 6026 section 7.2: a 2xx of another fork is answered for 64*T1 after the first, no longer.
+#[test]
+fn timer_m_ends_what_late_answers_get() {
+    let mut host = host();
+    host.log.habits.ack = true;
+    invite(&mut host, Transport::Udp);
+    let sent = host.datagrams().remove(0);
+    let contact = "Contact: <sip:b@192.0.2.9>\r\n";
+    host.datagram(&reply(&sent, 200, ";tag=one", contact), PEER, Time::ZERO);
+    assert_eq!(host.datagrams().len(), 1, "ACK");
+    for (at, tag, answers) in [(31_900, ";tag=two", 2), (32_100, ";tag=three", 0)] {
+        let at = Time::from_millis(at);
+        host.run(at);
+        host.datagram(&reply(&sent, 200, tag, contact), PEER, at);
+        assert_eq!(host.datagrams().len(), answers, "{tag}: ACK and BYE");
+    }
+}
+
+/// RFC 3261 section 17.2.3: without a branch of RFC 3261 the request itself is compared; with one the sent-by counts too.
+#[test]
+fn requests_are_matched_with_and_without_a_branch() {
+    for (via, same) in [
+        // A client of RFC 2543 repeats everything.
+        ("SIP/2.0/UDP 192.0.2.9:5060", true),
+        ("SIP/2.0/UDP 192.0.2.9:5060;branch=1", false),
+        ("SIP/2.0/UDP 192.0.2.9:5061", false),
+    ] {
+        let mut host = host();
+        host.log.habits.answer = None;
+        host.log.habits.ring = false;
+        let with = |method: &str, via: &str| {
+            String::from_utf8(request(method, "x", 1, "", ""))
+                .unwrap()
+                .replace("SIP/2.0/UDP 192.0.2.9:5060;branch=z9hG4bKx", via)
+        };
+        let first = with("INVITE", "SIP/2.0/UDP 192.0.2.9:5060");
+        host.datagram(first.as_bytes(), PEER, Time::ZERO);
+        assert_eq!(host.log.said.len(), 1);
+        host.run(Time::from_millis(300));
+        host.datagram(with("INVITE", via).as_bytes(), PEER, Time::from_millis(300));
+        let sent = host.datagrams();
+        // The same: the 100 again. Another: merged.
+        let status = if same { "SIP/2.0 100 " } else { "SIP/2.0 482 " };
+        assert!(sent[0].starts_with(status), "{via}: {sent:?}");
+        assert_eq!(host.log.said.len(), 1, "{via}");
+        host.datagram(
+            with("CANCEL", "SIP/2.0/UDP 192.0.2.9:5060").as_bytes(),
+            PEER,
+            Time::from_millis(400),
+        );
+        let sent = host.datagrams();
+        assert!(sent[0].starts_with("SIP/2.0 200 ") && sent[1].starts_with("SIP/2.0 487 "));
+        // Its ACK ends the repetitions.
+        let to = header(&sent[1], HeaderId::To).unwrap();
+        let ack = with("ACK", "SIP/2.0/UDP 192.0.2.9:5060")
+            .replace("To: <sip:alice@example.com>", &format!("To: {to}"));
+        host.datagram(ack.as_bytes(), PEER, Time::from_millis(450));
+        let later = host.run(Time::from_secs(5));
+        let repeated = later
+            .iter()
+            .filter(|(_, sent)| matches!(sent, Sent::Datagram(_, bytes) if bytes.starts_with(b"SIP/2.0 487")));
+        assert_eq!(repeated.count(), 0);
+    }
+    // The same branch of another client is another request.
+    let mut host = host();
+    for port in [5060, 5070] {
+        let text = String::from_utf8(request("OPTIONS", "same", 1, "", "")).unwrap();
+        let text = text.replace("192.0.2.9:5060;branch", &format!("192.0.2.9:{port};branch"));
+        host.datagram(text.as_bytes(), PEER, Time::ZERO);
+    }
+    assert_eq!(host.log.said.len(), 2);
+}
+
 #[test]
 fn an_accepted_invite_absorbs_repetitions_for_timer_l() {
     let mut host = host();

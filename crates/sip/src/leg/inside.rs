@@ -188,7 +188,7 @@ impl Endpoint {
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
-        login.write(method.as_bytes(), peer.target(), body, &mut lines);
+        login.write(method.as_bytes(), peer.request_uri(), body, &mut lines);
     }
 
     /// Sends PRACK for the last reliable provisional response of an early dialog (RFC 3262 section 4); with
