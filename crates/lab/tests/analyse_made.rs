@@ -559,6 +559,56 @@ fn rtcp_beside_its_stream() {
 }
 
 #[test]
+fn voip_metrics_say_what_the_far_end_heard() {
+    let mut packets = clean(A, B);
+    // Of the receiver 7 about the stream: the fields of RFC 3611 section 4.7 in their order.
+    let mut block = vec![7, 0, 0, 8];
+    block.extend(0x1234_5678u32.to_be_bytes());
+    block.extend([64, 32, 128, 16]);
+    for span in [1_200u16, 8_000, 90, 45] {
+        block.extend(span.to_be_bytes());
+    }
+    block.extend([(-18i8) as u8, 127, 40, 16, 82, 127, 41, 38, 0xb0, 0]);
+    for span in [60u16, 100, 200] {
+        block.extend(span.to_be_bytes());
+    }
+    let receiver_report = [0x80, 201, 0, 1, 0, 0, 0, 7];
+    let mut extended = vec![0x80, 207, 0, 1 + block.len() as u8 / 4, 0, 0, 0, 7];
+    extended.extend(&block);
+    let whole = [&receiver_report[..], &extended].concat();
+    let (control_a, control_b) = (addr("192.0.2.1:4001"), addr("198.51.100.2:6001"));
+    packets.push((EPOCH + 640 * MS, udp(control_b, control_a, &whole)));
+    // Cut inside the block: nothing is made of it.
+    extended[3] = 4;
+    let cut = [&receiver_report[..], &extended[..20]].concat();
+    packets.push((EPOCH + 700 * MS, udp(control_b, control_a, &cut)));
+    packets.sort_by_key(|(time, _)| *time);
+    let analysis = analyse(file_of(LinkType::Raw, &packets, <[u8]>::to_vec));
+    assert_clean(&analysis, A, B, "with XR");
+    let rtcp = analysis.streams[0].rtcp.as_ref().expect("RTCP");
+    let expected = lab::analyse::VoipMetricsReport {
+        lost_percent: 25.0,
+        discarded_percent: 12.5,
+        burst_density_percent: 50.0,
+        gap_density_percent: 6.25,
+        burst_ms: 1_200,
+        gap_ms: 8_000,
+        round_trip_ms: 90,
+        end_system_delay_ms: 45,
+        signal_dbm0: Some(-18),
+        noise_dbm0: None,
+        residual_echo_return_loss_db: Some(40),
+        r: Some(82),
+        external_r: None,
+        mos_lq: Some(4.1),
+        mos_cq: Some(3.8),
+        jitter_buffer_ms: 60,
+        jitter_buffer_max_ms: 100,
+    };
+    assert_eq!(rtcp.voip_metrics, Some(expected));
+}
+
+#[test]
 fn hostile_captures_stay_small() {
     let limits = lab::analyse::AnalyseLimits {
         streams: 50,

@@ -26,7 +26,7 @@ mod types;
 pub use file::{AnalyseError, Failure, analyse_bytes, analyse_file, analyse_reader};
 pub use report::{
     Analysis, CallReport, DtmfEvent, EspReport, JitterReport, MinMeanMaxReport, QualityReport,
-    RtcpReport, SdpMediaReport, StreamReport,
+    RtcpReport, SdpMediaReport, StreamReport, VoipMetricsReport,
 };
 pub use text::render_text;
 pub use types::TypeSource;

@@ -246,10 +246,51 @@ pub struct RtcpReport {
     pub round_trip_ms: Option<f64>,
     /// Largest of these.
     pub max_round_trip_ms: Option<f64>,
+    /// What the receiver heard by its own account (RFC 3611 section 4.7), of the last report.
+    pub voip_metrics: Option<VoipMetricsReport>,
     /// Canonical name of the source.
     pub cname: Option<String>,
     /// Whether the source said goodbye.
     pub goodbye: bool,
+}
+
+/// The VoIP Metrics Report Block of RTCP XR (RFC 3611 section 4.7); null where the receiver states that it does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct VoipMetricsReport {
+    /// Packets lost, percent.
+    pub lost_percent: f64,
+    /// Packets that came too late or too early for the jitter buffer, percent.
+    pub discarded_percent: f64,
+    /// Lost or discarded within bursts, percent.
+    pub burst_density_percent: f64,
+    /// Lost or discarded within gaps, percent.
+    pub gap_density_percent: f64,
+    /// Mean length of bursts, milliseconds.
+    pub burst_ms: u16,
+    /// Mean length of gaps, milliseconds.
+    pub gap_ms: u16,
+    /// Round trip between the RTP interfaces, milliseconds.
+    pub round_trip_ms: u16,
+    /// Delay within the receiver's system, milliseconds.
+    pub end_system_delay_ms: u16,
+    /// Level of speech, dBm0.
+    pub signal_dbm0: Option<i8>,
+    /// Level of noise, dBm0.
+    pub noise_dbm0: Option<i8>,
+    /// Residual echo return loss, dB.
+    pub residual_echo_return_loss_db: Option<u8>,
+    /// Rating of this part of the path, 0 to 100.
+    pub r: Option<u8>,
+    /// Rating of the part outside of it.
+    pub external_r: Option<u8>,
+    /// Listening quality.
+    pub mos_lq: Option<f64>,
+    /// Conversational quality.
+    pub mos_cq: Option<f64>,
+    /// Nominal delay of the jitter buffer, milliseconds.
+    pub jitter_buffer_ms: u16,
+    /// Its delay at most now, milliseconds.
+    pub jitter_buffer_max_ms: u16,
 }
 
 /// One call: a Call-ID with INVITE dialogs.

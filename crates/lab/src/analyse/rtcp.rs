@@ -2,7 +2,7 @@
 
 use super::keys::FlowKey;
 use super::network::Datagram;
-use super::report::RtcpReport;
+use super::report::{RtcpReport, VoipMetricsReport};
 use engine::{BoundedMap, HashKey};
 use std::net::{IpAddr, SocketAddr};
 use wire::rtcp::{Compound, ReportBlock, SenderInfo, packet_type};
@@ -22,6 +22,7 @@ struct Source {
     round_trip_max: f64,
     goodbye: bool,
     cname: Option<String>,
+    voip: Option<VoipMetricsReport>,
 }
 
 #[derive(Debug)]
@@ -87,6 +88,16 @@ impl Reports {
                 }
                 _ => {}
             }
+            for (kind, _, block) in packet.extended_blocks().take(MAX_BLOCKS) {
+                let metrics = (kind == VOIP_METRICS)
+                    .then(|| voip_metrics(block))
+                    .flatten();
+                if let Some((ssrc, metrics)) = metrics
+                    && let Some(source) = self.source(to, from, ssrc)
+                {
+                    source.voip = Some(metrics);
+                }
+            }
             for block in packet.reports() {
                 // The report travels against the media.
                 if let Some(source) = self.source(to, from, block.ssrc) {
@@ -130,10 +141,47 @@ impl Reports {
             round_trip_ms: (known.round_trips > 0)
                 .then(|| known.round_trip_sum / known.round_trips as f64),
             max_round_trip_ms: (known.round_trips > 0).then_some(known.round_trip_max),
+            voip_metrics: known.voip,
             cname: known.cname.clone(),
             goodbye: known.goodbye,
         })
     }
+}
+
+/// Block type of VoIP metrics (RFC 3611 section 4.7).
+const VOIP_METRICS: u8 = 7;
+/// Blocks of one extended report that are looked at.
+const MAX_BLOCKS: usize = 32;
+
+/// The source that a VoIP Metrics Report Block is about, and what it says. 127 stands for what the receiver does not know.
+fn voip_metrics(block: &[u8]) -> Option<(u32, VoipMetricsReport)> {
+    let block = block.first_chunk::<32>()?;
+    let wide = |at: usize| u16::from_be_bytes([block[at], block[at + 1]]);
+    let share = |at: usize| f64::from(block[at]) * 100.0 / 256.0;
+    let known = |at: usize| Some(block[at]).filter(|value| *value != 127);
+    let level = |at: usize| known(at).map(|value| value as i8);
+    let score = |at: usize| known(at).map(|tenths| f64::from(tenths) / 10.0);
+    let ssrc = u32::from_be_bytes([block[0], block[1], block[2], block[3]]);
+    let metrics = VoipMetricsReport {
+        lost_percent: share(4),
+        discarded_percent: share(5),
+        burst_density_percent: share(6),
+        gap_density_percent: share(7),
+        burst_ms: wide(8),
+        gap_ms: wide(10),
+        round_trip_ms: wide(12),
+        end_system_delay_ms: wide(14),
+        signal_dbm0: level(16),
+        noise_dbm0: level(17),
+        residual_echo_return_loss_db: known(18),
+        r: known(20),
+        external_r: known(21),
+        mos_lq: score(22),
+        mos_cq: score(23),
+        jitter_buffer_ms: wide(26),
+        jitter_buffer_max_ms: wide(28),
+    };
+    Some((ssrc, metrics))
 }
 
 impl Source {
