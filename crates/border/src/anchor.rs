@@ -393,7 +393,7 @@ impl CallMedia {
             if let Some(line) = line
                 && let Some(side) = line.sides.get_mut(offer.from.index())
             {
-                side.signal(fact);
+                side.signal(fact, fact.mux);
             }
         }
     }
@@ -416,7 +416,7 @@ impl CallMedia {
         let with_rtcp = line.carriage == media::Carriage::Rtp && !line.mux;
         for (side, fact) in [(offerer, offered), (offerer.other(), answered)] {
             if let Some(side) = line.sides.get_mut(side.index()) {
-                side.signal(fact);
+                side.signal(fact, line.mux);
                 if with_rtcp && side.rtcp.is_none() {
                     // Without a socket for RTCP the call goes on without RTCP.
                     side.rtcp = plane.sockets.acquire(side.pair.rtcp(), &mut plane.work);
@@ -516,9 +516,10 @@ impl CallMedia {
 }
 
 impl LineSide {
-    fn signal(&mut self, fact: &MediaFacts) {
+    /// Takes over what a description says; `mux`: whether RTCP shares the port with RTP, as far as is known.
+    fn signal(&mut self, fact: &MediaFacts, mux: bool) {
         self.signalled_rtp = fact.rtp();
-        self.signalled_rtcp = fact.rtcp();
+        self.signalled_rtcp = fact.rtcp(mux);
         // Hold by a zero address closes the way to that side.
         self.direction = Direction {
             sends: fact.direction.sends,

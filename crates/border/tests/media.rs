@@ -273,3 +273,235 @@ fn lines_that_cannot_be_anchored() {
         2
     );
 }
+
+/// Everything that came to an address.
+fn arrivals(net: &Neighbourhood, to: &str) -> Vec<Vec<u8>> {
+    let to = to.parse().unwrap();
+    let came = net.media.iter().filter(|(at, ..)| *at == to);
+    came.map(|(_, _, bytes)| bytes.clone()).collect()
+}
+
+fn sender_report() -> Vec<u8> {
+    let mut packet = vec![0x80, 200, 0, 6, 1, 2, 3, 4];
+    packet.extend([0; 20]);
+    packet
+}
+
+fn line_port(body: &str, media: &str) -> u16 {
+    let line = body.split(&format!("m={media} ")).nth(1).unwrap();
+    line.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn rtcp_goes_its_own_way_without_mux_wherever_it_is_signalled() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    // Bob takes RTCP on a port of its own (RFC 3605), and will not multiplex.
+    net.phones[bob].ears.manners.sdp = format!("{SDP_B}a=rtcp:5777\r\n");
+    let offered = format!("{SDP_A}a=rtcp-mux\r\n");
+    net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(offered.as_bytes()),
+    );
+    net.run(seconds(1));
+    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    assert!(!answer.contains("rtcp-mux"), "{answer}");
+    let port = port_of(&answer);
+    net.throw(
+        "10.1.0.1:4001",
+        &format!("192.0.2.1:{}", port + 1),
+        &sender_report(),
+    );
+    net.run(seconds(1));
+    assert_eq!(arrivals(&net, "10.2.0.1:5777"), [sender_report()]);
+    // On the port for RTP it is not taken.
+    net.throw(
+        "10.1.0.1:4000",
+        &format!("192.0.2.1:{port}"),
+        &sender_report(),
+    );
+    net.run(seconds(1));
+    assert!(arrivals(&net, "10.2.0.1:5000").is_empty());
+    assert_eq!(
+        net.forwarder
+            .drops()
+            .get(engine::DropReason::MediaUnexpectedRtcp),
+        1
+    );
+}
+
+#[test]
+fn rtcp_shares_the_port_where_both_sides_agree() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.phones[bob].ears.manners.sdp = format!("{SDP_B}a=rtcp-mux\r\n");
+    let offered = format!("{SDP_A}a=rtcp-mux\r\n");
+    net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(offered.as_bytes()),
+    );
+    net.run(seconds(1));
+    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    assert!(answer.contains("a=rtcp-mux"), "{answer}");
+    let port = port_of(&answer);
+    net.throw(
+        "10.1.0.1:4000",
+        &format!("192.0.2.1:{port}"),
+        &sender_report(),
+    );
+    net.throw("10.1.0.1:4000", &format!("192.0.2.1:{port}"), &rtp(1));
+    net.run(seconds(1));
+    assert_eq!(arrivals(&net, "10.2.0.1:5000"), [sender_report(), rtp(1)]);
+}
+
+#[test]
+fn of_several_lines_one_may_be_rejected() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.phones[bob].ears.manners.sdp =
+        format!("{SDP_B}m=video 0 RTP/AVP 97\r\nm=text 5010 RTP/AVP 98\r\n");
+    let offered =
+        format!("{SDP_A}m=video 4002 RTP/AVP 97\r\na=label:kept\r\nm=text 4004 RTP/AVP 98\r\n");
+    net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(offered.as_bytes()),
+    );
+    net.run(seconds(1));
+    let offer = net.find(bob, |told| *told == Told::Offered).body();
+    let order: Vec<&str> = offer
+        .lines()
+        .filter_map(|line| line.strip_prefix("m=")?.split(' ').next())
+        .collect();
+    assert_eq!(order, ["audio", "video", "text"]);
+    assert!(offer.contains("a=label:kept\r\n"), "{offer}");
+    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    assert!(answer.contains("m=video 0 RTP/AVP 97"), "{answer}");
+    // Two lines, two sides: the rejected one has given its ports back.
+    assert_eq!(net.border.census().ports, 4);
+    net.throw(
+        "10.1.0.1:4004",
+        &format!("192.0.2.1:{}", line_port(&answer, "text")),
+        &rtp(7),
+    );
+    net.throw(
+        "10.2.0.1:5000",
+        &format!("198.51.100.1:{}", line_port(&offer, "audio")),
+        &rtp(8),
+    );
+    net.run(seconds(1));
+    assert_eq!(arrivals(&net, "10.2.0.1:5010"), [rtp(7)]);
+    assert_eq!(arrivals(&net, "10.1.0.1:4000"), [rtp(8)]);
+}
+
+/// A caller that goes on sending after its call has ended, to a port that another call has by now.
+#[test]
+fn media_of_an_old_call_does_not_reach_the_next() {
+    let config = PLAIN.replace(
+        "media={address='192.0.2.1'}",
+        "media={address='192.0.2.1',ports='20000-20003'}",
+    );
+    let (mut net, alice, _) = pair(&config);
+    let carol = net.phone(
+        "10.1.0.3:5060",
+        Manners::answering(&SDP_A.replace("10.1.0.1", "10.1.0.3")),
+    );
+    let dave = net.phone("10.1.0.4:5060", Manners::answering(SDP_A));
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let port = port_of(&net.find(alice, |told| *told == Told::Answered).body());
+    let old = format!("192.0.2.1:{port}");
+    // The other pair of the range is taken.
+    net.call(dave, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    net.throw("10.1.0.1:4000", &old, &rtp(1));
+    net.run(seconds(1));
+    assert_eq!(arrivals(&net, "10.2.0.1:5000").len(), 1);
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
+    net.run(seconds(1));
+    let theirs = SDP_A.replace("10.1.0.1", "10.1.0.3");
+    net.call(
+        carol,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(theirs.as_bytes()),
+    );
+    net.run(seconds(1));
+    let next = port_of(&net.find(carol, |told| *told == Told::Answered).body());
+    assert_eq!(next, port, "the same port again");
+    for sequence in 2..20 {
+        net.throw("10.1.0.1:4000", &old, &rtp(sequence));
+        // Injected by someone who has seen the port of the new call, from its very address but another port.
+        net.throw("10.1.0.66:4000", &old, &rtp(sequence));
+    }
+    net.run(seconds(1));
+    assert_eq!(
+        arrivals(&net, "10.2.0.1:5000").len(),
+        1,
+        "nothing of the old call, nothing of strangers"
+    );
+    net.throw("10.1.0.3:4000", &old, &rtp(99));
+    net.run(seconds(1));
+    assert_eq!(arrivals(&net, "10.2.0.1:5000").last(), Some(&rtp(99)));
+    // Once it has been heard, another port of the same host is a stranger, too.
+    for sequence in 0..10 {
+        net.throw("10.1.0.3:4000", &old, &rtp(100 + sequence));
+        net.throw("10.1.0.3:4999", &old, &rtp(200 + sequence));
+    }
+    net.run(seconds(1));
+    assert_eq!(arrivals(&net, "10.2.0.1:5000").len(), 12);
+    assert!(net.forwarder.drops().get(engine::DropReason::MediaStranger) >= 10);
+}
+
+/// Events and tones of RFC 4733 are packets like others: payload, marker and timestamp arrive as they were sent.
+#[test]
+fn telephone_events_arrive_as_they_were_sent() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.phones[bob].ears.manners.sdp =
+        format!("{SDP_B}a=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-16\r\n")
+            .replace("RTP/AVP 0", "RTP/AVP 0 101");
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    assert!(
+        answer.contains("a=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-16\r\n"),
+        "{answer}"
+    );
+    let port = port_of(&answer);
+    let event = |sequence: u8, marker: u8, end: u8, duration: u16| {
+        let [high, low] = duration.to_be_bytes();
+        vec![
+            0x80,
+            101 | marker,
+            0,
+            sequence,
+            0,
+            0,
+            1,
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+            end | 10,
+            high,
+            low,
+        ]
+    };
+    let sent = [
+        event(1, 0x80, 0, 160),
+        event(2, 0, 0, 320),
+        event(3, 0, 0x80, 480),
+        event(4, 0, 0x80, 480),
+    ];
+    for packet in &sent {
+        net.throw("10.1.0.1:4000", &format!("192.0.2.1:{port}"), packet);
+    }
+    net.run(seconds(1));
+    assert_eq!(arrivals(&net, "10.2.0.1:5000"), sent);
+}

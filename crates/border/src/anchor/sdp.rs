@@ -73,10 +73,11 @@ impl MediaFacts {
         (self.port != 0).then(|| SocketAddr::new(address, self.port))
     }
 
-    /// Where RTCP goes.
-    pub(crate) fn rtcp(&self) -> Option<SocketAddr> {
+    /// Where RTCP goes; `mux`: both sides have agreed to send it with RTP. Where only one has offered to, RTCP keeps a port
+    /// of its own (RFC 5761 section 5.1.1).
+    pub(crate) fn rtcp(&self, mux: bool) -> Option<SocketAddr> {
         let rtp = self.rtp()?;
-        if self.mux {
+        if mux {
             return Some(rtp);
         }
         match self.rtcp {
@@ -345,7 +346,10 @@ mod tests {
         let media = describe(OFFER).unwrap();
         assert_eq!(media.len(), 4);
         assert_eq!(media[0].rtp(), Some("10.1.1.1:49170".parse().unwrap()));
-        assert_eq!(media[0].rtcp(), Some("10.1.1.1:53020".parse().unwrap()));
+        assert_eq!(
+            media[0].rtcp(false),
+            Some("10.1.1.1:53020".parse().unwrap())
+        );
         assert_eq!(
             media[0].direction,
             Direction {
@@ -354,7 +358,7 @@ mod tests {
             }
         );
         assert_eq!(
-            media[1].rtcp(),
+            media[1].rtcp(true),
             Some("[2001:db8::1]:51372".parse().unwrap())
         );
         assert_eq!(media[0].clock_rates.as_slice(), [(0, 8000)]);

@@ -10,6 +10,7 @@ use super::{Core, Placed};
 use crate::call::headers::address_with_host;
 use crate::call::inside::refuse;
 use crate::call::offered::{Origin, Refused};
+use crate::call::pass::{hide_network, warnings};
 use crate::call::{Place, Step};
 use crate::carrier::{CarrierResult, OurEnd, Registration};
 use crate::config::{Register, TrunkId};
@@ -302,7 +303,10 @@ impl Core {
         address_with_host(&caller, placed.caller_host(&caller), &mut from);
         placed.to(&called, &mut to);
         let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
+        let mut told = Vec::new();
+        warnings(request, &mut told);
         let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+        hide_network(request, &told, &mut edits);
         for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
             if request.has(id) {
                 edits.push(Edit::Remove(id));
@@ -400,11 +404,18 @@ impl Core {
         for note in answer.notes {
             self.events.tell(now, || note);
         }
-        let edits: SmallVec<[Edit<'_>; 8]> = answer
+        let mut told = Vec::new();
+        if let Some(response) = response {
+            warnings(response, &mut told);
+        }
+        let mut edits: SmallVec<[Edit<'_>; 8]> = answer
             .headers
             .iter()
             .map(|(id, value)| Edit::Add { id: *id, value })
             .collect();
+        if let Some(response) = response {
+            hide_network(response, &told, &mut edits);
+        }
         let content = Content {
             template: response,
             edits: &edits,
@@ -569,14 +580,14 @@ impl Core {
                 if status == 503 && relay.next < relay.hops.len() {
                     return self.relay_next(endpoint, relay, 503, now);
                 }
-                let _ = endpoint.respond(relay.server, status, &Content::like(response), now);
+                pass_response(endpoint, relay.server, response, now);
             }
             Some(What::Register(passed)) => {
                 if (200..300).contains(&status) {
                     let answer = self.location.passed(&passed.passing, response, now);
                     self.answer_register(endpoint, passed.server, answer, Some(response), now);
                 } else {
-                    let _ = endpoint.respond(passed.server, status, &Content::like(response), now);
+                    pass_response(endpoint, passed.server, response, now);
                 }
             }
             Some(What::Carrier(trunk, number)) => {
@@ -840,6 +851,22 @@ impl Core {
             self.events.tell(now, || note);
         }
     }
+}
+
+/// Passes a response to a request outside of calls, without what tells of the network that it comes from.
+fn pass_response(
+    endpoint: &mut Endpoint,
+    server: ServerTransaction,
+    response: &Message<'_>,
+    now: Time,
+) {
+    let mut told = Vec::new();
+    warnings(response, &mut told);
+    let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+    hide_network(response, &told, &mut edits);
+    let content = Content::like(response).with(&edits);
+    // The asker may have gone in the meantime.
+    let _ = endpoint.respond(server, response.status(), &content, now);
 }
 
 /// The user part of To.

@@ -100,6 +100,69 @@ fn end_to_end_tags(message: &Message<'_>, id: HeaderId, out: &mut Vec<u8>) {
     }
 }
 
+/// Headers that tell of the network of whoever wrote them and are meant for others of the same network: charging (RFC 7315
+/// sections 4.5 and 4.6), the visited network (4.3), and the way to its registrar (RFC 3608), which is ours to take.
+const NETWORK: [HeaderId; 3] = [
+    HeaderId::PChargingVector,
+    HeaderId::PVisitedNetworkId,
+    HeaderId::ServiceRoute,
+];
+/// The same, for a name that has no identifier.
+const CHARGING_ADDRESSES: &[u8] = b"P-Charging-Function-Addresses";
+/// In the place of the host in Warning: a pseudonym (RFC 3261 section 20.43).
+const WARN_AGENT: &[u8] = b"hornwork";
+
+/// The values of Warning without the hosts that they name.
+pub(crate) fn warnings(message: &Message<'_>, out: &mut Vec<u8>) {
+    if !message.has(HeaderId::Warning) {
+        return;
+    }
+    for value in message.values(HeaderId::Warning) {
+        let mut words = value.splitn(3, |byte| byte.is_ascii_whitespace());
+        let (Some(code), Some(_), Some(text)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        if !out.is_empty() {
+            out.extend_from_slice(b", ");
+        }
+        for part in [code, b" ", WARN_AGENT, b" ", text] {
+            out.extend_from_slice(part);
+        }
+    }
+}
+
+/// Takes out what tells of a network; `warnings` are those of [`warnings`].
+pub(crate) fn hide_network<'e, const N: usize>(
+    message: &Message<'e>,
+    warnings: &'e [u8],
+    edits: &mut SmallVec<[Edit<'e>; N]>,
+) {
+    for id in NETWORK {
+        if message.has(id) {
+            edits.push(Edit::Remove(id));
+        }
+    }
+    if message.has(HeaderId::Other) && message.header_named(CHARGING_ADDRESSES).is_some() {
+        edits.push(Edit::RemoveNamed(CHARGING_ADDRESSES));
+    }
+    hide_warn_agents(message, warnings, edits);
+}
+
+fn hide_warn_agents<'e, const N: usize>(
+    message: &Message<'e>,
+    warnings: &'e [u8],
+    edits: &mut SmallVec<[Edit<'e>; N]>,
+) {
+    match (message.has(HeaderId::Warning), warnings) {
+        (false, _) => {}
+        (true, []) => edits.push(Edit::Remove(HeaderId::Warning)),
+        (true, value) => edits.push(Edit::Replace {
+            id: HeaderId::Warning,
+            value,
+        }),
+    }
+}
+
 /// Header changes of a passed message, and the buffers that they are written in.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
@@ -107,6 +170,7 @@ pub(crate) struct Changes {
     require: Vec<u8>,
     identity: Vec<u8>,
     refer_to: Vec<u8>,
+    warnings: Vec<u8>,
 }
 
 /// Edits of one message.
@@ -118,6 +182,7 @@ impl Changes {
         self.require.clear();
         self.identity.clear();
         self.refer_to.clear();
+        self.warnings.clear();
     }
 
     fn tags<'e>(&'e self, edits: &mut Edits<'e>) {
@@ -266,6 +331,7 @@ impl Core {
         if message.method() == Method::Refer {
             self.refer_to(endpoint, call, from, message, &mut changes.refer_to);
         }
+        warnings(message, &mut changes.warnings);
         let changes = &*changes;
         let mut edits = Edits::new();
         if let Some(value) = message.header(HeaderId::Allow) {
@@ -297,6 +363,10 @@ impl Core {
                 id: HeaderId::PAssertedIdentity,
                 value: &changes.identity,
             });
+        }
+        match self.believes(call, from) && self.believes(call, from.other()) {
+            true => hide_warn_agents(message, &changes.warnings, &mut edits),
+            false => hide_network(message, &changes.warnings, &mut edits),
         }
         if !changes.refer_to.is_empty() {
             edits.push(Edit::Replace {
