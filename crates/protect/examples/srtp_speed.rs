@@ -99,7 +99,7 @@ fn main() {
             packets(&filter, suite, payload);
         }
     }
-    for size in [20, 32, 80, 172, 332, 652, 1_212] {
+    for size in [20, 32, 80, 160, 172, 332, 652, 1_212] {
         ciphers(&filter, size);
     }
 }

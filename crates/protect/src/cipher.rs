@@ -132,8 +132,17 @@ const SHORT: usize = 6;
 #[inline]
 fn apply<K: BlockCipherEncrypt<BlockSize = U16>>(key: &K, iv: &[u8; 16], data: &mut [u8]) {
     if data.len() > 16 * SHORT {
-        return CtrCore::<&K, Ctr128BE>::inner_iv_init(key, iv.into())
-            .apply_keystream_partial(data.into());
+        let mut mode = CtrCore::<&K, Ctr128BE>::inner_iv_init(key, iv.into());
+        let (whole, rest) = data.as_chunks_mut::<16>();
+        mode.apply_keystream_blocks(Array::cast_slice_from_core_mut(whole));
+        if !rest.is_empty() {
+            let mut block = Array::from([0u8; 16]);
+            mode.write_keystream_block(&mut block);
+            for (byte, mask) in rest.iter_mut().zip(&block) {
+                *byte ^= mask;
+            }
+        }
+        return;
     }
     let mut counter = u128::from_be_bytes(*iv);
     let mut stream = [Array::from([0u8; 16]); SHORT];
