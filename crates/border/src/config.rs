@@ -540,6 +540,8 @@ pub struct Sip {
     pub ring_timeout: Duration,
     /// Longest time for which signalling gathers where the border is busy.
     pub coalesce: Duration,
+    /// Whether equal messages to one peer leave as trains.
+    pub trains: bool,
 }
 
 /// Session timers (RFC 4028).

@@ -72,6 +72,10 @@ fn driver_config(config: &Config) -> DriverConfig {
         signalling_dscp: config.sip.dscp,
         media_dscp: config.media.dscp,
         coalesce: config.sip.coalesce,
+        order: config
+            .sip
+            .trains
+            .then_some(wire::sip::call_number as fn(&[u8]) -> u32),
         connections: config.limits.connections,
         connections_per_source: config.limits.connections_per_source,
         ..DriverConfig::default()
@@ -159,6 +163,28 @@ fn serve(path: &Path, config: Config, log: Log, clock: Clock) -> io::Result<Exit
     }
 }
 
+/// Tables of the configuration in which something differs that is taken at the start only.
+fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
+    let limits = |config: &Config| border::config::Limits {
+        // These two are looked at anew for each call and registration.
+        calls: 0,
+        registrations: 0,
+        ..config.limits.clone()
+    };
+    let differ = [
+        (
+            "[sip]",
+            old.sip.agent != new.sip.agent || old.sip.dscp != new.sip.dscp,
+        ),
+        ("[session_timer]", old.session_timer != new.session_timer),
+        ("[media] dscp", old.media.dscp != new.media.dscp),
+        ("[limits]", limits(old) != limits(new)),
+        ("[log]", old.log != new.log),
+    ];
+    let names = differ.into_iter().filter(|(_, differs)| *differs);
+    names.map(|(name, _)| name).collect()
+}
+
 struct Service<'a> {
     path: &'a Path,
     log: Log,
@@ -231,7 +257,14 @@ impl Service<'_> {
         match configuration::load(self.path) {
             Ok(config) => {
                 self.drain = config.drain.timeout;
+                let waiting = from_next_start(border.config(), &config);
                 border.reload(with_servers(config), now);
+                if !waiting.is_empty() {
+                    tracing::warn!(
+                        "what changed in {} counts from the next start",
+                        waiting.join(", ")
+                    );
+                }
             }
             Err(_) => {
                 let why = format!("{}: the old one stays in force", self.path.display());
@@ -245,6 +278,32 @@ impl Service<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_counts_from_the_next_start_is_named() {
+        let read = |more: &str| {
+            let text = format!("[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n{more}");
+            border::config::parse(&text, "f").unwrap()
+        };
+        let old = read("");
+        let same = read(
+            "[limits]\ncalls=5\nregistrations=5\n[sip]\nring_timeout=30\n[drain]\ntimeout=1\n",
+        );
+        assert!(from_next_start(&old, &same).is_empty());
+        let other = read(
+            "[sip]\nagent=\"x\"\n[session_timer]\nexpires=600\n[media]\ndscp=0\n[limits]\nconnections=5\n[log]\nlevel=\"warn\"\n",
+        );
+        assert_eq!(
+            from_next_start(&old, &other),
+            [
+                "[sip]",
+                "[session_timer]",
+                "[media] dscp",
+                "[limits]",
+                "[log]"
+            ]
+        );
+    }
 
     #[test]
     fn name_servers_are_read_as_resolvers_read_them() {

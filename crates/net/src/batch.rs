@@ -210,12 +210,30 @@ pub(crate) fn write_address(address: SocketAddr, storage: &mut libc::sockaddr_st
     }
 }
 
-/// Headers for the datagrams of one socket on their way out.
+/// Largest datagram that goes into a train, bytes: a segment must fit into one packet of the way (Ethernet's 1500 less the
+/// larger IP header and UDP's).
+pub(crate) const SEGMENT: usize = 1_452;
+/// Largest train, bytes; with its headers it must fit into one IP packet.
+pub(crate) const TRAIN: usize = 60_000;
+/// Trains refused by the kernel in a row after which none is tried any more: no device on the way takes them.
+const REFUSED: u32 = 16;
+
+/// Room for the control message that states a train's segment size, aligned for its header.
+type SegmentControl = [u64; 3];
+const _: () = assert!(size_of::<SegmentControl>() >= unsafe { libc::CMSG_SPACE(2) } as usize);
+
+/// Headers for the datagrams of one socket on their way out. Datagrams of one size to one destination may share a header:
+/// they then pass the kernel as one train (UDP_SEGMENT), which it takes apart at the end of its way.
 pub(crate) struct Sender {
     headers: Vec<libc::mmsghdr>,
     iovecs: Vec<libc::iovec>,
     names: Vec<libc::sockaddr_storage>,
+    controls: Vec<SegmentControl>,
+    /// Headers in use.
     count: usize,
+    /// Datagrams in use.
+    datagrams: usize,
+    refused: u32,
 }
 
 // SAFETY: the raw pointers lead only into the value's own vectors and, between `push` and `send`, to payloads of which the
@@ -243,23 +261,40 @@ impl Sender {
             headers,
             iovecs: vec![empty; BATCH],
             names,
+            controls: vec![[0; 3]; BATCH],
             count: 0,
+            datagrams: 0,
+            refused: 0,
         };
         for i in 0..BATCH {
             let header = &mut sender.headers[i].msg_hdr;
             header.msg_name = (&raw mut sender.names[i]).cast();
-            header.msg_iov = &raw mut sender.iovecs[i];
-            header.msg_iovlen = 1;
         }
         sender
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.count == BATCH
+        self.datagrams == BATCH
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.datagrams == 0
+    }
+
+    /// Datagrams that wait for [`Sender::send`].
+    pub(crate) fn datagrams(&self) -> usize {
+        self.datagrams
+    }
+
+    /// Their bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let waiting = &self.iovecs[..self.datagrams];
+        waiting.iter().map(|iovec| iovec.iov_len).sum()
+    }
+
+    /// Whether the kernel takes trains, as far as is known.
+    pub(crate) fn takes_trains(&self) -> bool {
+        self.refused < REFUSED
     }
 
     /// Adds a datagram; there must be room.
@@ -268,12 +303,47 @@ impl Sender {
     /// `bytes` to `bytes + length` must stay readable until the next [`Sender::send`] has returned.
     pub(crate) unsafe fn push(&mut self, destination: SocketAddr, bytes: *const u8, length: usize) {
         let i = self.count;
-        self.headers[i].msg_hdr.msg_namelen = write_address(destination, &mut self.names[i]);
-        self.iovecs[i] = libc::iovec {
+        self.iovecs[self.datagrams] = libc::iovec {
             iov_base: bytes.cast_mut().cast::<c_void>(),
             iov_len: length,
         };
+        let header = &mut self.headers[i].msg_hdr;
+        header.msg_namelen = write_address(destination, &mut self.names[i]);
+        header.msg_iov = &raw mut self.iovecs[self.datagrams];
+        header.msg_iovlen = 1;
+        header.msg_control = std::ptr::null_mut();
+        header.msg_controllen = 0;
         self.count += 1;
+        self.datagrams += 1;
+    }
+
+    /// Adds a datagram to the train of the one pushed last: same destination, same length.
+    ///
+    /// # Safety
+    /// As for [`Sender::push`].
+    pub(crate) unsafe fn couple(&mut self, bytes: *const u8, length: usize) {
+        let i = self.count - 1;
+        self.iovecs[self.datagrams] = libc::iovec {
+            iov_base: bytes.cast_mut().cast::<c_void>(),
+            iov_len: length,
+        };
+        self.datagrams += 1;
+        let header = &mut self.headers[i].msg_hdr;
+        header.msg_iovlen += 1;
+        if header.msg_iovlen == 2 {
+            header.msg_control = (&raw mut self.controls[i]).cast();
+            // SAFETY: the control buffer has room for one message of two bytes (asserted above) and is aligned for it.
+            unsafe {
+                header.msg_controllen = libc::CMSG_SPACE(2) as _;
+                let message = libc::CMSG_FIRSTHDR(header);
+                (*message).cmsg_level = libc::SOL_UDP;
+                (*message).cmsg_type = libc::UDP_SEGMENT;
+                (*message).cmsg_len = libc::CMSG_LEN(2) as _;
+                libc::CMSG_DATA(message)
+                    .cast::<u16>()
+                    .write_unaligned(length as u16);
+            }
+        }
     }
 
     /// Sends all that was pushed. One that the kernel refuses is left out and counted; the others go.
@@ -287,8 +357,13 @@ impl Sender {
             result.calls += 1;
             match self.send_from(fd, from) {
                 Ok(n) => {
+                    for header in &self.headers[from..from + n] {
+                        result.sent += header.msg_hdr.msg_iovlen as usize;
+                        if header.msg_hdr.msg_iovlen > 1 {
+                            self.refused = 0;
+                        }
+                    }
                     from += n;
-                    result.sent += n;
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
@@ -298,13 +373,18 @@ impl Sender {
                     }
                     Some(libc::EAGAIN | libc::ENOBUFS) => {
                         // The socket's buffer is full and stays so: what is left of this batch is lost, as in a full router.
-                        result.failed += self.count - from;
+                        result.failed += self.datagrams - result.sent - result.failed;
                         break;
                     }
                     Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH)
                         if retried != from =>
                     {
                         retried = from;
+                    }
+                    _ if self.headers[from].msg_hdr.msg_iovlen > 1 => {
+                        self.refused = self.refused.saturating_add(1);
+                        self.send_apart(fd, from, &mut result);
+                        from += 1;
                     }
                     _ => {
                         result.failed += 1;
@@ -314,15 +394,17 @@ impl Sender {
             }
         }
         self.count = 0;
+        self.datagrams = 0;
         result
     }
 
-    fn send_from(&mut self, fd: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
-        let n = if self.count - from == 1 {
-            let header = &self.headers[from].msg_hdr;
-            let iovec = &self.iovecs[from];
-            // SAFETY: the name lies in `names`; the payload is readable by the promise given to `push`.
+    /// Sends the datagrams of a train that the kernel does not take, one by one.
+    fn send_apart(&mut self, fd: BorrowedFd<'_>, train: usize, result: &mut Sent) {
+        let header = self.headers[train].msg_hdr;
+        for i in 0..header.msg_iovlen as usize {
+            // SAFETY: the iovecs of a header lie one behind the other; name and payload as in `send_from`.
             let n = unsafe {
+                let iovec = *header.msg_iov.add(i);
                 libc::sendto(
                     fd.as_raw_fd(),
                     iovec.iov_base,
@@ -332,9 +414,32 @@ impl Sender {
                     header.msg_namelen,
                 )
             };
+            result.calls += 1;
+            match n {
+                0.. => result.sent += 1,
+                _ => result.failed += 1,
+            }
+        }
+    }
+
+    fn send_from(&mut self, fd: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
+        let header = &self.headers[from].msg_hdr;
+        let n = if self.count - from == 1 && header.msg_iovlen == 1 {
+            // SAFETY: the header's only iovec lies in `iovecs`, the name in `names`; the payload is readable by the promise
+            // given to `push`.
+            let n = unsafe {
+                libc::sendto(
+                    fd.as_raw_fd(),
+                    (*header.msg_iov).iov_base,
+                    (*header.msg_iov).iov_len,
+                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                    header.msg_name.cast(),
+                    header.msg_namelen,
+                )
+            };
             if n < 0 { -1 } else { 1 }
         } else {
-            // SAFETY: the headers `from..count` point to names and iovecs of this value and to payloads as promised.
+            // SAFETY: the headers `from..count` point to names, controls and iovecs of this value and to payloads as promised.
             unsafe {
                 libc::sendmmsg(
                     fd.as_raw_fd(),
@@ -361,4 +466,75 @@ fn wait_writable(fd: BorrowedFd<'_>) {
     };
     // SAFETY: one pollfd, which lives through the call. The outcome does not matter: the send is tried again and tells.
     unsafe { libc::poll(&raw mut poll, 1, 1) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd as _;
+    use std::time::Duration;
+
+    /// Sends trains of the given lengths and gives what came, one entry for each datagram.
+    fn carried(trains: &[(usize, usize)]) -> (Vec<(usize, u8)>, Sent, bool) {
+        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+        to.set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let destination = to.local_addr().unwrap();
+        let payloads: Vec<Vec<u8>> = (0..BATCH).map(|i| vec![i as u8; 2_000]).collect();
+        let mut sender = Sender::new();
+        let mut number = 0;
+        for &(count, length) in trains {
+            for wagon in 0..count {
+                let bytes = payloads[number].as_ptr();
+                // SAFETY: the payloads live to the end of this function.
+                unsafe {
+                    match wagon {
+                        0 => sender.push(destination, bytes, length),
+                        _ => sender.couple(bytes, length),
+                    }
+                }
+                number += 1;
+            }
+        }
+        assert_eq!(sender.datagrams(), number);
+        let sent = sender.send(from.as_fd());
+        let mut bytes = [0; 4_096];
+        let mut got = Vec::new();
+        while got.len() < number
+            && let Ok(length) = to.recv(&mut bytes)
+        {
+            got.push((length, bytes[0]));
+        }
+        (got, sent, sender.takes_trains())
+    }
+
+    #[test]
+    fn a_train_arrives_as_its_datagrams() {
+        let (got, sent, _) = carried(&[(1, 100), (5, 300), (1, 100), (20, 1_400)]);
+        assert_eq!(got.len(), 27);
+        assert!(
+            got.iter()
+                .enumerate()
+                .all(|(i, (_, mark))| *mark == i as u8)
+        );
+        assert!(got[1..6].iter().all(|(length, _)| *length == 300));
+        assert!(got[7..].iter().all(|(length, _)| *length == 1_400));
+        assert_eq!((sent.sent, sent.failed), (27, 0));
+    }
+
+    #[test]
+    fn a_train_that_the_kernel_refuses_travels_apart() {
+        // Together they are more than one IP packet can hold.
+        let (got, sent, more) = carried(&[(1, 50), (50, 1_400), (1, 50)]);
+        assert_eq!(got.len(), 52);
+        assert!(
+            got.iter()
+                .enumerate()
+                .all(|(i, (_, mark))| *mark == i as u8)
+        );
+        assert_eq!((sent.sent, sent.failed), (52, 0));
+        assert!(more, "one refusal is no rule");
+    }
 }

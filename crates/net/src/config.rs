@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Settings of a [`crate::Driver`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct DriverConfig {
     /// Run the forwarder and its media sockets on a thread of their own.
     pub media_thread: bool,
@@ -21,6 +21,11 @@ pub struct DriverConfig {
     /// thread is busy, from nothing to all of this at a fifth; it never exceeds what is left since the last turn. Media
     /// and deadlines do not wait. Zero: never.
     pub coalesce: Duration,
+    /// Let signalling datagrams of one length to one destination leave as one train, which the kernel takes apart at the
+    /// end of its own way (UDP_SEGMENT): it costs less than half. The function tells of a datagram what it must stay in
+    /// order with: those of one number keep their order, 0 keeps its order with all. A capture on the loopback interface
+    /// shows a train as one long packet. `None`: no trains.
+    pub order: Option<fn(&[u8]) -> u32>,
     /// Ask the kernel when it took in each datagram (SO_TIMESTAMPNS) and give that as `arrived`; else `arrived` is the time
     /// of the batch.
     pub receive_timestamps: bool,
@@ -66,6 +71,7 @@ impl Default for DriverConfig {
             realtime: None,
             spin: Duration::ZERO,
             coalesce: Duration::ZERO,
+            order: None,
             receive_timestamps: false,
             signalling_datagram: 65_535,
             media_datagram: 2_048,

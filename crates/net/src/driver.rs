@@ -202,7 +202,8 @@ impl<F: Forward> Driver<F> {
         media: Media<F>,
         waker: Waker,
     ) -> io::Result<Driver<F>> {
-        let plane = Plane::new(config.receive_timestamps, !config.coalesce.is_zero())?;
+        let mut plane = Plane::new(config.receive_timestamps, !config.coalesce.is_zero())?;
+        plane.couple(config.order);
         waker.watch(&plane)?;
         let streams = Streams::new(&config, HashKey::new(&mut crate::entropy()?))?;
         Ok(Driver {

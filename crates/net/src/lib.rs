@@ -18,6 +18,7 @@ mod process;
 mod signals;
 mod socket;
 mod tcp;
+mod train;
 
 pub use clock::{Clock, entropy};
 pub use config::DriverConfig;

@@ -1,8 +1,9 @@
 //! The UDP half that control and media threads share: sockets by number, an epoll set, batches in and out.
 
-use crate::batch::{Receiver, Sender};
+use crate::batch::{BATCH, Receiver, Sender};
 use crate::clock::nanos;
 use crate::counters::Shared;
+use crate::train::{Trains, Waiting};
 use engine::{DropReason, Forward, Packet, SocketId, Time, Verdict};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::{ClockId, Timespec};
@@ -52,7 +53,10 @@ pub(crate) enum Token {
     Prompt,
     Udp(u32),
     Listener(u32),
-    Stream { index: u32, generation: u32 },
+    Stream {
+        index: u32,
+        generation: u32,
+    },
 }
 
 /// Generations in a token are this wide.
@@ -106,8 +110,12 @@ struct Entry {
     payload: Payload,
     length: usize,
     destination: SocketAddr,
+    order: u32,
     next: u32,
 }
+
+/// Tells of a signalling datagram what it must stay in order with, see [`crate::DriverConfig::order`].
+pub(crate) type OrderOf = fn(&[u8]) -> u32;
 
 pub(crate) struct Plane {
     epoll: OwnedFd,
@@ -120,6 +128,8 @@ pub(crate) struct Plane {
     arena_used: usize,
     touched: Vec<u32>,
     sender: Sender,
+    order_of: Option<OrderOf>,
+    trains: Trains,
     events: Vec<Event>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) punted: Vec<usize>,
@@ -151,11 +161,18 @@ impl Plane {
             arena_used: 0,
             touched: Vec::with_capacity(ENTRIES),
             sender: Sender::new(),
+            order_of: None,
+            trains: Trains::new(),
             events: Vec::with_capacity(EVENTS),
             shared: Arc::new(Shared::new()),
             punted: Vec::with_capacity(crate::batch::BATCH),
             timestamps,
         })
+    }
+
+    /// Lets equal signalling datagrams leave as trains.
+    pub(crate) fn couple(&mut self, order_of: Option<OrderOf>) {
+        self.order_of = order_of;
     }
 
     /// Puts a file under watch.
@@ -273,15 +290,33 @@ impl Plane {
         };
         place.copy_from_slice(bytes);
         self.arena_used += bytes.len();
-        self.link(index, Payload::Arena(start), bytes.len(), destination);
+        let order = match self.order_of {
+            Some(order_of) if !self.sockets[index as usize].media => order_of(bytes),
+            _ => 0,
+        };
+        self.link(
+            index,
+            Payload::Arena(start),
+            bytes.len(),
+            destination,
+            order,
+        );
     }
 
-    fn link(&mut self, index: u32, payload: Payload, length: usize, destination: SocketAddr) {
+    fn link(
+        &mut self,
+        index: u32,
+        payload: Payload,
+        length: usize,
+        destination: SocketAddr,
+        order: u32,
+    ) {
         let number = self.entries.len() as u32;
         self.entries.push(Entry {
             payload,
             length,
             destination,
+            order,
             next: NONE,
         });
         let socket = &mut self.sockets[index as usize];
@@ -304,40 +339,82 @@ impl Plane {
             let mut at = socket.first;
             socket.first = NONE;
             socket.last = NONE;
-            let fd = socket.fd.as_fd();
-            let mut bytes = 0;
-            let mut count = 0;
+            let couple = self.order_of.is_some() && !socket.media && self.sender.takes_trains();
+            let fd = socket.fd.clone();
             while at != NONE {
-                let entry = &self.entries[at as usize];
-                let start = match entry.payload {
-                    Payload::Arena(offset) => self.arena[offset..].as_ptr(),
-                    Payload::Received(pointer) => pointer,
+                at = match couple {
+                    true => self.push_trains(at),
+                    false => self.push_singly(at),
                 };
-                // SAFETY: the arena is written only by `queue`, after a flush has taken its entries; a received payload
-                // stays in its buffer until `forward_batch`, which put it here, has flushed.
-                unsafe { self.sender.push(entry.destination, start, entry.length) };
-                bytes += entry.length;
-                count += 1;
-                at = entry.next;
-                if self.sender.is_full() || at == NONE {
-                    let sent = self.sender.send(fd);
-                    self.shared.send_calls.add(sent.calls);
-                    self.shared.datagrams_out.add(sent.sent);
-                    self.shared.dropped(DropReason::SendFailed, sent.failed);
-                    if sent.sent != count {
-                        // The bytes of those that failed are not known one by one; the mean stands for them.
-                        bytes = bytes * sent.sent / count;
-                    }
-                    self.shared.bytes_out.add(bytes);
-                    bytes = 0;
-                    count = 0;
-                }
+                self.send(fd.as_fd());
             }
         }
         debug_assert!(self.sender.is_empty());
         self.touched.clear();
         self.entries.clear();
         self.arena_used = 0;
+    }
+
+    /// Hands a batch that begins with entry `at` to the sender, in order; gives the entry behind it.
+    fn push_singly(&mut self, mut at: u32) -> u32 {
+        while at != NONE && !self.sender.is_full() {
+            let entry = &self.entries[at as usize];
+            let start = start_of(&self.arena, entry);
+            // SAFETY: the arena is written only by `queue`, after a flush has taken its entries; a received payload
+            // stays in its buffer until `forward_batch`, which put it here, has flushed.
+            unsafe { self.sender.push(entry.destination, start, entry.length) };
+            at = entry.next;
+        }
+        at
+    }
+
+    /// The same, with equal datagrams coupled.
+    fn push_trains(&mut self, mut at: u32) -> u32 {
+        let mut batch = [0u32; BATCH];
+        let mut count = 0;
+        self.trains.clear();
+        while at != NONE && count < BATCH {
+            let entry = &self.entries[at as usize];
+            let waiting = Waiting {
+                destination: entry.destination,
+                length: entry.length,
+                order: entry.order,
+            };
+            self.trains.add(count, waiting);
+            batch[count] = at;
+            count += 1;
+            at = entry.next;
+        }
+        for train in self.trains.iter() {
+            for (wagon, index) in train.enumerate() {
+                let entry = &self.entries[batch[index] as usize];
+                let start = start_of(&self.arena, entry);
+                // SAFETY: as in `push_singly`.
+                unsafe {
+                    match wagon {
+                        0 => self.sender.push(entry.destination, start, entry.length),
+                        _ => self.sender.couple(start, entry.length),
+                    }
+                }
+            }
+        }
+        at
+    }
+
+    /// Sends what was handed to the sender.
+    fn send(&mut self, fd: BorrowedFd<'_>) {
+        let bytes = self.sender.bytes();
+        let count = self.sender.datagrams();
+        let sent = self.sender.send(fd);
+        self.shared.send_calls.add(sent.calls);
+        self.shared.datagrams_out.add(sent.sent);
+        self.shared.dropped(DropReason::SendFailed, sent.failed);
+        // The bytes of those that failed are not known one by one; the mean stands for them.
+        let bytes = match sent.sent == count {
+            true => bytes,
+            false => bytes * sent.sent / count.max(1),
+        };
+        self.shared.bytes_out.add(bytes);
     }
 
     /// Runs `n` received media packets through the forwarder and sends what it forwards straight from the buffer. The
@@ -379,7 +456,7 @@ impl Plane {
                 } => match self.by_id.get(&socket) {
                     Some(&index) => {
                         let payload = Payload::Received(packet.bytes.as_ptr());
-                        self.link(index, payload, packet.bytes.len(), destination);
+                        self.link(index, payload, packet.bytes.len(), destination, 0);
                     }
                     None => {
                         self.shared.strays.add(1);
@@ -447,6 +524,13 @@ impl Plane {
         // The structure is packed: copy the fields, never refer to them.
         let (data, flags) = (event.data, event.flags);
         Some((Token::of(data), flags))
+    }
+}
+
+fn start_of(arena: &[u8], entry: &Entry) -> *const u8 {
+    match entry.payload {
+        Payload::Arena(offset) => arena[offset..].as_ptr(),
+        Payload::Received(pointer) => pointer,
     }
 }
 

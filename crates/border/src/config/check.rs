@@ -119,6 +119,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             agent: raw.sip.agent.clone(),
             dscp: raw.sip.dscp,
             ring_timeout: seconds(raw.sip.ring_timeout),
+            trains: raw.sip.trains,
             coalesce: Duration::from_millis(raw.sip.coalesce.into()),
         },
         session_timer: session_timer(raw, sink),

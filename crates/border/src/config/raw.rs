@@ -536,6 +536,9 @@ pub(super) struct RawSip {
     /// for each message. The wait grows with the load: an idle border answers at once. 0: never.
     #[schemars(range(max = 50))]
     pub coalesce: u32,
+    /// Whether messages of one length to one peer may leave as one train (UDP segmentation offload), which costs less than
+    /// half. The peer sees single datagrams; a capture on the loopback interface sees the train.
+    pub trains: bool,
 }
 
 impl Default for RawSip {
@@ -545,6 +548,7 @@ impl Default for RawSip {
             dscp: 24,
             ring_timeout: 180,
             coalesce: 4,
+            trains: true,
         }
     }
 }

@@ -464,6 +464,31 @@ impl<'a> Message<'a> {
     }
 }
 
+/// A number for the call that a message belongs to, from its Call-ID: equal for equal Call-IDs, never 0 for a message that
+/// spells its Call-ID out as this crate writes it, else 0. Not keyed: good for telling calls apart within a batch, not
+/// for tables.
+pub fn call_number(bytes: &[u8]) -> u32 {
+    const NAME: &[u8] = b"\r\nCall-ID:";
+    let mut from = 0;
+    // Names are rare enough behind a line end that the first letter finds the place.
+    while let Some(found) = memchr(b'C', bytes.get(from..).unwrap_or_default()) {
+        let at = from + found;
+        let line = at.checked_sub(2).and_then(|start| bytes.get(start..));
+        match line.and_then(|line| line.strip_prefix(NAME)) {
+            None => from = at + 1,
+            Some(value) => {
+                let end = memchr(b'\r', value).unwrap_or(value.len());
+                let value = value.get(..end).unwrap_or_default().trim_ascii();
+                let hash = value.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                    (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+                });
+                return ((hash >> 32) as u32 ^ hash as u32) | 1;
+            }
+        }
+    }
+    0
+}
+
 /// The parts of a request or status line; `None` where it is neither.
 fn start_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
     if line
@@ -539,4 +564,29 @@ const TOKEN: [bool; 256] = {
 /// Whether this byte may stand in a token.
 pub(super) fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_call_is_its_call_id() {
+        let of = |text: &str| call_number(text.as_bytes());
+        let one = of("BYE sip:a SIP/2.0\r\nCSeq: 1 BYE\r\nContact: c\r\nCall-ID: x1@h\r\n\r\n");
+        assert_ne!(one, 0);
+        assert_eq!(one, of("SIP/2.0 200 OK\r\nCall-ID:x1@h \r\nTo: C\r\n\r\n"));
+        assert_ne!(one, of("SIP/2.0 200 OK\r\nCall-ID: x2@h\r\n\r\n"));
+        // A compact name, none, or one that ends the bytes: such a message keeps its place among all.
+        for odd in [
+            "SIP/2.0 200 OK\r\ni: x1@h\r\n\r\n",
+            "",
+            "C",
+            "\r\nCall-ID",
+            "Call-ID: x",
+        ] {
+            assert_eq!(of(odd), 0, "{odd}");
+        }
+        assert_ne!(of("x\r\nCall-ID:"), 0);
+    }
 }

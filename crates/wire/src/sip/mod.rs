@@ -20,7 +20,7 @@ pub use framer::{Frame, FrameError, FrameLimits, StreamFramer};
 pub use host::{Host, HostPort};
 pub use ids::{HEADER_IDS, HeaderId, Method};
 pub use list::Values;
-pub use message::{Framing, Header, MAX_HEADERS, MAX_MESSAGE, Message, Unparsable};
+pub use message::{Framing, Header, MAX_HEADERS, MAX_MESSAGE, Message, Unparsable, call_number};
 pub use params::{AuthParams, Param, Params, unquote};
 pub use typed::{
     CSeq, Credentials, MediaType, NameAddr, ParseError, RAck, Refresher, Replaces, SessionExpires,
