@@ -239,28 +239,31 @@ impl Decoder {
         count * 2
     }
 
-    /// Begins to follow a signal that takes the place of lost octets; `before` is what was decoded last.
-    pub(crate) fn begin_to_follow(&mut self, before: &[i16]) {
-        let (pairs, _) = before.as_chunks::<2>();
-        let skip = pairs.len().saturating_sub(BLOCK);
+    /// Begins to follow a signal that takes the place of lost octets: `before` is what was decoded last, `ahead` the
+    /// signal's first samples, as many as the delay of both filter banks.
+    pub(crate) fn begin_to_follow(&mut self, before: &[i16], ahead: &[i16]) {
         self.analysis = Halves::new();
-        let pairs = &pairs[skip..];
+        for samples in [before, ahead] {
+            let (pairs, _) = samples.as_chunks::<2>();
+            for pairs in pairs.chunks(BLOCK) {
+                self.analyse(pairs);
+                self.analysis.shift(pairs.len());
+            }
+        }
+    }
+
+    fn analyse(&mut self, pairs: &[[i16; 2]]) {
         for (place, &[one, two]) in pairs.iter().enumerate() {
             self.analysis.set(place, i32::from(one), i32::from(two));
         }
-        self.analysis.shift(pairs.len());
     }
 
-    /// Lets the predictors go on as if the octets of `samples` had come.
-    ///
-    /// The samples are analysed as an encoder would, so the bands are late by its filter's delay; the predictors' coefficients
-    /// do not mind.
+    /// Lets the predictors go on as if the octets of the signal had come. `samples` are ahead by the delay of both filter
+    /// banks, so that the bands are in time.
     pub(crate) fn follow(&mut self, samples: &[i16]) {
         let (pairs, _) = samples.as_chunks::<2>();
         for pairs in pairs.chunks(BLOCK) {
-            for (place, &[one, two]) in pairs.iter().enumerate() {
-                self.analysis.set(place, i32::from(one), i32::from(two));
-            }
+            self.analyse(pairs);
             for place in 0..pairs.len() {
                 let (even, odd) = self.analysis.filter(place);
                 let octet = self.bands.quantise((odd + even) >> 14, (odd - even) >> 14);

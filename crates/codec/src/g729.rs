@@ -190,8 +190,9 @@ impl Default for GainFollower {
     }
 }
 
-/// By how much more power the synthesis filter gives speech than its excitation has, on average: 13 dB.
-const SYNTHESIS_GAIN: f32 = 20.0;
+/// By how much more power the synthesis filter gives speech than its excitation has, on average, and the codec's halved input:
+/// 27 dB together.
+const SYNTHESIS_GAIN: f32 = 500.0;
 
 impl GainFollower {
     /// One that follows a stream from its beginning; it is right some frames after joining later.

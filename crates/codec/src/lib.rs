@@ -6,6 +6,7 @@
 pub mod coder;
 pub mod dtmf;
 pub mod format;
+mod fuzz;
 pub mod g711;
 pub mod g722;
 pub mod g729;
@@ -26,6 +27,7 @@ pub mod wav;
 
 pub use coder::{CodecError, Decoder, Encoded, Encoder};
 pub use format::{Format, OpusParameters};
+pub use fuzz::fuzz_codec;
 pub use kind::Kind;
 pub use packet::{Content, Packet, Packetiser, Packing, Unpacker};
 pub use resample::Resampler;

@@ -11,6 +11,9 @@ const G711_FRAME: usize = 80;
 /// Samples of a frame of G.722: 10 ms.
 const G722_FRAME: usize = 160;
 
+/// Delay of G.722's two filter banks together, in samples: what its predictors follow is that much ahead.
+const AHEAD: usize = 22;
+
 /// A G.711 encoder.
 #[derive(Clone, Debug)]
 pub struct G711Encoder(Law);
@@ -180,13 +183,24 @@ impl Decoder for G722Decoder {
     }
 
     fn conceal(&mut self, samples: &mut [i16]) {
-        if self.concealer.lost() == 0 {
-            self.decoder
-                .begin_to_follow(self.concealer.newest(G722_FRAME));
-        }
         for piece in samples.chunks_mut(G722_FRAME) {
+            // Pieces shorter than the filters' delay are not worth following.
+            if piece.len() <= AHEAD {
+                self.concealer.conceal(piece);
+                continue;
+            }
+            let first = self.concealer.lost() == 0;
+            let mut before = [0; G722_FRAME];
+            before.copy_from_slice(self.concealer.newest(G722_FRAME));
             self.concealer.conceal(piece);
-            self.decoder.follow(self.concealer.newest(piece.len()));
+            let mut ahead = [0; AHEAD];
+            self.concealer.peek(&mut ahead);
+            let made = self.concealer.newest(piece.len());
+            if first {
+                self.decoder.begin_to_follow(&before, &made[..AHEAD]);
+            }
+            self.decoder.follow(&made[AHEAD..]);
+            self.decoder.follow(&ahead);
         }
     }
 

@@ -89,10 +89,10 @@ impl OpusEncoder {
 /// The audio bandwidth that a receiver with this sample rate can make use of (RFC 7587 section 6.1).
 fn bandwidth(max_playback_rate: u32) -> Bandwidth {
     match max_playback_rate {
-        ..=8000 => Bandwidth::Narrow,
-        ..=12_000 => Bandwidth::Medium,
-        ..=16_000 => Bandwidth::Wide,
-        ..=24_000 => Bandwidth::Superwide,
+        0..=8000 => Bandwidth::Narrow,
+        8001..=12_000 => Bandwidth::Medium,
+        12_001..=16_000 => Bandwidth::Wide,
+        16_001..=24_000 => Bandwidth::Superwide,
         _ => Bandwidth::Full,
     }
 }
@@ -100,8 +100,8 @@ fn bandwidth(max_playback_rate: u32) -> Bandwidth {
 /// The rates that RFC 7587 section 3.1.1 recommends for speech, under the receiver's limit.
 fn bitrate(wishes: &OpusParameters) -> Bitrate {
     let wanted = match wishes.max_playback_rate {
-        ..=8000 => 12_000,
-        ..=16_000 => 20_000,
+        0..=8000 => 12_000,
+        8001..=16_000 => 20_000,
         _ => 32_000,
     };
     Bitrate::Value(
@@ -256,7 +256,7 @@ fn frame_samples(first: u8, rate: u32) -> usize {
         // Hybrid: 10 or 20 ms.
         12..=15 => rate / 100 * [1, 2][size & 1],
         // CELT only: 2.5, 5, 10, 20 ms.
-        _ => rate / 400 << size,
+        _ => (rate / 400) << size,
     }
 }
 

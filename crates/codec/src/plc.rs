@@ -106,6 +106,19 @@ impl Concealer {
         }
     }
 
+    /// What would come next if the loss went on, at most 10 ms of it; silence where there is none.
+    pub(crate) fn peek(&self, samples: &mut [i16]) {
+        if self.lost == 0 {
+            samples.fill(0);
+            return;
+        }
+        let start = self.past.len() - self.length;
+        for (place, sample) in samples.iter_mut().enumerate() {
+            *sample = self.past[start + (self.offset + place) % self.length];
+        }
+        self.fade(samples, self.lost);
+    }
+
     /// Appends to the history; gives the delayed signal in place.
     fn keep(&mut self, samples: &mut [i16]) {
         let (length, new) = (self.history.len(), samples.len());
