@@ -165,7 +165,7 @@ fn serve(path: &Path, config: Config, log: Log, clock: Clock) -> io::Result<Exit
 
 /// Tables of the configuration in which something differs that is taken at the start only.
 fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
-    let limits = |config: &Config| border::config::Limits {
+    let limits = |config: &Config| engine::Limits {
         // These two are looked at anew for each call and registration.
         calls: 0,
         registrations: 0,

@@ -279,10 +279,11 @@ fn value(message: &str, name: &str) -> String {
 }
 
 #[test]
-fn a_stop_waits_for_calls_and_a_second_one_does_not() {
+fn a_reload_leaves_calls_alone_a_stop_waits_for_them_and_a_second_one_does_not() {
     let folder = scratch("service-drain");
     let (sip, trunk) = (free_port(), free_port());
     let text = example("loopback-bypass.toml", sip, trunk, (31300, 31399), "");
+    let text = text.replace("level = \"warn\"", "level = \"info\"");
     let mut process = border(&folder, &text, sip);
     let (caller, callee) = (Peer::new(0), Peer::new(trunk));
     let port = caller.port();
@@ -318,6 +319,15 @@ fn a_stop_waits_for_calls_and_a_second_one_does_not() {
     );
     caller.send(sip, &ack);
     callee.expect("ACK");
+
+    // A new file on the way takes over without a word to the call.
+    let changed = format!("{text}\n[sip]\nagent = \"Changed\"\nring_timeout = 20\n");
+    std::fs::write(folder.join("hornwork.toml"), changed).expect("file");
+    process.signal("HUP");
+    until(&process, |said| said.contains("configuration_reloaded"));
+    until(&process, |said| {
+        said.contains("what changed in [sip] counts from the next start")
+    });
 
     process.signal("TERM");
     std::thread::sleep(Duration::from_millis(400));
