@@ -3,7 +3,7 @@
 mod neighbourhood;
 
 use neighbourhood::*;
-use sip::{Body, Content, Ending, LegId, Prack};
+use sip::{Body, Content, Ending, Failure, LegId, Prack};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Method};
 
@@ -679,5 +679,84 @@ fn a_cancelled_reinvite_leaves_both_sides_agreed() {
     });
     net.run(seconds(5));
     assert_eq!(net.border.calls().len(), 1);
+    hang_up(&mut net, alice, leg);
+}
+
+/// The value of Replaces that names the dialog of a phone's leg, as the border sees it.
+fn named(net: &mut Neighbourhood, phone: usize, leg: LegId) -> String {
+    net.tell(phone, |endpoint, _| {
+        let id = String::from_utf8(endpoint.call_id_of(leg).unwrap().to_vec()).unwrap();
+        let (own, theirs) = endpoint.tags_of(leg).unwrap();
+        let [own, theirs] =
+            [own.to_vec(), theirs.to_vec()].map(|tag| String::from_utf8(tag).unwrap());
+        format!("{id};to-tag={theirs};from-tag={own}")
+    })
+}
+
+/// RFC 3891 section 3: `early-only` does not apply to what is answered. The refused INVITE has an outcome of its own, and
+/// leaves no call counted on the trunk that it came from.
+#[test]
+fn replaces_for_early_dialogs_alone_does_not_touch_a_standing_call() {
+    let config = format!("{PLAIN}sources='10.2.0.0/16'\nmax_calls=2\n");
+    let (mut net, [alice, bob], [leg, other]) = standing(&config);
+    let dora = net.phone("10.2.0.5:5060", Manners::answering(SDP_B));
+    let replaces = named(&mut net, bob, other) + ";early-only";
+    for _ in 0..3 {
+        let edits = [Edit::Add {
+            id: HeaderId::Replaces,
+            value: replaces.as_bytes(),
+        }];
+        net.call(
+            dora,
+            "sip:alice@198.51.100.1",
+            "198.51.100.1:5060",
+            &Content::sdp(SDP_B.as_bytes()).with(&edits),
+        );
+        net.run(seconds(1));
+    }
+    let refused = |told: &&Told| **told == Told::Failed(Failure::Response, 486);
+    assert_eq!(net.told(dora).iter().filter(refused).count(), 3);
+    assert!(!net.has(alice, inside), "{:?}", net.told(alice));
+    assert_eq!(net.border.census().trunk_calls, 1);
+    let counters = net.border.counters();
+    assert_eq!((counters.offered, counters.declined), (4, 3));
+    hang_up(&mut net, alice, leg);
+}
+
+/// While the border transfers a call, a reload takes the first trunk of the file away: the others move up.
+#[test]
+fn a_reload_during_a_transfer_leaves_every_trunk_its_calls() {
+    let before = acting().replacen(
+        "[[trunk]]",
+        "[[trunk]]\nname='gone'\ninterface='in'\ntarget='udp:10.2.0.40:5060'\n[[trunk]]",
+        1,
+    );
+    let (mut net, [alice, bob], [leg, other]) = standing(&before);
+    let mut ringing = Manners::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2"));
+    ringing.answer = None;
+    let carol = net.phone("10.2.0.2:5060", ringing);
+    let edits = [Edit::Add {
+        id: HeaderId::ReferTo,
+        value: b"<sip:carol@198.51.100.1>",
+    }];
+    net.tell(bob, |endpoint, now| {
+        endpoint
+            .request(other, Method::Refer, &Content::default().with(&edits), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    assert_eq!(net.border.census().trunk_calls, 2, "Bob's and Carol's");
+    let config = border::config::parse(&acting(), "fewer.toml").unwrap();
+    net.operate(|border, now| border.reload(config, now));
+    let theirs = net.find(carol, |told| *told == Told::Offered).leg.unwrap();
+    let sdp = SDP_B.replace("10.2.0.1", "10.2.0.2");
+    net.tell(carol, |endpoint, now| {
+        endpoint
+            .answer(theirs, 200, &Content::sdp(sdp.as_bytes()), now)
+            .unwrap();
+    });
+    net.run(seconds(2));
+    assert_eq!(net.border.calls()[0].trunks[1].as_deref(), Some("other"));
+    assert_eq!(net.border.census().trunk_calls, 1);
     hang_up(&mut net, alice, leg);
 }

@@ -613,3 +613,57 @@ fn identities_pass_only_between_those_who_are_believed() {
     assert_eq!(seen, "<sip:+431@198.51.100.1:5060>");
     let _ = Message::parse(b"");
 }
+
+/// A MESSAGE with this text, from a phone to the border on its own transport.
+fn send_text(net: &mut Neighbourhood, phone: usize, transport: Transport, text: &str) {
+    let flow = Flow {
+        local: net.phones[phone].local,
+        transport,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    net.tell(phone, |endpoint, now| {
+        let content = Content {
+            body: sip::Body::New {
+                content_type: b"text/plain",
+                bytes: text.as_bytes(),
+            },
+            ..Content::default()
+        };
+        let outside = Outside {
+            content,
+            ..Outside::new(Method::Message, Target::new(b"sip:bob@192.0.2.1", flow))
+        };
+        endpoint.send(&outside, now).unwrap();
+    });
+    net.run(seconds(1));
+}
+
+#[test]
+fn the_largest_messages_pass_and_larger_ones_are_counted() {
+    let text = "0123456789abcdef".repeat(4_000);
+    let (mut net, alice, bob) = pair(PLAIN);
+    send_text(&mut net, alice, Transport::Udp, &text);
+    assert_eq!(last_status(&net, alice), 200);
+    let seen = net.find(bob, |told| matches!(told, Told::Outside(_)));
+    assert!(seen.bytes.len() > 64_000);
+    assert_eq!(seen.body(), text);
+    net.assert_quiet();
+    // Over TCP on both sides.
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "tcp:10.2.0.1:5060");
+    let mut net = Neighbourhood::new(&config, 1);
+    let alice = net.phone_over("10.1.0.1:5060", Transport::Tcp, Manners::answering(SDP_A));
+    let bob = net.phone_over("10.2.0.1:5060", Transport::Tcp, Manners::answering(SDP_B));
+    send_text(&mut net, alice, Transport::Tcp, &text);
+    assert_eq!(last_status(&net, alice), 200);
+    let seen = net.find(bob, |told| matches!(told, Told::Outside(_)));
+    assert_eq!(seen.body(), text);
+    // What is above the limit does not pass, and others go on.
+    let config = format!("{PLAIN}[limits]\nmessage_bytes=4096\n");
+    let (mut net, alice, bob) = pair(&config);
+    send_text(&mut net, alice, Transport::Udp, &text);
+    assert!(!net.has(bob, |told| matches!(told, Told::Outside(_))));
+    assert!(net.border.drops().get(engine::DropReason::SipTooLarge) > 0);
+    send(&mut net, alice, Method::Options, "sip:192.0.2.1", &[], None);
+    assert_eq!(last_status(&net, alice), 200);
+}
