@@ -207,12 +207,42 @@ fn unknown_tests(file: &Text, tests: &BTreeSet<String>) -> Vec<String> {
             || Note::REFERENCE.iter().any(|event| event.name == name)
             || configuration.contains(&format!("`{name}`"))
     };
-    code_words(&file.text)
+    let mut named: Vec<(usize, &str)> = code_words(&file.text)
         .into_iter()
         .filter_map(|(line, word)| Some((line, word.rsplit("::").next()?)))
         .filter(|(_, name)| is_test_name(name) && !known(name))
+        .chain(
+            shown_by(&file.text)
+                .into_iter()
+                .filter(|(_, name)| !tests.contains(*name)),
+        )
+        .collect();
+    named.sort_unstable();
+    named.dedup();
+    named
+        .into_iter()
         .map(|(line, name)| format!("{}:{line}: there is no test {name}", file.name))
         .collect()
+}
+
+/// What stands in backticks in the last column of tables whose heading says "shown by": tests and nothing else.
+fn shown_by(text: &str) -> Vec<(usize, &str)> {
+    let mut inside = false;
+    let mut names = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let Some(row) = line.trim().strip_prefix('|') else {
+            inside = false;
+            continue;
+        };
+        let last = row.trim_end_matches('|').rsplit('|').next().unwrap_or("");
+        if last.trim() == "shown by" {
+            inside = true;
+        } else if inside {
+            let words = last.split('`').skip(1).step_by(2);
+            names.extend(words.filter_map(|word| Some((number + 1, word.rsplit("::").next()?))));
+        }
+    }
+    names
 }
 
 #[cfg(test)]
@@ -238,6 +268,14 @@ mod tests {
         assert_eq!(
             unknown_tests(&page, &found),
             ["docs/conformance/x.md:1: there is no test not_a_test"]
+        );
+        let table = text(
+            "docs/conformance/x.md",
+            "| a | shown by |\n| --- | --- |\n| `x` | `one_two_three`, `gone` |\n\n| a | b |\n| `x` | `y` |\n",
+        );
+        assert_eq!(
+            unknown_tests(&table, &found),
+            ["docs/conformance/x.md:3: there is no test gone"]
         );
     }
 

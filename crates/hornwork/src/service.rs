@@ -174,7 +174,8 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     let differ = [
         (
             "[sip]",
-            old.sip.agent != new.sip.agent || old.sip.dscp != new.sip.dscp,
+            (&old.sip.agent, old.sip.dscp, old.sip.coalesce)
+                != (&new.sip.agent, new.sip.dscp, new.sip.coalesce),
         ),
         ("[session_timer]", old.session_timer != new.session_timer),
         ("[media] dscp", old.media.dscp != new.media.dscp),
