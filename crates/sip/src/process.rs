@@ -609,6 +609,14 @@ impl Endpoint {
                     HeaderId::Supported,
                     pick(dialog && success || status == 420, &self.supported),
                 ),
+                // Section 8.2.3: what is understood; a 415 that is passed on says so itself.
+                (
+                    HeaderId::Accept,
+                    pick(
+                        status == 415 && content.template.is_none(),
+                        b"application/sdp",
+                    ),
+                ),
                 (HeaderId::Server, self.config.user_agent.as_bytes()),
             ],
         );

@@ -731,6 +731,33 @@ fn unknown_extensions_get_420_and_small_intervals_422() {
     assert!(host.log.said.is_empty());
     host.run(Time::from_secs(60));
     assert!(host.endpoint.census().is_quiet());
+    // A 405 says what is allowed (section 8.2.1).
+    host.log.habits.respond = Some(405);
+    host.datagram(
+        request("DANCE", "9", 9, "", "").as_bytes(),
+        PEER,
+        Time::from_secs(60),
+    );
+    let sent = host.datagrams();
+    assert_eq!(status(&sent[0]), 405);
+    assert!(
+        header(&sent[0], HeaderId::Allow)
+            .unwrap()
+            .contains("INVITE")
+    );
+    // What we do take goes with a 415 (RFC 3261 section 8.2.3).
+    let mut called = Called::with("", EndpointConfig::default());
+    called
+        .host
+        .endpoint
+        .reject(called.leg, 415, &Content::default(), ms(1))
+        .unwrap();
+    let sent = called.host.datagrams();
+    assert_eq!(
+        header(&sent[0], HeaderId::Accept).unwrap(),
+        "application/sdp"
+    );
+    called.end();
 }
 
 fn timed() -> EndpointConfig {

@@ -71,6 +71,13 @@ fn responses_over_udp_go_where_rfc_3261_18_2_2_and_rfc_3581_say() {
         Time::ZERO,
     );
     assert_eq!(only(&mut host).0, source.parse().unwrap());
+    // Our own requests ask for it.
+    let target = Target::new(b"sip:x@192.0.2.9", host.flow(source));
+    host.endpoint
+        .send(&Outside::new(Method::Options, target), Time::ZERO)
+        .unwrap();
+    let via = header(&only(&mut host).1, HeaderId::Via).unwrap();
+    assert!(via.ends_with(";rport"), "{via}");
 }
 
 #[test]
