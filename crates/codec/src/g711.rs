@@ -45,6 +45,20 @@ impl Law {
         samples.len().min(codes.len())
     }
 
+    /// Mean square of the samples that `codes` stand for, without decoding them; zero for none. [`crate::level::power_dbov`]
+    /// makes a level of it.
+    pub fn power(self, codes: &[u8]) -> f64 {
+        let squares = match self {
+            Law::A => &ALAW_SQUARES,
+            Law::Mu => &ULAW_SQUARES,
+        };
+        let sum: u64 = codes
+            .iter()
+            .map(|&code| u64::from(squares[usize::from(code)]))
+            .sum();
+        sum as f64 / codes.len().max(1) as f64
+    }
+
     /// The code of silence (the smallest positive value).
     pub const fn silence(self) -> u8 {
         match self {
@@ -116,6 +130,8 @@ static ULAW_DECODE: [i16; 256] = ulaw_decode_table();
 static ALAW_ENCODE: [u8; 4096] = alaw_encode_table();
 /// By the upper 14 bits of the sample.
 static ULAW_ENCODE: [u8; 16_384] = ulaw_encode_table();
+static ALAW_SQUARES: [u32; 256] = squares(alaw_decode_table());
+static ULAW_SQUARES: [u32; 256] = squares(ulaw_decode_table());
 static ALAW_TO_ULAW: [u8; 256] = transcode_table(true);
 static ULAW_TO_ALAW: [u8; 256] = transcode_table(false);
 
@@ -187,6 +203,17 @@ const fn ulaw_decode_table() -> [i16; 256] {
     let mut code = 0;
     while code < 256 {
         table[code] = ulaw_expand(code as u8);
+        code += 1;
+    }
+    table
+}
+
+const fn squares(values: [i16; 256]) -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut code = 0;
+    while code < 256 {
+        let value = values[code] as i32;
+        table[code] = (value * value) as u32;
         code += 1;
     }
     table

@@ -1,29 +1,12 @@
 //! G.711 against the ITU's sweep and a foreign pair of recordings; WAV files good and bad; the built-in speech.
 
+mod common;
+
 use codec::g711::{self, Law};
 use codec::level;
 use codec::speech;
 use codec::wav::{Encoding, Wav, WavError, write};
-use std::path::PathBuf;
-
-fn testdata(name: &str) -> Option<Vec<u8>> {
-    let root = std::env::var_os("HORNWORK_TESTDATA").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/testdata"),
-        PathBuf::from,
-    );
-    if !root.is_dir() {
-        println!("skipped: testdata absent");
-        return None;
-    }
-    Some(std::fs::read(root.join(name)).unwrap_or_else(|error| panic!("{name}: {error}")))
-}
-
-fn words(bytes: &[u8]) -> Vec<i16> {
-    bytes
-        .chunks_exact(2)
-        .map(|word| i16::from_le_bytes([word[0], word[1]]))
-        .collect()
-}
+use common::{testdata, words};
 
 #[test]
 fn encoding_is_the_itus_on_every_value() {
@@ -80,6 +63,22 @@ fn decoding_is_the_middle_of_the_interval() {
     assert_eq!(g711::decode_alaw(0xd5), 8);
     assert_eq!(g711::decode_ulaw(0x80), 32_124);
     assert_eq!(g711::decode_ulaw(0xff), 0);
+}
+
+/// The level of a payload told by its codes is that of its samples.
+#[test]
+fn power_without_decoding() {
+    for law in [Law::A, Law::Mu] {
+        assert_eq!(law.power(&[]), 0.0);
+        let mut codes = vec![0; speech::speech().len()];
+        law.encode(speech::speech(), &mut codes);
+        for codes in codes.chunks(160) {
+            let mut samples = vec![0; codes.len()];
+            law.decode(codes, &mut samples);
+            let (told, heard) = (law.power(codes), level::mean_square(&samples));
+            assert!((told - heard).abs() <= heard * 1e-12, "{told} {heard}");
+        }
+    }
 }
 
 /// Both files were made from one recording, each law by itself, so A-law to mu-law by us may differ by the step that the

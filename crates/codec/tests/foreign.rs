@@ -100,7 +100,16 @@ fn g722_is_decoded_alike() {
         let mut octets = vec![0; samples.len() / 2];
         g722::Encoder::new(mode).encode(&samples, &mut octets);
         let file = folder.write(bits, &octets);
-        let arguments = ["-f", "g722", "-bits_per_codeword", bits, "-i", &file, "-f", "s16le"];
+        let arguments = [
+            "-f",
+            "g722",
+            "-bits_per_codeword",
+            bits,
+            "-i",
+            &file,
+            "-f",
+            "s16le",
+        ];
         let Some(theirs) = ffmpeg(&arguments) else {
             return;
         };
