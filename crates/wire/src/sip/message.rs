@@ -1,6 +1,7 @@
 //! The index over one SIP message: start line, header spans, body.
 
 use super::ids::{HEADER_IDS, HeaderId, Method};
+use super::known::Known;
 use super::list::Values;
 pub(super) use crate::sip_text::number;
 use memchr::memchr;
@@ -137,6 +138,7 @@ pub struct Message<'a> {
     headers_end: u32,
     body_start: u32,
     pub(super) odd: Oddities,
+    pub(super) known: Known,
 }
 
 impl<'a> Message<'a> {
@@ -185,6 +187,7 @@ impl<'a> Message<'a> {
             headers_end: headers_start,
             body_start: headers_start,
             odd,
+            known: Known::default(),
         };
         message.index_headers()?;
         message.delimit_body(framing);

@@ -8,6 +8,7 @@
 mod framer;
 mod host;
 mod ids;
+mod known;
 mod list;
 mod message;
 mod params;

@@ -440,8 +440,10 @@ impl<'a> Message<'a> {
 
     /// The topmost Via.
     pub fn via(&self) -> Result<Via<'a>, ParseError> {
-        self.typed(HeaderId::Via, |value| {
-            Via::parse(Values::list(value).next()?)
+        self.known.via.get(self.bytes(), || {
+            self.typed(HeaderId::Via, |value| {
+                Via::parse(Values::list(value).next()?)
+            })
         })
     }
 
@@ -453,12 +455,16 @@ impl<'a> Message<'a> {
 
     /// From.
     pub fn from(&self) -> Result<NameAddr<'a>, ParseError> {
-        self.typed(HeaderId::From, NameAddr::parse)
+        self.known
+            .from
+            .get(self.bytes(), || self.typed(HeaderId::From, NameAddr::parse))
     }
 
     /// To.
     pub fn to(&self) -> Result<NameAddr<'a>, ParseError> {
-        self.typed(HeaderId::To, NameAddr::parse)
+        self.known
+            .to
+            .get(self.bytes(), || self.typed(HeaderId::To, NameAddr::parse))
     }
 
     /// Call-ID: not empty, without white space inside.
@@ -470,7 +476,9 @@ impl<'a> Message<'a> {
 
     /// CSeq.
     pub fn cseq(&self) -> Result<CSeq<'a>, ParseError> {
-        self.typed(HeaderId::CSeq, CSeq::parse)
+        self.known
+            .cseq
+            .get(self.bytes(), || self.typed(HeaderId::CSeq, CSeq::parse))
     }
 
     /// Contacts of all Contact fields.
@@ -480,9 +488,11 @@ impl<'a> Message<'a> {
 
     /// The first Contact.
     pub fn contact(&self) -> Result<NameAddr<'a>, ParseError> {
-        self.contacts()
-            .next()
-            .unwrap_or(Err(ParseError::Missing(HeaderId::Contact)))
+        self.known.contact.get(self.bytes(), || {
+            self.contacts()
+                .next()
+                .unwrap_or(Err(ParseError::Missing(HeaderId::Contact)))
+        })
     }
 
     /// Routes, topmost first.

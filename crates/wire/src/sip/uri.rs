@@ -23,10 +23,10 @@ pub enum Scheme<'a> {
 impl<'a> Scheme<'a> {
     fn from_bytes(name: &'a [u8]) -> Scheme<'a> {
         match name {
-            _ if name.eq_ignore_ascii_case(b"sip") => Scheme::Sip,
-            _ if name.eq_ignore_ascii_case(b"sips") => Scheme::Sips,
-            _ if name.eq_ignore_ascii_case(b"tel") => Scheme::Tel,
-            _ if name.eq_ignore_ascii_case(b"urn") => Scheme::Urn,
+            [b's' | b'S', b'i' | b'I', b'p' | b'P'] => Scheme::Sip,
+            [b's' | b'S', b'i' | b'I', b'p' | b'P', b's' | b'S'] => Scheme::Sips,
+            [b't' | b'T', b'e' | b'E', b'l' | b'L'] => Scheme::Tel,
+            [b'u' | b'U', b'r' | b'R', b'n' | b'N'] => Scheme::Urn,
             _ => Scheme::Other(name),
         }
     }
@@ -107,7 +107,12 @@ impl Marks {
         let mut tail = None;
         let mut escapes = false;
         for (index, byte) in raw.iter().enumerate() {
-            match LETTERS[usize::from(*byte)] {
+            let letter = LETTERS[usize::from(*byte)];
+            // Nearly all letters are plain: one comparison for those.
+            if letter == Letter::Plain {
+                continue;
+            }
+            match letter {
                 Letter::Plain => {}
                 Letter::Bad => return None,
                 Letter::Colon if scheme.is_none() => scheme = Some(index),
