@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analyse;
+pub mod caveats;
 pub mod demo;
 pub mod error;
 pub mod experiment;

@@ -1,5 +1,6 @@
 //! `lab list`, `lab show`, `lab run`, `lab search`.
 
+use crate::caveats;
 use crate::error::{LabError, Verdict};
 use crate::experiment::{BUILT_IN, File, Level, built_in};
 use crate::figures;
@@ -314,6 +315,7 @@ fn run_json(run: &RunRecord, published: &Published) -> Value {
                 into.insert("surroundings".to_owned(), json!(trial.surroundings));
                 into.insert("digest".to_owned(), json!(trial.digest));
                 into.insert("remarks".to_owned(), json!(trial.remarks));
+                into.insert("caveats".to_owned(), json!(caveats::of(trial)));
             }
             value
         })

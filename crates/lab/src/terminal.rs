@@ -101,6 +101,21 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
             );
         }
     }
+    for trial in &run.trials {
+        let caveats = crate::caveats::of(trial);
+        if !caveats.is_empty() {
+            let level = trial
+                .level
+                .map(|level| format!(" at {}", plain(level)))
+                .unwrap_or_default();
+            let _ = writeln!(
+                out,
+                "read with care{level}, run {}: {}",
+                trial.repetition + 1,
+                caveats.join("; ")
+            );
+        }
+    }
     if let Some(reference) = &run.reference {
         let rows: Vec<Vec<String>> = beside(reference, levels)
             .iter()

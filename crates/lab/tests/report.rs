@@ -206,6 +206,8 @@ fn quantiles_are_over_the_records_of_all_trials_and_counts_are_means() {
     let html = fs::read_to_string(page).unwrap();
     for part in [
         "Response-time repartition",
+        "Read with care",
+        "the kernel dropped 1234 datagrams",
         "RcvbufErrors",
         "<td>1234</td>",
         "prefers-color-scheme:dark",

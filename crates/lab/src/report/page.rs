@@ -16,6 +16,7 @@ pub fn render(results: &Results, levels: &[LevelSummary]) -> String {
     let raw = &results.raw;
     let mut html = String::with_capacity(64 << 10);
     head(&mut html, raw);
+    caveats(&mut html, raw);
     tiles(&mut html, raw, levels);
     facts(&mut html, raw);
     sweep::repartition(&mut html, results, levels);
@@ -54,6 +55,31 @@ fn head(html: &mut String, raw: &RawResults) {
     if !run.about.trim().is_empty() {
         let _ = write!(html, "<p class=\"lead\">{}</p>", escape(run.about.trim()));
     }
+}
+
+/// What makes the figures say less than they seem to, in front of them.
+fn caveats(html: &mut String, raw: &RawResults) {
+    let trials: Vec<(String, Vec<String>)> = raw
+        .run
+        .trials
+        .iter()
+        .map(|trial| (tables::trial_name(trial), crate::caveats::of(trial)))
+        .filter(|(_, caveats)| !caveats.is_empty())
+        .collect();
+    if trials.is_empty() {
+        return;
+    }
+    let _ = write!(
+        html,
+        "<aside class=\"care\"><strong>Read with care.</strong> In {} of {} trials the limit may have been the generator or \
+         the machine, not the subject.<details><summary>Which, and why</summary><ul>",
+        trials.len(),
+        raw.run.trials.len()
+    );
+    for (name, caveats) in trials {
+        let _ = write!(html, "<li>{name}: {}</li>", escape(&caveats.join("; ")));
+    }
+    html.push_str("</ul></details></aside>");
 }
 
 /// The figures that are asked for first.

@@ -129,7 +129,7 @@ pub(super) fn level_name(level: Option<f64>) -> String {
     level.map_or("all".to_owned(), grouped)
 }
 
-fn trial_name(trial: &TrialRecord) -> String {
+pub(super) fn trial_name(trial: &TrialRecord) -> String {
     match trial.level {
         Some(level) => format!("{} / run {}", grouped(level), trial.repetition + 1),
         None => format!("run {}", trial.repetition + 1),
