@@ -505,3 +505,52 @@ fn telephone_events_arrive_as_they_were_sent() {
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000"), sent);
 }
+
+#[test]
+fn srtp_with_keys_in_sdp_passes_as_it_is() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let secure = |sdp: &str, key: &str| {
+        let sdp = sdp.replace("RTP/AVP", "RTP/SAVP");
+        format!("{sdp}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{key}\r\n")
+    };
+    let keys = [
+        "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz|2^20|1:32",
+        "d0RmdmcmVCspeEc3QGZiNWpVLFJhQX1cfHAwJSoj",
+    ];
+    net.phones[bob].ears.manners.sdp = secure(SDP_B, keys[1]);
+    let offered = secure(SDP_A, keys[0]);
+    net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(offered.as_bytes()),
+    );
+    net.run(seconds(1));
+    let offer = net.find(bob, |told| *told == Told::Offered).body();
+    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    for (body, key) in [(&offer, keys[0]), (&answer, keys[1])] {
+        assert!(
+            body.contains("RTP/SAVP ") && body.contains(&format!("inline:{key}\r\n")),
+            "{body}"
+        );
+    }
+    // Encrypted: the padding bit is in the clear, the count of padding is not; behind it stands a tag.
+    let port = port_of(&answer);
+    let mut sealed = rtp(1);
+    sealed[0] |= 0x20;
+    sealed.extend([0xee; 10]);
+    // SRTCP: the first eight octets in the clear, then lengths that mean nothing, the index with its E flag, a tag.
+    let mut report = sender_report();
+    report[8..].fill(0x9c);
+    report.extend([0x80, 0, 0, 1]);
+    report.extend([0xee; 10]);
+    for (source, at, packet) in [
+        ("10.1.0.1:4000", port, &sealed),
+        ("10.1.0.1:4001", port + 1, &report),
+    ] {
+        net.throw(source, &format!("192.0.2.1:{at}"), packet);
+    }
+    net.run(seconds(1));
+    assert_eq!(arrivals(&net, "10.2.0.1:5000"), [sealed]);
+    assert_eq!(arrivals(&net, "10.2.0.1:5001"), [report]);
+}
