@@ -12,7 +12,7 @@ mod tables;
 use band::{Band, Which, saturate};
 use tables::{
     HIGH_STEPS, INVERSE_2, INVERSE_4, INVERSE_5, INVERSE_6, LEVELS, LOW_NEGATIVE, LOW_POSITIVE,
-    LOW_STEPS, QMF,
+    LOW_STEPS, QMF, QMF_ODD,
 };
 
 /// Rate of the samples in Hz.
@@ -48,8 +48,8 @@ impl Mode {
 /// What is kept of each half of the filter's input: the samples before a block.
 #[derive(Clone, Debug)]
 struct Halves {
-    even: [i32; HALF - 1 + BLOCK],
-    odd: [i32; HALF - 1 + BLOCK],
+    even: [i16; HALF - 1 + BLOCK],
+    odd: [i16; HALF - 1 + BLOCK],
 }
 
 impl Halves {
@@ -60,19 +60,24 @@ impl Halves {
         }
     }
 
-    fn set(&mut self, place: usize, even: i32, odd: i32) {
+    /// Sums and differences of two bands of 15 bits fit as samples do.
+    fn set(&mut self, place: usize, even: i16, odd: i16) {
         self.even[HALF - 1 + place] = even;
         self.odd[HALF - 1 + place] = odd;
     }
 
     /// The two sums of the filter at `place`.
     fn filter(&self, place: usize) -> (i32, i32) {
-        let (mut even, mut odd) = (0, 0);
-        for tap in 0..HALF {
-            even += self.even[place + tap] * QMF[tap];
-            odd += self.odd[place + tap] * QMF[HALF - 1 - tap];
-        }
-        (even, odd)
+        let sum = |samples: &[i16], taps: &[i16; HALF]| -> i32 {
+            let products = samples.iter().zip(taps);
+            products
+                .map(|(&sample, &tap)| i32::from(sample) * i32::from(tap))
+                .sum()
+        };
+        (
+            sum(&self.even[place..place + HALF], &QMF),
+            sum(&self.odd[place..place + HALF], &QMF_ODD),
+        )
     }
 
     /// Keeps what the next block needs, after a block of `pairs`.
@@ -188,7 +193,7 @@ impl Encoder {
         let count = pairs.len().min(octets.len());
         for (pairs, octets) in pairs[..count].chunks(BLOCK).zip(octets.chunks_mut(BLOCK)) {
             for (place, &[first, second]) in pairs.iter().enumerate() {
-                self.halves.set(place, i32::from(first), i32::from(second));
+                self.halves.set(place, first, second);
             }
             for (place, octet) in octets.iter_mut().take(pairs.len()).enumerate() {
                 let (even, odd) = self.halves.filter(place);
@@ -228,7 +233,8 @@ impl Decoder {
         for (octets, pairs) in octets[..count].chunks(BLOCK).zip(pairs.chunks_mut(BLOCK)) {
             for (place, &octet) in octets.iter().enumerate() {
                 let (low, high) = self.bands.decode(octet, self.mode);
-                self.halves.set(place, low + high, low - high);
+                self.halves
+                    .set(place, (low + high) as i16, (low - high) as i16);
             }
             for (place, pair) in pairs.iter_mut().take(octets.len()).enumerate() {
                 let (even, odd) = self.halves.filter(place);
@@ -254,7 +260,7 @@ impl Decoder {
 
     fn analyse(&mut self, pairs: &[[i16; 2]]) {
         for (place, &[one, two]) in pairs.iter().enumerate() {
-            self.analysis.set(place, i32::from(one), i32::from(two));
+            self.analysis.set(place, one, two);
         }
     }
 
@@ -268,7 +274,8 @@ impl Decoder {
                 let (even, odd) = self.analysis.filter(place);
                 let octet = self.bands.quantise((odd + even) >> 14, (odd - even) >> 14);
                 let (low, high) = self.bands.decode(octet, self.mode);
-                self.halves.set(place, low + high, low - high);
+                self.halves
+                    .set(place, (low + high) as i16, (low - high) as i16);
             }
             self.analysis.shift(pairs.len());
             self.halves.shift(pairs.len());

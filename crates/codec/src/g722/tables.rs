@@ -57,5 +57,8 @@ pub(super) const MANTISSAS: [i32; 32] = [
     2896, 2960, 3025, 3091, 3158, 3228, 3298, 3371, 3444, 3520, 3597, 3676, 3756, 3838, 3922, 4008,
 ];
 
-/// The even taps of the symmetric filter of 24; the odd ones are the same in the opposite order.
-pub(super) const QMF: [i32; 12] = [3, -11, 12, 32, -210, 951, 3876, -805, 362, -156, 53, -11];
+/// The even taps of the symmetric filter of 24.
+pub(super) const QMF: [i16; 12] = [3, -11, 12, 32, -210, 951, 3876, -805, 362, -156, 53, -11];
+
+/// The odd taps: the same in the opposite order.
+pub(super) const QMF_ODD: [i16; 12] = [-11, 53, -156, 362, -805, 3876, 951, -210, 32, 12, -11, 3];
