@@ -358,7 +358,7 @@ impl Sender {
             match self.send_from(fd, from) {
                 Ok(n) => {
                     for header in &self.headers[from..from + n] {
-                        result.sent += header.msg_hdr.msg_iovlen as usize;
+                        result.sent += header.msg_hdr.msg_iovlen;
                         if header.msg_hdr.msg_iovlen > 1 {
                             self.refused = 0;
                         }
@@ -401,7 +401,7 @@ impl Sender {
     /// Sends the datagrams of a train that the kernel does not take, one by one.
     fn send_apart(&mut self, fd: BorrowedFd<'_>, train: usize, result: &mut Sent) {
         let header = self.headers[train].msg_hdr;
-        for i in 0..header.msg_iovlen as usize {
+        for i in 0..header.msg_iovlen {
             // SAFETY: the iovecs of a header lie one behind the other; name and payload as in `send_from`.
             let n = unsafe {
                 let iovec = *header.msg_iov.add(i);
