@@ -326,3 +326,54 @@ fn a_half_closed_connection_is_answered() {
         assert!(closed, "the border ends its side then");
     }
 }
+
+/// IPv6 over both transports, and the keep-alives of RFC 5626: CRLF on a stream, STUN over UDP.
+#[test]
+fn ipv6_and_keep_alives() {
+    if UdpSocket::bind("[::1]:0").is_err() {
+        eprintln!("skipped: no IPv6 on this machine");
+        return;
+    }
+    let folder = scratch("ipv6");
+    let sip = 5468;
+    let configuration = example("loopback.toml", sip, 5488, (29400, 29499), "")
+        .replace(
+            &format!("\"tcp:127.0.0.1:{sip}\""),
+            &format!("\"tcp:127.0.0.1:{sip}\", \"udp:[::1]:{sip}\", \"tcp:[::1]:{sip}\""),
+        )
+        .replace(
+            "allow = \"127.0.0.0/8\"",
+            "allow = [\"127.0.0.0/8\", \"::1\"]",
+        );
+    let border = border(&folder, &configuration, sip);
+    let socket = UdpSocket::bind("[::1]:0").expect("socket");
+    socket.connect(("::1", sip)).expect("address");
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let local = socket.local_addr().expect("address").to_string();
+    let mut buffer = [0; 4096];
+    let mut ask = |bytes: &[u8]| {
+        socket.send(bytes).expect("sent");
+        let length = socket
+            .recv(&mut buffer)
+            .unwrap_or_else(|error| panic!("{error}: {}", border.said()));
+        buffer[..length].to_vec()
+    };
+    let answer = ask(options("UDP", &local, "six").as_bytes());
+    assert_eq!(status(&String::from_utf8_lossy(&answer)), 200);
+    let mut binding = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+    binding.extend(*b"keeps alive!");
+    let answer = ask(&binding);
+    assert_eq!((&answer[..2], answer.len()), (&[1, 1][..], 44));
+    let mut stream = TcpStream::connect(("::1", sip)).expect("connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.write_all(b"\r\n\r\n").expect("sent");
+    let mut pong = [0; 2];
+    stream.read_exact(&mut pong).expect("a pong");
+    assert_eq!(&pong, b"\r\n");
+    let local = stream.local_addr().expect("address").to_string();
+    stream
+        .write_all(options("TCP", &local, "sixtcp").as_bytes())
+        .expect("sent");
+    let (got, _) = answers(&mut stream, PATIENCE);
+    assert_eq!(got.first().map(|(status, _)| *status), Some(200));
+}
