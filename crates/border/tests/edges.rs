@@ -126,6 +126,15 @@ fn messages_pass_and_subscriptions_are_refused_clearly() {
     send(
         &mut net,
         alice,
+        Method::Refer,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    assert_eq!(last_status(&net, alice), 403);
+    send(
+        &mut net,
+        alice,
         Method::Info,
         "sip:bob@192.0.2.1",
         &[],
