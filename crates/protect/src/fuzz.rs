@@ -1,8 +1,10 @@
-//! Any bytes as packets, keys and attributes: the fuzz target and the property tests share it.
+//! Any bytes as packets, keys, attributes and connectivity checks: the fuzz target and the property tests share it.
 
+use crate::ice::{Credentials, Lite};
 use crate::sdes::{self, CryptoAttribute};
 use crate::srtp::{ContextLimits, Inbound, MAX_OVERHEAD, MasterKey, Options, Outbound, Suite};
-use engine::Entropy;
+use crate::stun::Message;
+use engine::{Entropy, Time};
 use std::collections::BTreeSet;
 
 /// Reads `data` as a suite, its options, and steps: packets sealed, altered, repeated and opened, keys changed, bytes that nobody
@@ -12,6 +14,7 @@ use std::collections::BTreeSet;
 /// Where an invariant is broken: that is the finding.
 pub fn fuzz_srtp(data: &[u8]) {
     attributes(data);
+    checks(data);
     let Some((&[suite, options, window], mut rest)) = data.split_first_chunk::<3>() else {
         return;
     };
@@ -58,6 +61,28 @@ fn attributes(data: &[u8]) {
         assert!(back.is_ok(), "the offerer takes our answer: {back:?}");
         assert!(agreed.contexts(policy.limits).is_ok());
     }
+}
+
+/// The same bytes as a STUN datagram to an ICE-lite agent: every answer is a STUN message, and nobody is let in who does not know
+/// the password.
+fn checks(data: &[u8]) {
+    let from = std::net::SocketAddr::from(([192, 0, 2, 1], 9));
+    let mut lite = Lite::new(Credentials::generate(&mut Entropy::from_number(1)), None);
+    if let Some(message) = Message::parse(data) {
+        let _ = (message.mapped_address(), message.error_code());
+        let _ = (
+            message.unknown_attributes().count(),
+            message.has_integrity(),
+        );
+    }
+    let _ = lite.feed(data, from, Time::ZERO);
+    while let Some((_, answer)) = lite.next_answer() {
+        assert!(
+            Message::parse(&answer).is_some(),
+            "an answer that is no STUN"
+        );
+    }
+    assert!(!lite.admits(from));
 }
 
 struct Run {

@@ -1,12 +1,17 @@
-//! Replays the seeds of the fuzz target.
+//! Replays the seeds of the fuzz target and what fuzzing found worth keeping.
 
 use std::path::PathBuf;
 
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz")
+        .join(name)
+}
+
 #[test]
 fn seeds() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/srtp");
     let mut seeds = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(folder("seeds/srtp")).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         protect::fuzz_srtp(&bytes);
         // Every beginning of it as well: a step cut off.
@@ -16,4 +21,19 @@ fn seeds() {
         seeds += 1;
     }
     assert!(seeds >= 15);
+}
+
+/// Inputs of a packed corpus stand each behind its length in four octets, big-endian.
+#[test]
+fn minimised_corpus() {
+    let packed = std::fs::read(folder("corpus/srtp.pack")).unwrap();
+    let mut rest = packed.as_slice();
+    let mut inputs = 0;
+    while let Some((length, behind)) = rest.split_first_chunk::<4>() {
+        let (input, behind) = behind.split_at(u32::from_be_bytes(*length) as usize);
+        protect::fuzz_srtp(input);
+        rest = behind;
+        inputs += 1;
+    }
+    assert!(inputs > 100 && rest.is_empty());
 }

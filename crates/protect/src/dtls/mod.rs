@@ -226,6 +226,8 @@ pub enum Failure {
     ProfileNotAllowed(Suite),
     /// The peer did not answer in time.
     Timeout,
+    /// The peer sent a fatal alert of this number (RFC 8446 section 6) and went no further.
+    Refused(u8),
     /// The peer broke the protocol, or has nothing in common with us.
     Protocol(String),
 }
@@ -244,6 +246,9 @@ impl fmt::Display for Failure {
                 write!(f, "the profile {suite} is not allowed here")
             }
             Failure::Timeout => f.write_str("the DTLS handshake timed out"),
+            Failure::Refused(alert) => {
+                write!(f, "the peer refused the DTLS handshake with alert {alert}")
+            }
             Failure::Protocol(why) => write!(f, "the DTLS handshake failed: {why}"),
         }
     }

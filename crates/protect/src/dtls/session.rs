@@ -3,12 +3,15 @@
 use super::{Endpoint, Failure, Fingerprint, Role, Version, matches};
 use crate::srtp::{ContextLimits, Contexts, Inbound, KeyError, MasterKey, Outbound, Suite};
 use core::fmt;
+use core::time::Duration;
 use dimpl::{Dtls, Output, SrtpProfile, UnexpectedMessageError};
 use engine::{Deadline, DropReason, Time};
 use zeroize::Zeroizing;
 
 /// Room for the largest record that is handed out at first; grows where dimpl asks for more.
 const BUFFER: usize = 2_048;
+/// How long a handshake may still succeed after an alert that anyone could have sent.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// What a session has to say.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub struct Session {
     failure: Option<Failure>,
     closed: bool,
     deadline: Option<Time>,
+    /// A fatal alert that nobody vouches for, and until when the handshake may prove it false.
+    refused: Option<(u8, Time)>,
     buffer: Vec<u8>,
 }
 
@@ -107,6 +112,7 @@ impl Session {
             failure: None,
             closed: false,
             deadline: None,
+            refused: None,
             buffer: vec![0; BUFFER],
         };
         if let Some(fingerprints) = signalled {
@@ -135,12 +141,28 @@ impl Session {
 
     /// Takes in a datagram from the peer.
     ///
+    /// An alert before there are keys proves nothing: anyone can send one. It is not believed at once; where the handshake does not
+    /// get on within two seconds, it was true.
+    ///
     /// # Errors
     /// [`DropReason::DtlsUnexpected`] where the association has ended, or the datagram answers nothing.
     pub fn feed(&mut self, datagram: &[u8], now: Time) -> Result<(), DropReason> {
         self.timeout(now);
         let dtls = self.dtls.as_mut().ok_or(DropReason::DtlsUnexpected)?;
-        match dtls.handle_packet(datagram) {
+        let (believed, alert) = if self.connected {
+            (datagram, None)
+        } else {
+            before_alert(datagram)
+        };
+        if let Some([2, alert]) = alert
+            && self.refused.is_none()
+        {
+            self.refused = Some((alert, now + GRACE));
+        }
+        if believed.is_empty() {
+            return Err(DropReason::DtlsUnexpected);
+        }
+        match dtls.handle_packet(believed) {
             Ok(()) => Ok(()),
             // Anyone can send a datagram that is no answer to a ClientHello; it must not end the handshake.
             Err(dimpl::Error::UnexpectedMessage(
@@ -161,6 +183,11 @@ impl Session {
         {
             self.fail(failure(&error));
         }
+        match self.refused {
+            _ if self.connected => self.refused = None,
+            Some((alert, until)) if now >= until => self.fail(Failure::Refused(alert)),
+            _ => {}
+        }
     }
 
     /// Ends the association; the alert comes out of [`Session::next_event`].
@@ -178,8 +205,12 @@ impl Session {
         if matches!(self.state, State::Ended) {
             return None;
         }
-        self.deadline
-            .map(|at| Deadline::new(at, "dtls retransmission"))
+        let refused = self.refused.filter(|_| !self.connected);
+        Deadline::earlier(
+            self.deadline
+                .map(|at| Deadline::new(at, "dtls retransmission")),
+            refused.map(|(_, at)| Deadline::new(at, "dtls refusal")),
+        )
     }
 
     /// What there is to do, until `None`.
@@ -205,6 +236,10 @@ impl Session {
             Output::BufferTooSmall { needed } => self.buffer.resize(needed, 0),
             Output::Timeout(instant) => {
                 self.deadline = Some(self.endpoint.epoch.time(instant));
+                if matches!(self.state, State::Established) {
+                    // Many associations stand for as long as their calls and have nothing to say.
+                    self.buffer = Vec::new();
+                }
                 return Step::Done;
             }
             Output::Connected => self.connected = true,
@@ -295,9 +330,70 @@ enum Step {
     Done,
 }
 
+/// The records of a datagram before the first in the clear that is an alert or that no peer would send, and the alert. A malformed
+/// record must not reach dimpl: it would wait there, and break the handshake off at its end.
+fn before_alert(datagram: &[u8]) -> (&[u8], Option<[u8; 2]>) {
+    let mut at = 0;
+    while let Some(rest) = datagram.get(at..).filter(|rest| !rest.is_empty()) {
+        let believed = datagram.get(..at).unwrap_or_default();
+        let Some(&[kind, _, _, e1, e0, .., l1, l0]) = rest.first_chunk::<13>() else {
+            // A record of DTLS 1.3 under its keys has a shorter header (RFC 9147 section 4).
+            let encrypted = rest.first().is_some_and(|first| first >> 5 == 1);
+            return (if encrypted { datagram } else { believed }, None);
+        };
+        // Behind a record under keys nothing can be read.
+        if !(20..=26).contains(&kind) || (e1, e0) != (0, 0) {
+            return (datagram, None);
+        }
+        let length = usize::from(u16::from_be_bytes([l1, l0]));
+        let Some(body) = rest.get(13..13 + length) else {
+            return (believed, None);
+        };
+        let good = match kind {
+            20 => body == [1],
+            21 => return (believed, body.try_into().ok()),
+            22 => is_handshake(body),
+            23 => false,
+            _ => !body.is_empty(),
+        };
+        if !good {
+            return (believed, None);
+        }
+        at += 13 + length;
+    }
+    (datagram, None)
+}
+
+/// Whether a record's body is one handshake fragment or several, each with a length that fits (RFC 6347 section 4.2.2).
+fn is_handshake(mut body: &[u8]) -> bool {
+    if body.is_empty() {
+        return false;
+    }
+    while !body.is_empty() {
+        let Some((&[_, l2, l1, l0, _, _, o2, o1, o0, f2, f1, f0], rest)) =
+            body.split_first_chunk::<12>()
+        else {
+            return false;
+        };
+        let number = |a, b, c| u32::from_be_bytes([0, a, b, c]);
+        let (length, offset, part) = (number(l2, l1, l0), number(o2, o1, o0), number(f2, f1, f0));
+        let Some(behind) = rest.get(part as usize..) else {
+            return false;
+        };
+        if offset + part > length {
+            return false;
+        }
+        body = behind;
+    }
+    true
+}
+
 fn failure(error: &dimpl::Error) -> Failure {
     match error {
         dimpl::Error::Timeout(_) => Failure::Timeout,
+        dimpl::Error::SecurityError(dimpl::SecurityError::FatalAlert { description }) => {
+            Failure::Refused(*description)
+        }
         other => Failure::Protocol(other.to_string()),
     }
 }
