@@ -298,3 +298,53 @@ pub fn has_redundancy(payload: &[u8]) -> bool {
 pub fn is_silence(payload: &[u8]) -> bool {
     payload.len() < NOTHING_BELOW
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every first octet with every count of frames: the library finds the same length, or we refuse what it would.
+    #[test]
+    fn lengths_are_the_librarys() {
+        for first in 0..=255u8 {
+            for second in 0..=255u8 {
+                let payload = [first, second, 1, 2, 3, 4];
+                for rate in [8000, 48_000] {
+                    let theirs =
+                        libopus::utils::get_nb_samples(&payload, library_rate(rate).unwrap());
+                    assert_eq!(
+                        packet_samples(&payload, rate),
+                        theirs.ok().filter(|&n| n > 0)
+                    );
+                }
+            }
+        }
+        assert_eq!(packet_samples(&[], 48_000), None);
+        assert_eq!(packet_samples(&[3], 48_000), None);
+        assert!(is_silence(&[8, 0]) && !is_silence(&[8, 0, 0]));
+    }
+
+    #[test]
+    fn opus_in_stereo_is_mixed() {
+        let mut encoder =
+            libopus::Encoder::new(Channels::Stereo, SampleRate::Hz48000, Application::Audio)
+                .unwrap();
+        let mut decoder = OpusDecoder::new(48_000).unwrap();
+        let mut tone = crate::ToneGenerator::new(crate::Tone::sine(440.0, -10.0), 48_000);
+        let (mut sent, mut heard) = (Vec::new(), Vec::new());
+        for _ in 0..50 {
+            let mut left = [0; 960];
+            tone.fill(&mut left);
+            let both: Vec<u16> = left.iter().flat_map(|&sample| [sample as u16, 0]).collect();
+            let mut payload = [0; MAX_PAYLOAD];
+            let length = encoder.encode_to_slice(&both, &mut payload).unwrap();
+            let mut samples = [0; 960];
+            assert_eq!(decoder.decode(&payload[..length], &mut samples), Ok(960));
+            sent.extend_from_slice(&left);
+            heard.extend_from_slice(&samples);
+        }
+        // One of two channels, halved.
+        let change = crate::level::dbov(&heard[9600..]) - crate::level::dbov(&sent[9600..]);
+        assert!((change + 6.0).abs() < 0.7, "{change}");
+    }
+}
