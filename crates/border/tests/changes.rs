@@ -760,3 +760,49 @@ fn a_reload_during_a_transfer_leaves_every_trunk_its_calls() {
     assert_eq!(net.border.census().trunk_calls, 1);
     hang_up(&mut net, alice, leg);
 }
+
+/// Who wanted to take a leg's place gives up, or finds nobody opposite who would agree: the trunk that it came from is free.
+#[test]
+fn a_replacement_that_comes_to_nothing_leaves_its_trunk() {
+    let config = format!("{PLAIN}sources='10.2.0.0/16'\n");
+    for refused in [false, true] {
+        let (mut net, [alice, bob], [leg, other]) = standing(&config);
+        let dora = net.phone("10.2.0.5:5060", Manners::answering(SDP_B));
+        net.phones[alice].ears.manners.inside = refused.then_some(488);
+        let replaces = named(&mut net, bob, other);
+        let edits = [Edit::Add {
+            id: HeaderId::Replaces,
+            value: replaces.as_bytes(),
+        }];
+        let new = net.call(
+            dora,
+            "sip:alice@198.51.100.1",
+            "198.51.100.1:5060",
+            &Content::sdp(SDP_B.as_bytes()).with(&edits),
+        );
+        net.run(seconds(1));
+        assert!(net.has(alice, inside));
+        let counted = if refused { 1 } else { 2 };
+        assert_eq!(net.border.census().trunk_calls, counted, "{refused}");
+        if !refused {
+            net.tell(dora, |endpoint, now| {
+                endpoint.cancel(new, &Content::default(), now).unwrap()
+            });
+            net.run(seconds(1));
+            assert_eq!(net.border.census().trunk_calls, 1);
+            let Told::Request(waiting) = net.find(alice, inside).told else {
+                panic!()
+            };
+            net.tell(alice, |endpoint, now| {
+                endpoint
+                    .respond(waiting, 200, &Content::sdp(SDP_A.as_bytes()), now)
+                    .unwrap();
+            });
+            net.phones[alice].ears.manners.inside = Some(200);
+            net.run(seconds(1));
+        }
+        assert!(net.has(dora, |told| matches!(told, Told::Failed(..))));
+        assert!(!net.has(bob, |told| matches!(told, Told::Ended(_))));
+        hang_up(&mut net, alice, leg);
+    }
+}

@@ -75,6 +75,8 @@ pub(crate) struct Join {
     from: Vec<u8>,
     referred_by: Vec<u8>,
     hop: usize,
+    /// Where the new leg is counted until it is one of the call's.
+    on_trunk: Option<TrunkId>,
     tries: u8,
 }
 
@@ -92,6 +94,7 @@ impl Join {
             from: Vec::new(),
             referred_by: Vec::new(),
             hop: 0,
+            on_trunk: None,
             tries: 0,
         }
     }
@@ -99,6 +102,7 @@ impl Join {
     /// A reload gave interfaces and trunks other indices.
     pub(crate) fn rename(&mut self, renamed: &crate::operate::Renaming) {
         renamed.steps(&mut self.hops);
+        self.on_trunk = self.on_trunk.and_then(|trunk| renamed.trunk(trunk));
     }
 
     /// Whether no leg outside of the call's two is left.
@@ -364,6 +368,8 @@ impl Core {
         endpoint.set_user(leg, self.key_of(slot).0);
         let mut join = Join::new(Purpose::Replace { replaced }, Stage::Answer, side);
         join.new = Some(leg);
+        join.on_trunk = hop.trunk;
+        self.trunk_call_began(hop.trunk);
         join.hops.push(hop);
         if let Some(call) = self.calls.get_mut(slot) {
             call.join = Some(Box::new(join));
@@ -427,6 +433,7 @@ impl Core {
                 .and_then(|call| call.join.as_deref_mut())
             {
                 join.new = Some(leg);
+                join.on_trunk = hop.trunk;
             }
             return;
         }
@@ -698,7 +705,11 @@ impl Core {
                         call.ack_due = Some(join.side.other());
                     }
                 } else {
+                    // It has gone in the meantime.
+                    self.trunk_call_ended(join.on_trunk);
                     let _ = endpoint.ack(other, &Content::default(), now);
+                    endpoint.set_user(new, 0);
+                    let _ = endpoint.hang_up(new, &Content::default(), now);
                 }
             }
         }
@@ -739,11 +750,10 @@ impl Core {
             return;
         };
         let Some(join) = call.join.take() else { return };
-        let trunk = join.hops.get(join.hop).and_then(|hop| hop.trunk);
+        let leg = call.leg(join.side).filter(|_| join.stage != Stage::Offer);
+        self.trunk_call_ended(join.on_trunk);
         match join.purpose {
             Purpose::Refresh => {
-                let waits = join.stage != Stage::Offer;
-                let leg = call.leg(join.side).filter(|_| waits);
                 if let Some(leg) = leg {
                     // Its offer was not answered: there is no agreement to go back to.
                     let _ = endpoint.ack(leg, &Content::default(), now);
@@ -756,7 +766,6 @@ impl Core {
             } => {
                 let _ = endpoint.notify_refer(referrer, status, b"", now);
                 if let Some(new) = join.new {
-                    self.trunk_call_ended(trunk);
                     endpoint.set_user(new, 0);
                     let _ = endpoint.ack(new, &Content::default(), now);
                     let _ = endpoint.hang_up(new, &Content::default(), now);
@@ -796,7 +805,7 @@ impl Core {
             return;
         }
         join.new = None;
-        let trunk = join.hops.get(join.hop).and_then(|hop| hop.trunk);
+        let trunk = join.on_trunk.take();
         let status = match why {
             Failure::Response => response.map_or(500, Message::status),
             Failure::TimedOut => 408,
@@ -821,7 +830,8 @@ impl Core {
             .is_some_and(|join| join.new == Some(leg))
         {
             // The answer to our re-INVITE finds no join and brings the old legs to agree again.
-            call.join = None;
+            let trunk = call.join.take().and_then(|join| join.on_trunk);
+            self.trunk_call_ended(trunk);
         }
     }
 
@@ -875,8 +885,8 @@ impl Core {
         {
             self.end_call(endpoint, slot, "us", "transfer failed", None, now);
         }
+        self.trunk_call_ended(join.on_trunk);
         if let Some(new) = join.new {
-            self.trunk_call_ended(join.hops.get(join.hop).and_then(|hop| hop.trunk));
             endpoint.set_user(new, 0);
             let _ = endpoint.ack(new, &Content::default(), now);
             let _ = endpoint.hang_up(new, &Content::default(), now);

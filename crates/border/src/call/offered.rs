@@ -89,7 +89,6 @@ impl Core {
                 Ok((slot, side)) => {
                     // It becomes a part of the call that it changes.
                     self.counters.offered -= 1;
-                    self.trunk_call_began(origin.trunk);
                     self.replace(
                         endpoint,
                         leg,
