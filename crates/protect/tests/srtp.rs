@@ -572,6 +572,17 @@ fn a_standby_goes_on() {
     );
     let sealed = seal(&mut out2, &rtp(SSRC, 0, b"two")).unwrap();
     assert!(open(&mut inn2, &sealed).is_ok());
+    let behind = SourceState {
+        ssrc: SSRC,
+        rtp: Some(3),
+        rtcp: None,
+    };
+    assert!(out2.restore(behind) && inn2.restore(behind), "never back");
+    assert_eq!(
+        seal(&mut out2, &rtp(SSRC, 0, b"two")),
+        Err(Failure::IndexReused)
+    );
+    assert_eq!(open(&mut inn2, &sealed), Err(Failure::Replayed));
     let report = seal_rtcp(&mut out2, &rtcp(SSRC, "two")).unwrap();
     assert!(open_rtcp(&mut inn2, &report).is_ok());
 }

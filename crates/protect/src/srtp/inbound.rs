@@ -235,8 +235,8 @@ impl Inbound {
         })
     }
 
-    /// Goes on where another context with these keys stood: nothing at or below its indices is taken in again. `false` where
-    /// the table is full.
+    /// Goes on where another context with these keys stood: nothing at or below its indices is taken in again. Never goes
+    /// back. `false` where the table is full.
     pub fn restore(&mut self, state: SourceState) -> bool {
         let known = self.find(state.ssrc);
         let size = self.limits.window;
@@ -244,12 +244,15 @@ impl Inbound {
         let Some(source) = self.at_or_new(known, state.ssrc) else {
             return false;
         };
-        let flow = |highest| Flow {
-            window: Window::restored(size, highest),
-            key,
+        let forward = |flow: &mut Option<Flow>, state: Option<u64>| {
+            let stands = flow.as_ref().map(|flow| flow.window.highest());
+            if let Some(highest) = state.filter(|highest| Some(*highest) > stands) {
+                let window = Window::restored(size, highest);
+                *flow = Some(Flow { window, key });
+            }
         };
-        source.rtp = state.rtp.map(flow);
-        source.rtcp = state.rtcp.map(flow);
+        forward(&mut source.rtp, state.rtp);
+        forward(&mut source.rtcp, state.rtcp);
         true
     }
 

@@ -190,15 +190,19 @@ impl Outbound {
         })
     }
 
-    /// Goes on where another context stood: nothing at or below its indices is sealed again. `false` where the table is full.
+    /// Goes on where another context stood: nothing at or below its indices is sealed again. Never goes back. `false` where the
+    /// table is full.
     pub fn restore(&mut self, state: SourceState) -> bool {
         let known = self.find(state.ssrc);
         let size = self.limits.window;
         let Some(source) = self.at_or_new(known, state.ssrc) else {
             return false;
         };
-        source.rtp = state.rtp.map(|highest| Window::restored(size, highest));
-        source.rtcp = state.rtcp.map_or(0, |last| last + 1);
+        let stands = source.rtp.as_ref().map(Window::highest);
+        if let Some(highest) = state.rtp.filter(|highest| Some(*highest) > stands) {
+            source.rtp = Some(Window::restored(size, highest));
+        }
+        source.rtcp = source.rtcp.max(state.rtcp.map_or(0, |last| last + 1));
         true
     }
 
