@@ -194,6 +194,9 @@ impl Default for GainFollower {
 /// 27 dB together.
 const SYNTHESIS_GAIN: f32 = 500.0;
 
+/// The same for noise, whose spectrum is flatter: 8 dB.
+const NOISE_GAIN: f32 = 6.3;
+
 impl GainFollower {
     /// One that follows a stream from its beginning; it is right some frames after joining later.
     pub const fn new() -> GainFollower {
@@ -248,15 +251,15 @@ impl GainFollower {
         sum / 2.0
     }
 
-    /// The gain of a description of noise: five bits, in steps of 2 dB from -8 dB on (clause B.4.2.1).
+    /// The gain of a description of noise (clause B.4.2.1): five bits, -12 dB, then steps of 4 dB, from 16 dB on of 2 dB.
     fn describe(&mut self, noise: &[u8; NOISE_BYTES]) {
         let index = noise[1] >> 1 & 31;
         let db = match index {
             0 => -12.0,
-            1..=5 => -8.0 + 4.0 * f32::from(index - 1),
-            _ => 8.0 + 2.0 * f32::from(index - 5),
+            1..=5 => 4.0 * f32::from(index) - 8.0,
+            _ => 2.0 * f32::from(index) + 4.0,
         };
-        self.noise = 10f32.powf(db / 10.0);
+        self.noise = 10f32.powf(db / 10.0) * NOISE_GAIN / SYNTHESIS_GAIN;
     }
 }
 

@@ -145,6 +145,7 @@ fn annex_b_sends_little_in_silence_and_noise_goes_on() {
     let mut decoder = G729Decoder::new().unwrap();
     let (mut speech, mut descriptions, mut nothing) = (0, 0, 0);
     let mut output = Vec::new();
+    let mut told = None;
     for (index, frame) in samples.chunks_exact(80).enumerate() {
         let late = index > speech_frames + 100;
         let mut octets = [0; 10];
@@ -157,6 +158,7 @@ fn annex_b_sends_little_in_silence_and_noise_goes_on() {
             Encoded::Noise(length) => {
                 descriptions += u32::from(late);
                 assert!(is_noise(&octets[..length]));
+                told = GainFollower::new().level(&octets[..length]);
                 decoder.decode(&octets[..length], &mut piece).unwrap();
             }
             Encoded::Nothing => {
@@ -169,7 +171,12 @@ fn annex_b_sends_little_in_silence_and_noise_goes_on() {
     println!("noise: {speech} frames of speech, {descriptions} descriptions, {nothing} nothing");
     assert!(nothing > 200 && descriptions >= 1 && speech < 90);
     let tail = dbov(&output[output.len() - 16_000..]);
+    println!("comfort noise at {tail:.1} dBov, by its description {told:.1?}");
     assert!((tail + 55.0).abs() < 6.0, "comfort noise at {tail} dBov");
+    assert!(
+        told.is_some_and(|told| (f64::from(told) - tail).abs() < 5.0),
+        "{told:?}"
+    );
 }
 
 #[test]
