@@ -193,6 +193,34 @@ fn kamailio_as_the_subject() {
 }
 
 #[test]
+fn kamailio_as_the_registrar() {
+    if !installed("kamailio") {
+        return;
+    }
+    let folder = scratch("registrar");
+    let (_process, address) = kamailio(&folder, free_port(), 1);
+    let sets = [
+        format!("subject.address={address}"),
+        "levels.values=[100]".to_owned(),
+        "registrations.users=100".to_owned(),
+        "registrations.password=\"\"".to_owned(),
+        "registrations.refresh_seconds=0.5".to_owned(),
+        "thresholds.response_p99_ms=".to_owned(),
+    ];
+    let verdict = run("registrations", &options(&folder, &sets)).unwrap();
+    let figures = figures(&folder);
+    assert_eq!(verdict, Verdict::Passed, "{figures:#}");
+    let details = &figures["trials"][0]["details"];
+    // Each user came, was refreshed once, and left.
+    assert_eq!(details["registrations"]["established"], 300);
+    assert_eq!(
+        details["sip"]["registration_request_delay_ms"]["count"],
+        300
+    );
+    assert_eq!(details["sip"]["ineffective_registrations_percent"], 0.0);
+}
+
+#[test]
 fn a_search_finds_the_limit_of_kamailio() {
     if !installed("kamailio") {
         return;
