@@ -106,7 +106,7 @@ fn likeness(recording: &Path, said: &[i16]) -> f64 {
     (0..4)
         .filter_map(|stretch| heard.get(start + stretch * 8_000..start + stretch * 8_000 + 16_000))
         .filter_map(|part| media::audio::compare(said, part))
-        .map(|comparison| f64::from(comparison.correlation))
+        .map(|comparison| comparison.correlation)
         .fold(0.0, f64::max)
 }
 
