@@ -2,11 +2,15 @@
 //!
 //! A pair that was given back is the last to be given out again, give or take: its old sender may go on for a while, and
 //! who knows the ports of one call should not know those of the next. So free pairs wait in a queue that begins shuffled and
-//! into whose younger half a pair returns at a random place.
+//! into whose younger half a pair returns at a random place. Pairs that were never used are left alone while enough used ones
+//! wait: opening their sockets costs more than the rest of a call.
 
 use engine::Entropy;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+
+/// So many used pairs wait at least before they are given out again, as far as the range allows.
+const WAITING: usize = 4_096;
 
 /// A pair of ports in use. Given back by [`PortPool::release`], once.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,7 +48,10 @@ impl core::error::Error for EmptyRange {}
 pub struct PortPool {
     address: IpAddr,
     first: u16,
-    free: VecDeque<u16>,
+    /// Never used so far, shuffled.
+    fresh: Vec<u16>,
+    /// Used before, the one that waits longest in front.
+    used: VecDeque<u16>,
     in_use: Vec<bool>,
     entropy: Entropy,
     exhausted: u64,
@@ -76,7 +83,8 @@ impl PortPool {
             address,
             first: first as u16,
             in_use: vec![false; free.len()],
-            free: free.into(),
+            fresh: free,
+            used: VecDeque::new(),
             entropy,
             exhausted: 0,
             peak: 0,
@@ -85,7 +93,11 @@ impl PortPool {
 
     /// A free pair; `None`, counted, where all are in use.
     pub fn allocate(&mut self) -> Option<PortPair> {
-        let Some(index) = self.free.pop_front() else {
+        let fresh = match self.used.len() < WAITING {
+            true => self.fresh.pop(),
+            false => None,
+        };
+        let Some(index) = fresh.or_else(|| self.used.pop_front()) else {
             self.exhausted += 1;
             return None;
         };
@@ -110,17 +122,17 @@ impl PortPool {
             Some(flag) if known && *flag => *flag = false,
             _ => return Err(pair),
         }
-        self.free.push_back(index);
-        let length = self.free.len();
+        self.used.push_back(index);
+        let length = self.used.len();
         let younger = length - length / 2;
         let place = length - 1 - self.entropy.below(younger as u64) as usize;
-        self.free.swap(place, length - 1);
+        self.used.swap(place, length - 1);
         Ok(())
     }
 
     /// Pairs in use.
     pub fn in_use(&self) -> usize {
-        self.in_use.len() - self.free.len()
+        self.in_use.len() - self.fresh.len() - self.used.len()
     }
 
     /// Pairs in use at most so far.

@@ -100,3 +100,24 @@ proptest! {
         }
     }
 }
+
+/// A pair that was never used costs a socket; used ones are preferred once enough of them wait.
+#[test]
+fn pairs_that_were_never_used_are_left_alone() {
+    let entropy = engine::Entropy::from_number(9);
+    let mut pool = PortPool::new("192.0.2.1".parse().unwrap(), 10_000, 49_999, entropy).unwrap();
+    let mut seen = std::collections::BTreeMap::new();
+    for round in 0..60_000 {
+        let pair = pool.allocate().unwrap();
+        if let Some(last) = seen.insert(pair.rtp(), round) {
+            assert!(
+                round - last > 2_000,
+                "{} after {} rounds",
+                pair.rtp(),
+                round - last
+            );
+        }
+        pool.release(pair).unwrap();
+    }
+    assert!(seen.len() < 5_000, "{} pairs were touched", seen.len());
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Over how long the thread's load is averaged.
 const WINDOW: Duration = Duration::from_millis(100);
 /// Share of time at which signalling waits for as long as it may.
-const FULL: f64 = 0.2;
+const FULL: f64 = 0.1;
 
 /// The load of one thread, and the pause that it justifies.
 #[derive(Debug)]
@@ -84,8 +84,8 @@ mod tests {
         let (coalesce, now) = after(500);
         assert_eq!(coalesce.pause(now), LONGEST - Duration::from_micros(500));
         assert_eq!(coalesce.pause(now + LONGEST), Duration::ZERO);
-        let (coalesce, now) = after(100);
-        let half = coalesce.pause(now) + Duration::from_micros(100);
+        let (coalesce, now) = after(50);
+        let half = coalesce.pause(now) + Duration::from_micros(50);
         assert!(half > LONGEST / 3 && half < LONGEST * 2 / 3, "{half:?}");
     }
 

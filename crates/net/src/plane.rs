@@ -197,9 +197,6 @@ impl Plane {
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
         // Fails only where the file is not under watch, which is what is wanted.
         let _ = epoll::delete(&self.epoll, fd);
-        if let Some(prompt) = &self.prompt {
-            let _ = epoll::delete(prompt, fd);
-        }
     }
 
     /// Takes in a bound socket; `read`: it is this plane that reads it.
@@ -239,7 +236,9 @@ impl Plane {
         let index = self.by_id.remove(&id)?;
         self.flush();
         let socket = self.sockets.try_remove(index as usize)?;
-        self.unwatch(socket.fd.as_fd());
+        let set = self.prompt.as_ref().filter(|_| socket.media);
+        // As in `unwatch`.
+        let _ = epoll::delete(set.unwrap_or(&self.epoll), socket.fd.as_fd());
         Some(socket.media)
     }
 
