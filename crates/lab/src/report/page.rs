@@ -69,12 +69,14 @@ fn caveats(html: &mut String, raw: &RawResults) {
     if trials.is_empty() {
         return;
     }
+    let which = match raw.run.trials.len() {
+        1 => "The".to_owned(),
+        all => format!("In {} of {all} trials the", trials.len()),
+    };
     let _ = write!(
         html,
-        "<aside class=\"care\"><strong>Read with care.</strong> In {} of {} trials the limit may have been the generator or \
-         the machine, not the subject.<details><summary>Which, and why</summary><ul>",
-        trials.len(),
-        raw.run.trials.len()
+        "<aside class=\"care\"><strong>Read with care.</strong> {which} limit may have been the generator or the machine, \
+         not the subject.<details><summary>Which, and why</summary><ul>",
     );
     for (name, caveats) in trials {
         let _ = write!(html, "<li>{name}: {}</li>", escape(&caveats.join("; ")));

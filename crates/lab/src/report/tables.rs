@@ -190,18 +190,18 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
             "established",
             "completed",
             "failed",
-            "most open at a time",
+            "most open",
         ]);
     }
     if registrations {
-        columns.extend(["registrations attempted", "accepted", "failed"]);
+        columns.extend(["registrations", "accepted", "failed"]);
     }
     if calls || registrations {
         columns.extend([
             "response p50, ms",
             "p99, ms",
             "max, ms",
-            "CPU of subject, \u{b5}s each",
+            "CPU each, \u{b5}s",
         ]);
     } else {
         columns.extend(["streams", "packets", "lost, %", "jitter p99, ms", "MOS"]);
@@ -209,9 +209,9 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
     columns.push("verdict");
     let note = match levels.iter().map(|level| level.repetitions).max() {
         Some(repetitions) if repetitions > 1 => format!(
-            "Counts: mean of {repetitions} runs a level. Response times: quantiles over the attempts of all of them, INVITE (or REGISTER) to 2xx."
+            "Counts: mean of {repetitions} runs a level. Response times: quantiles over the attempts of all of them, INVITE (or REGISTER) to 2xx. CPU: of the subject."
         ),
-        _ => "Response times: INVITE (or REGISTER) to 2xx.".to_owned(),
+        _ => "Response times: INVITE (or REGISTER) to 2xx. CPU: of the subject.".to_owned(),
     };
     Table {
         title: "Result by level",
@@ -590,7 +590,7 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
     let rows: Vec<Row> = raw.run.trials.iter().filter_map(row).collect();
     Table {
         title: "Generator and host",
-        note: "What else happened while it was measured. A generator that is late (due to sent), a noisy host (lateness of a thread that only sleeps, and the share of time that it lost) or datagrams dropped by the kernel (RcvbufErrors of the whole machine) belong to the result.",
+        note: "What else happened while it was measured. A generator that is late (due to sent), a noisy host (lateness of a thread that sleeps for a millisecond at a time: 99th percentile, largest, sum in percent of the time) or datagrams dropped by the kernel (RcvbufErrors of the whole machine) belong to the result.",
         columns: vec![
             "trial",
             "seconds",
@@ -600,7 +600,7 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
             "not started",
             "host noise p99, ms",
             "max, ms",
-            "lost, %",
+            "sum, %",
             "RcvbufErrors",
             "CPU of subject, s",
             "CPU of generator, s",
