@@ -97,7 +97,12 @@ fn transcode(transcoder: &mut Transcoder, what: u8, payload: &[u8]) {
         assert!(end.is_none_or(|end| packet.timestamp.wrapping_sub(end) < 1 << 31));
         end = Some(packet.timestamp.wrapping_add(packet.duration));
     };
-    let units = u32::from(what) << (what & 15);
+    // Gaps of up to 0.6 s, which are filled, or of far more than what is filled.
+    let units = if what & 4 == 0 {
+        u32::from(what) * 20
+    } else {
+        u32::MAX >> (what & 15)
+    };
     // Errors are the caller's to count; here it is enough that they are errors.
     let _ = match what & 3 {
         0 => transcoder.audio(payload, &mut send),

@@ -216,7 +216,7 @@ fn transcode(from: Kind, to: Kind, packet_ms: u32) {
 
 /// The greatest normalised correlation of envelope-free samples within a delay of 80 ms.
 fn best_correlation(sent: &[i16], heard: &[i16]) -> f64 {
-    let length = 12_000;
+    let length = 5000;
     let sent = &sent[4000..4000 + length];
     (0..640)
         .map(|delay| {
