@@ -276,6 +276,8 @@ impl Core {
         self.release_media(other_slot);
         endpoint.set_user(far, self.key_of(slot).0);
         join.new = Some(far);
+        // It stays counted where it was counted.
+        join.on_trunk = trunk;
         join.hops.push(known_step(interface, trunk));
         if let Some(call) = self.calls.get_mut(slot) {
             call.join = Some(Box::new(join));
