@@ -14,6 +14,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("sdp", wire::fuzz::fuzz_sdp),
     ("media", media),
     ("capture", lab::analyse::fuzz_capture),
+    ("border", border::fuzz_border),
 ];
 
 fn media(data: &[u8]) {
