@@ -12,11 +12,11 @@ const FULL: f64 = 0.1;
 #[derive(Debug)]
 pub(crate) struct Coalesce {
     longest: Duration,
-    /// Share of time for which the thread was busy, 0 to 1, averaged.
+    /// Share of time for which signalling kept the thread busy, 0 to 1, averaged.
     load: f64,
     /// When the last turn ended.
     ended: Time,
-    /// When the last turn that may have dealt with signalling began.
+    /// When the last turn that dealt with signalling began.
     served: Option<Time>,
 }
 
@@ -39,16 +39,20 @@ impl Coalesce {
         window.saturating_sub(now.since(served))
     }
 
-    /// A turn was busy from `woke` to `now`; `all`: signalling had its chance in it.
-    pub(crate) fn turn(&mut self, woke: Time, now: Time, all: bool) {
+    /// A turn was busy from `woke` to `now`; `signalled`: with signalling, perhaps among other things.
+    pub(crate) fn turn(&mut self, woke: Time, now: Time, signalled: bool) {
         let span = now.since(self.ended).as_secs_f64();
         if span > 0.0 {
             let weight = (span / WINDOW.as_secs_f64()).min(1.0);
-            let busy = (now.since(woke).as_secs_f64() / span).min(1.0);
+            // Media does not wait, so its share of the load says nothing about what waiting would save.
+            let busy = match signalled {
+                true => (now.since(woke).as_secs_f64() / span).min(1.0),
+                false => 0.0,
+            };
             self.load += weight * (busy - self.load);
         }
         self.ended = now;
-        if all {
+        if signalled {
             self.served = Some(woke);
         }
     }
@@ -87,6 +91,18 @@ mod tests {
         let (coalesce, now) = after(50);
         let half = coalesce.pause(now) + Duration::from_micros(50);
         assert!(half > LONGEST / 3 && half < LONGEST * 2 / 3, "{half:?}");
+    }
+
+    #[test]
+    fn media_is_no_reason_to_wait() {
+        let mut coalesce = Coalesce::new(LONGEST);
+        let mut now = Time(0);
+        for turn in 0..1_000 {
+            let woke = now + Duration::from_micros(500);
+            now += Duration::from_millis(1);
+            coalesce.turn(woke, now, turn == 999);
+        }
+        assert!(coalesce.pause(now) < Duration::from_millis(1));
     }
 
     #[test]

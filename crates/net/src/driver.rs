@@ -300,10 +300,10 @@ impl<F: Forward> Driver<F> {
         self.answer(control, now)?;
         self.flush()?;
         let limit = self.limit(control, max_wait)?;
-        let (ready, all) = self.wait(limit)?;
+        let ready = self.wait(limit)?;
         self.waker.awake();
         let mut now = self.clock.now();
-        let woke = now;
+        let (woke, before) = (now, self.inputs);
         for i in 0..ready {
             let Some((token, flags)) = self.plane.event(i) else {
                 continue;
@@ -315,7 +315,8 @@ impl<F: Forward> Driver<F> {
         self.answer(control, now)?;
         self.flush()?;
         if !self.config.coalesce.is_zero() {
-            self.coalesce.turn(woke, self.clock.now(), all);
+            self.coalesce
+                .turn(woke, self.clock.now(), self.inputs > before);
         }
         Ok(Turn {
             inputs: self.inputs,
@@ -323,21 +324,20 @@ impl<F: Forward> Driver<F> {
         })
     }
 
-    /// Waits, with signalling held up for as long as the load justifies. Gives the number of events, and whether
-    /// signalling was looked at.
-    fn wait(&mut self, mut limit: Duration) -> io::Result<(usize, bool)> {
+    /// Waits, with signalling held up for as long as the load justifies. Gives the number of events.
+    fn wait(&mut self, mut limit: Duration) -> io::Result<usize> {
         if !self.config.coalesce.is_zero() && !limit.is_zero() {
             let begun = self.clock.now();
             let pause = self.coalesce.pause(begun).min(limit);
             if !pause.is_zero() {
                 let ready = self.plane.wait_prompt(pause)?;
                 if ready > 0 || pause == limit {
-                    return Ok((ready, false));
+                    return Ok(ready);
                 }
                 limit = limit.saturating_sub(self.clock.now().since(begun));
             }
         }
-        Ok((self.plane.wait(limit)?, true))
+        self.plane.wait(limit)
     }
 
     fn settle_thread(&mut self) -> io::Result<()> {
