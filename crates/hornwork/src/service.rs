@@ -171,12 +171,12 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         registrations: 0,
         ..config.limits.clone()
     };
+    let once = |config: &Config| {
+        let sip = &config.sip;
+        (sip.agent.clone(), sip.dscp, sip.coalesce, sip.trains)
+    };
     let differ = [
-        (
-            "[sip]",
-            (&old.sip.agent, old.sip.dscp, old.sip.coalesce)
-                != (&new.sip.agent, new.sip.dscp, new.sip.coalesce),
-        ),
+        ("[sip]", once(old) != once(new)),
         ("[session_timer]", old.session_timer != new.session_timer),
         ("[media] dscp", old.media.dscp != new.media.dscp),
         ("[limits]", limits(old) != limits(new)),
@@ -291,6 +291,10 @@ mod tests {
             "[limits]\ncalls=5\nregistrations=5\n[sip]\nring_timeout=30\n[drain]\ntimeout=1\n",
         );
         assert!(from_next_start(&old, &same).is_empty());
+        for one in ["agent=\"x\"", "dscp=0", "coalesce=0", "trains=false"] {
+            let other = read(&format!("[sip]\n{one}\n"));
+            assert_eq!(from_next_start(&old, &other), ["[sip]"], "{one}");
+        }
         let other = read(
             "[sip]\nagent=\"x\"\n[session_timer]\nexpires=600\n[media]\ndscp=0\n[limits]\nconnections=5\n[log]\nlevel=\"warn\"\n",
         );

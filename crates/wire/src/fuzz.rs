@@ -14,6 +14,7 @@ pub fn fuzz_sip(data: &[u8]) {
     for message in [Message::parse_datagram(data), Message::parse_framed(data)] {
         let Ok(message) = message else { continue };
         exercise(&message);
+        remembered(&message);
         unedited(&message);
         edited(&message);
         responded(&message);
@@ -30,6 +31,19 @@ pub fn fuzz_sip(data: &[u8]) {
     for param in AuthParams::new(data).iter() {
         let _ = unquote(param.value.unwrap_or_default());
     }
+}
+
+/// What a message keeps of its headers is what reading them again would give.
+fn remembered(message: &Message<'_>) {
+    let fresh = Message::parse_framed(message.bytes());
+    let Ok(fresh) = fresh else { return };
+    let _ = (message.via(), message.from(), message.to());
+    let _ = (message.contact(), message.cseq());
+    assert_eq!(message.via(), fresh.via());
+    assert_eq!(message.from(), fresh.from());
+    assert_eq!(message.to(), fresh.to());
+    assert_eq!(message.contact(), fresh.contact());
+    assert_eq!(message.cseq(), fresh.cseq());
 }
 
 /// Calls every accessor.
