@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Who may depend on whom, of our own crates. Nothing points upward.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 14] = [
     ("engine", &[]),
     ("wire", &[]),
     ("protect", &["engine", "wire"]),
@@ -15,22 +15,26 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("codec", &["bcg729"]),
     ("sip", &["engine", "wire", "protect"]),
     ("media", &["engine", "wire", "protect", "codec"]),
+    ("rules", &["engine", "wire"]),
     (
         "border",
-        &["engine", "wire", "protect", "codec", "sip", "media"],
+        &[
+            "engine", "wire", "protect", "codec", "sip", "media", "rules",
+        ],
     ),
     ("net", &["engine", "wire"]),
     ("sim", &["engine", "wire"]),
     (
         "lab",
         &[
-            "engine", "wire", "protect", "codec", "sip", "media", "border", "net", "sim",
+            "engine", "wire", "protect", "codec", "sip", "media", "rules", "border", "net", "sim",
         ],
     ),
     (
         "hornwork",
         &[
-            "engine", "wire", "protect", "codec", "sip", "media", "border", "net", "sim", "lab",
+            "engine", "wire", "protect", "codec", "sip", "media", "rules", "border", "net", "sim",
+            "lab",
         ],
     ),
     ("xtask", &["engine"]),
@@ -51,8 +55,8 @@ const DRIVER_ONLY: [&str; 7] = [
 ];
 
 /// Crates of engines: input and time in, outputs out, and nothing else.
-const ENGINES: [&str; 9] = [
-    "engine", "wire", "protect", "bcg729", "codec", "sip", "media", "border", "sim",
+const ENGINES: [&str; 10] = [
+    "engine", "wire", "protect", "bcg729", "codec", "sip", "media", "rules", "border", "sim",
 ];
 
 /// What an engine has no business with.

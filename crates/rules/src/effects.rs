@@ -1,0 +1,511 @@
+//! What rules do to a message: collected here, carried out by whoever has the message.
+
+use crate::grammar::MAX_ADDED;
+use crate::scene::Scene;
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Values};
+
+/// A piece of [`Effects::arena`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    start: u32,
+    end: u32,
+}
+
+/// A header, by identifier or (where it has none) by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) id: HeaderId,
+    pub(crate) text: Box<[u8]>,
+}
+
+impl Name {
+    /// The header of this name; `None` where it is no token.
+    pub(crate) fn new(text: &str) -> Option<Name> {
+        let id = HeaderId::from_name(text.as_bytes());
+        let token = !text.is_empty() && text.bytes().all(crate::grammar::is_token);
+        token.then(|| Name {
+            id,
+            text: match id {
+                HeaderId::Other => text.as_bytes().into(),
+                id => id.name().as_bytes().into(),
+            },
+        })
+    }
+
+    pub(crate) fn is(&self, id: HeaderId, name: &[u8]) -> bool {
+        self.id == id && (id != HeaderId::Other || self.text.eq_ignore_ascii_case(name))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// All values go.
+    Remove { id: HeaderId, name: Span },
+    /// One field is left, with this value.
+    Set {
+        id: HeaderId,
+        name: Span,
+        value: Span,
+    },
+    /// One field more.
+    Add {
+        id: HeaderId,
+        name: Span,
+        value: Span,
+    },
+}
+
+/// A refusal by a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Index of the rule.
+    pub rule: u16,
+    /// Status, 400 to 699.
+    pub status: u16,
+    /// Reason phrase, where another than the usual.
+    pub reason: Option<Box<str>>,
+}
+
+/// A value kept with the call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// Index of the rule.
+    pub rule: u16,
+    /// Its name.
+    pub name: Box<str>,
+    /// Its value.
+    pub value: Box<str>,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Index of the rule.
+    pub rule: u16,
+    /// The text.
+    pub text: String,
+}
+
+/// What the rules that held want done.
+#[derive(Debug, Default)]
+pub struct Effects {
+    arena: SmallVec<[u8; 384]>,
+    ops: SmallVec<[Op; 8]>,
+    uri: Option<Span>,
+    from: Option<Span>,
+    to: Option<Span>,
+    /// Indices of the rules that were carried out, in order.
+    pub matched: SmallVec<[u16; 8]>,
+    /// The request is to be refused.
+    pub refusal: Option<Refusal>,
+    /// The request is to go to this trunk.
+    pub route: Option<u16>,
+    /// Values to keep with the call.
+    pub tags: Vec<Tag>,
+    /// Lines for the log.
+    pub log: Vec<Line>,
+    /// Edits left out because they would have broken the message.
+    pub refused_edits: u32,
+    /// Conditions that could not be evaluated (a division by zero, a text that is no number): taken for false.
+    pub failed_conditions: u32,
+}
+
+impl Effects {
+    /// None, and the memory kept.
+    pub fn clear(&mut self) {
+        self.arena.clear();
+        self.ops.clear();
+        (self.uri, self.from, self.to) = (None, None, None);
+        self.matched.clear();
+        self.refusal = None;
+        self.route = None;
+        self.tags.clear();
+        self.log.clear();
+        self.refused_edits = 0;
+        self.failed_conditions = 0;
+    }
+
+    /// Whether nothing of the message changes.
+    pub fn changes_nothing(&self) -> bool {
+        self.ops.is_empty() && self.uri.is_none() && self.from.is_none() && self.to.is_none()
+    }
+
+    /// Whether there is anything that others than the message's writer want to know.
+    pub fn is_silent(&self) -> bool {
+        self.tags.is_empty()
+            && self.log.is_empty()
+            && self.refused_edits == 0
+            && self.failed_conditions == 0
+            && self.refusal.is_none()
+    }
+
+    /// The new Request-URI.
+    pub fn uri(&self) -> Option<&[u8]> {
+        self.uri.map(|span| self.at(span))
+    }
+
+    /// The new From, with the tag of the old one where that had one.
+    pub fn from(&self) -> Option<&[u8]> {
+        self.from.map(|span| self.at(span))
+    }
+
+    /// The new To, with the tag of the old one where that had one.
+    pub fn to(&self) -> Option<&[u8]> {
+        self.to.map(|span| self.at(span))
+    }
+
+    /// The changes of headers but From and To, in order; each header's begin with what removes or replaces it.
+    pub fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
+        self.ops.iter().map(|op| match *op {
+            Op::Remove {
+                id: HeaderId::Other,
+                name,
+            } => Edit::RemoveNamed(self.at(name)),
+            Op::Remove { id, .. } => Edit::Remove(id),
+            Op::Set { id, value, .. } => Edit::Replace {
+                id,
+                value: self.at(value),
+            },
+            Op::Add {
+                id: HeaderId::Other,
+                name,
+                value,
+            } => Edit::AddNamed {
+                name: self.at(name),
+                value: self.at(value),
+            },
+            Op::Add { id, value, .. } => Edit::Add {
+                id,
+                value: self.at(value),
+            },
+        })
+    }
+
+    /// All changes as edits of a message as it stands ([`wire::sip::emit`]).
+    pub fn all_edits(&self) -> impl Iterator<Item = Edit<'_>> {
+        let address = |id, span: Option<Span>| {
+            span.map(|span| Edit::Replace {
+                id,
+                value: self.at(span),
+            })
+        };
+        self.uri
+            .map(|span| Edit::RequestUri(self.at(span)))
+            .into_iter()
+            .chain(address(HeaderId::From, self.from))
+            .chain(address(HeaderId::To, self.to))
+            .chain(self.edits())
+    }
+
+    /// Adds the changes of headers to edits that were decided before; of those, the ones go that are overruled.
+    pub fn merge<'e, const N: usize>(&'e self, edits: &mut SmallVec<[Edit<'e>; N]>) {
+        for op in &self.ops {
+            let (Op::Remove { id, name } | Op::Set { id, name, .. }) = *op else {
+                continue;
+            };
+            let name = self.at(name);
+            edits.retain(|edit| !edits_header(edit, id, name));
+        }
+        edits.extend(self.edits());
+    }
+
+    fn at(&self, span: Span) -> &[u8] {
+        self.arena
+            .get(span.start as usize..span.end as usize)
+            .unwrap_or_default()
+    }
+
+    /// Where the arena ends: what is written behind it becomes a [`Span`] by [`Effects::span_from`], or goes again by
+    /// [`Effects::drop_from`].
+    pub(crate) fn mark(&self) -> usize {
+        self.arena.len()
+    }
+
+    pub(crate) fn text(&mut self) -> &mut SmallVec<[u8; 384]> {
+        &mut self.arena
+    }
+
+    pub(crate) fn since(&self, mark: usize) -> &[u8] {
+        self.arena.get(mark..).unwrap_or_default()
+    }
+
+    pub(crate) fn span_from(&self, mark: usize) -> Span {
+        Span {
+            start: mark as u32,
+            end: self.arena.len() as u32,
+        }
+    }
+
+    pub(crate) fn drop_from(&mut self, mark: usize) {
+        self.arena.truncate(mark);
+    }
+
+    /// Whether the rules have written all that they may for one message.
+    pub(crate) fn is_full(&self) -> bool {
+        self.arena.len() > MAX_ADDED
+    }
+
+    fn keep(&mut self, text: &[u8]) -> Span {
+        let mark = self.mark();
+        self.arena.extend_from_slice(text);
+        self.span_from(mark)
+    }
+
+    fn name(&mut self, name: &Name) -> Span {
+        match name.id {
+            HeaderId::Other => self.keep(&name.text),
+            _ => Span { start: 0, end: 0 },
+        }
+    }
+
+    /// Earlier changes of this header do not count any more.
+    fn overrule(&mut self, name: &Name) {
+        let arena = &self.arena;
+        self.ops.retain(|op| {
+            let (Op::Remove { id, name: at }
+            | Op::Set { id, name: at, .. }
+            | Op::Add { id, name: at, .. }) = *op;
+            let text = arena.get(at.start as usize..at.end as usize);
+            !name.is(id, text.unwrap_or_default())
+        });
+    }
+
+    pub(crate) fn add(&mut self, name: &Name, value: Span) {
+        let at = self.name(name);
+        self.ops.push(Op::Add {
+            id: name.id,
+            name: at,
+            value,
+        });
+    }
+
+    pub(crate) fn remove(&mut self, name: &Name) {
+        if !self.ops.is_empty() {
+            self.overrule(name);
+        }
+        let at = self.name(name);
+        self.ops.push(Op::Remove {
+            id: name.id,
+            name: at,
+        });
+    }
+
+    pub(crate) fn set(&mut self, name: &Name, value: Span) {
+        if name.id == HeaderId::Other {
+            self.remove(name);
+            return self.add(name, value);
+        }
+        if !self.ops.is_empty() {
+            self.overrule(name);
+        }
+        let at = self.name(name);
+        self.ops.push(Op::Set {
+            id: name.id,
+            name: at,
+            value,
+        });
+    }
+
+    pub(crate) fn set_uri(&mut self, value: Span) {
+        self.uri = Some(value);
+    }
+
+    pub(crate) fn set_address(&mut self, id: HeaderId, value: Span) {
+        match id {
+            HeaderId::From => self.from = Some(value),
+            _ => self.to = Some(value),
+        }
+    }
+}
+
+/// Whether an edit is about this header.
+fn edits_header(edit: &Edit<'_>, id: HeaderId, name: &[u8]) -> bool {
+    match *edit {
+        Edit::Remove(which)
+        | Edit::RemoveFirst(which)
+        | Edit::Replace { id: which, .. }
+        | Edit::Prepend { id: which, .. }
+        | Edit::Add { id: which, .. } => id != HeaderId::Other && which == id,
+        Edit::RemoveNamed(which) | Edit::AddNamed { name: which, .. } => match id {
+            HeaderId::Other => which.eq_ignore_ascii_case(name),
+            id => HeaderId::from_name(which) == id,
+        },
+        Edit::RequestUri(_) | Edit::Body { .. } => false,
+    }
+}
+
+/// The message of a scene with what was done to it so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'v> {
+    pub(crate) scene: &'v Scene<'v>,
+    pub(crate) effects: &'v Effects,
+}
+
+/// Field values of one header.
+pub(crate) type Fields<'v> = SmallVec<[&'v [u8]; 4]>;
+
+impl<'v> View<'v> {
+    /// The message, as far as its own header `id` is what will leave.
+    fn message(&self, id: HeaderId) -> Option<&'v Message<'v>> {
+        self.scene
+            .message
+            .filter(|_| !crate::grammar::is_written_by_border(self.scene.direction, id))
+    }
+
+    pub(crate) fn uri(&self) -> &'v [u8] {
+        self.effects
+            .uri()
+            .or(self.scene.uri)
+            .or_else(|| self.scene.message.map(|message| message.request_uri()))
+            .unwrap_or_default()
+    }
+
+    /// Nothing was decided about this header but what the message itself has.
+    fn is_plain(&self, name: &Name) -> bool {
+        self.effects.ops.is_empty() && self.scene.edits.is_empty()
+            || !self
+                .scene
+                .edits
+                .iter()
+                .any(|edit| edits_header(edit, name.id, &name.text))
+                && !self.effects.ops.iter().any(|op| {
+                    let (Op::Remove { id, name: at }
+                    | Op::Set { id, name: at, .. }
+                    | Op::Add { id, name: at, .. }) = *op;
+                    name.is(id, self.effects.at(at))
+                })
+    }
+
+    fn address(&self, id: HeaderId) -> Option<&'v [u8]> {
+        let changed = match id {
+            HeaderId::From => self.effects.from(),
+            HeaderId::To => self.effects.to(),
+            _ => None,
+        };
+        changed.or(self.scene.given(id))
+    }
+
+    /// The first field of a header; the whole field, which may be a list.
+    pub(crate) fn first_field(&self, name: &Name) -> Option<&'v [u8]> {
+        if let Some(value) = self.address(name.id) {
+            return Some(value);
+        }
+        if !self.is_plain(name) {
+            return self.fields(name).first().copied();
+        }
+        let message = self.message(name.id)?;
+        match name.id {
+            HeaderId::Other => message.header_named(&name.text),
+            id => message.header(id),
+        }
+    }
+
+    /// The first value of a header, list headers split.
+    pub(crate) fn first(&self, name: &Name) -> Option<&'v [u8]> {
+        let field = self.first_field(name)?;
+        match name.id.is_list() {
+            true => Values::list(field).next(),
+            false => Some(field),
+        }
+    }
+
+    /// The fields of a header, in the order in which they would leave.
+    pub(crate) fn fields(&self, name: &Name) -> Fields<'v> {
+        let mut fields = Fields::new();
+        if let Some(value) = self.address(name.id) {
+            fields.push(value);
+            return fields;
+        }
+        if let Some(message) = self.message(name.id) {
+            match name.id {
+                HeaderId::Other => fields.extend(
+                    message
+                        .headers()
+                        .filter(|header| name.is(header.id, header.name))
+                        .map(|header| header.value),
+                ),
+                id => fields.extend(message.all(id)),
+            }
+        }
+        for edit in self.scene.edits {
+            if edits_header(edit, name.id, &name.text) {
+                apply(edit, &mut fields);
+            }
+        }
+        for op in &self.effects.ops {
+            match *op {
+                Op::Remove { id, name: at } if name.is(id, self.effects.at(at)) => fields.clear(),
+                Op::Set { id, value, .. } if id == name.id => {
+                    fields.clear();
+                    fields.push(self.effects.at(value));
+                }
+                Op::Add {
+                    id,
+                    name: at,
+                    value,
+                } if name.is(id, self.effects.at(at)) => fields.push(self.effects.at(value)),
+                _ => {}
+            }
+        }
+        fields
+    }
+
+    /// The values of a header, list headers split at their commas.
+    pub(crate) fn values(&self, name: &Name) -> Fields<'v> {
+        let fields = self.fields(name);
+        match name.id.is_list() {
+            true => fields.into_iter().flat_map(Values::list).collect(),
+            false => fields,
+        }
+    }
+
+    pub(crate) fn has(&self, name: &Name) -> bool {
+        match self.is_plain(name) && name.id != HeaderId::Other {
+            true => {
+                self.address(name.id).is_some()
+                    || self
+                        .message(name.id)
+                        .is_some_and(|message| message.has(name.id))
+            }
+            false => !self.fields(name).is_empty(),
+        }
+    }
+
+    /// A tag that this message or an earlier one of its call was given.
+    pub(crate) fn tag(&self, name: &str) -> Option<&'v str> {
+        let new = self
+            .effects
+            .tags
+            .iter()
+            .rev()
+            .find(|tag| &*tag.name == name);
+        match new {
+            Some(tag) => Some(&tag.value),
+            None => {
+                let mut old = self.scene.tags.iter().rev();
+                old.find(|(known, _)| &**known == name)
+                    .map(|(_, value)| &**value)
+            }
+        }
+    }
+}
+
+/// What an edit makes of a header's fields.
+fn apply<'v>(edit: &Edit<'v>, fields: &mut Fields<'v>) {
+    match *edit {
+        Edit::Remove(_) | Edit::RemoveNamed(_) => fields.clear(),
+        Edit::RemoveFirst(_) => {
+            if !fields.is_empty() {
+                fields.remove(0);
+            }
+        }
+        Edit::Replace { value, .. } => {
+            fields.clear();
+            fields.push(value);
+        }
+        Edit::Prepend { value, .. } => fields.insert(0, value),
+        Edit::Add { value, .. } | Edit::AddNamed { value, .. } => fields.push(value),
+        Edit::RequestUri(_) | Edit::Body { .. } => {}
+    }
+}

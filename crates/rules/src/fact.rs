@@ -1,0 +1,489 @@
+//! What a condition or a template may ask of a message.
+
+use crate::address::{Part, part_of, part_of_uri, port_of, unfolded};
+use crate::effects::{Name, View};
+use crate::grammar::{MAX_VALUES, holds_addresses};
+use crate::spec::Wrong;
+use cel::common::ast::{Expr, LiteralValue};
+use std::borrow::Cow;
+use std::net::IpAddr;
+use wire::sip::HeaderId;
+
+/// Whose address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Party {
+    RequestUri,
+    Header(Name),
+}
+
+/// A network, as `within` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    ip: IpAddr,
+    bits: u32,
+}
+
+impl Network {
+    fn parse(text: &str) -> Option<Network> {
+        let (ip, bits) = match text.split_once('/') {
+            Some((ip, bits)) => (ip.parse::<IpAddr>().ok()?, bits.parse().ok()?),
+            None => {
+                let ip = text.parse::<IpAddr>().ok()?;
+                (ip, if ip.is_ipv4() { 32 } else { 128 })
+            }
+        };
+        let most = if ip.is_ipv4() { 32 } else { 128 };
+        (bits <= most).then_some(Network { ip, bits })
+    }
+
+    fn contains(&self, ip: IpAddr) -> bool {
+        let same =
+            |a: u128, b: u128, width: u32| self.bits == 0 || (a ^ b) >> (width - self.bits) == 0;
+        match (self.ip, ip.to_canonical()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => same(a.to_bits().into(), b.to_bits().into(), 32),
+            (IpAddr::V6(a), IpAddr::V6(b)) => same(a.to_bits(), b.to_bits(), 128),
+            _ => false,
+        }
+    }
+}
+
+/// A fact that is a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TextFact {
+    Method,
+    Reason,
+    CallId,
+    Direction,
+    Interface,
+    Kind,
+    Trunk,
+    Transport,
+    PeerAddress,
+    User,
+    BodyType,
+    Part(Party, Part),
+    Header(Name),
+    Tag(Box<str>),
+}
+
+/// A fact that is a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum IntFact {
+    Status,
+    PeerPort,
+    BodySize,
+    Port(Party),
+}
+
+/// A fact that is true or false.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BoolFact {
+    Request,
+    Response,
+    Initial,
+    Trusted,
+    HasHeader(Name),
+    HasPart(Party, Part),
+    HasTag(Box<str>),
+    Within(Network),
+}
+
+/// Anything that may be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fact {
+    Text(TextFact),
+    Int(IntFact),
+    Bool(BoolFact),
+    /// All values of a header.
+    Texts(Name),
+}
+
+/// The names at the top, for messages of failure.
+pub(crate) const NAMES: &[&str] = &[
+    "method",
+    "status",
+    "reason",
+    "request",
+    "response",
+    "initial",
+    "direction",
+    "interface",
+    "kind",
+    "trunk",
+    "transport",
+    "peer",
+    "trusted",
+    "user",
+    "call_id",
+    "body",
+    "uri",
+    "from",
+    "to",
+    "contact",
+    "pai",
+    "ppi",
+    "diversion",
+    "history",
+    "refer_to",
+    "referred_by",
+    "reply_to",
+    "rpid",
+    "header",
+    "headers",
+    "tag",
+];
+
+/// The address that a name at the top stands for.
+fn party(name: &str) -> Option<Party> {
+    let id = match name {
+        "uri" => return Some(Party::RequestUri),
+        "from" => HeaderId::From,
+        "to" => HeaderId::To,
+        "contact" => HeaderId::Contact,
+        "pai" => HeaderId::PAssertedIdentity,
+        "ppi" => HeaderId::PPreferredIdentity,
+        "diversion" => HeaderId::Diversion,
+        "history" => HeaderId::HistoryInfo,
+        "refer_to" => HeaderId::ReferTo,
+        "referred_by" => HeaderId::ReferredBy,
+        "reply_to" => HeaderId::ReplyTo,
+        "rpid" => HeaderId::RemotePartyId,
+        _ => return None,
+    };
+    Name::new(id.name()).map(Party::Header)
+}
+
+fn plain(name: &str) -> Option<Fact> {
+    Some(match name {
+        "method" => Fact::Text(TextFact::Method),
+        "reason" => Fact::Text(TextFact::Reason),
+        "direction" => Fact::Text(TextFact::Direction),
+        "interface" => Fact::Text(TextFact::Interface),
+        "kind" => Fact::Text(TextFact::Kind),
+        "trunk" => Fact::Text(TextFact::Trunk),
+        "transport" => Fact::Text(TextFact::Transport),
+        "user" => Fact::Text(TextFact::User),
+        "call_id" => Fact::Text(TextFact::CallId),
+        "status" => Fact::Int(IntFact::Status),
+        "request" => Fact::Bool(BoolFact::Request),
+        "response" => Fact::Bool(BoolFact::Response),
+        "initial" => Fact::Bool(BoolFact::Initial),
+        "trusted" => Fact::Bool(BoolFact::Trusted),
+        _ => return None,
+    })
+}
+
+/// The part of an address that a field names; the port is a number and stands apart.
+fn part(party: &Party, field: &str) -> Result<Part, Wrong> {
+    let part = match field {
+        "uri" => Part::Uri,
+        "scheme" => Part::Scheme,
+        "user" => Part::User,
+        "host" => Part::Host,
+        "port" => Part::Port,
+        "display" if *party != Party::RequestUri => Part::Display,
+        _ => {
+            let params = match party {
+                Party::RequestUri => "params[\"NAME\"]",
+                Party::Header(_) => "display, params[\"NAME\"], uri_params[\"NAME\"]",
+            };
+            return Err(Wrong::new(
+                format!("an address has no `{field}`"),
+                format!("its facts are: uri, scheme, user, host, port, {params}"),
+            ));
+        }
+    };
+    Ok(part)
+}
+
+fn text_fact(party: Party, part: Part) -> Fact {
+    match part {
+        Part::Port => Fact::Int(IntFact::Port(party)),
+        part => Fact::Text(TextFact::Part(party, part)),
+    }
+}
+
+fn header(name: &str) -> Result<Name, Wrong> {
+    Name::new(name).ok_or_else(|| {
+        Wrong::new(
+            format!("\"{name}\" cannot be the name of a header"),
+            "write a name such as \"X-Account\"",
+        )
+    })
+}
+
+/// A top-level name as an expression.
+fn root(expr: &Expr) -> Option<&str> {
+    match expr {
+        Expr::Ident(name) => Some(name),
+        _ => None,
+    }
+}
+
+fn literal(expr: &Expr) -> Option<&str> {
+    match expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
+        _ => None,
+    }
+}
+
+/// `header["X"]`, `from.params["x"]` and the like: what stands in front of the bracket, and the key.
+fn index(expr: &Expr) -> Option<(&Expr, &Expr)> {
+    match expr {
+        Expr::Call(call) if call.func_name == "_[_]" && call.target.is_none() => {
+            match call.args.as_slice() {
+                [map, key] => Some((&map.expr, &key.expr)),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn needs_key(what: &str) -> Wrong {
+    Wrong::new(
+        format!("`{what}` needs a name that is written out"),
+        format!("write {what}[\"NAME\"]"),
+    )
+}
+
+/// Whether a name is one of ours, so that it cannot be anything else.
+pub(crate) fn is_known(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// The fact that an expression asks for; `None` where it is none (it may be built of some).
+pub(crate) fn resolve(expr: &Expr) -> Option<Result<Fact, Wrong>> {
+    if let Some((map, key)) = index(expr) {
+        return indexed(map, key);
+    }
+    match expr {
+        Expr::Ident(name) => plain(name).map(Ok),
+        Expr::Select(select) => {
+            let field = select.field.as_str();
+            match (root(&select.operand.expr), select.test) {
+                (Some("peer"), false) => Some(match field {
+                    "address" => Ok(Fact::Text(TextFact::PeerAddress)),
+                    "port" => Ok(Fact::Int(IntFact::PeerPort)),
+                    _ => Err(Wrong::new(
+                        format!("`peer` has no `{field}`"),
+                        "its facts are: address, port",
+                    )),
+                }),
+                (Some("body"), false) => Some(match field {
+                    "type" => Ok(Fact::Text(TextFact::BodyType)),
+                    "size" => Ok(Fact::Int(IntFact::BodySize)),
+                    _ => Err(Wrong::new(
+                        format!("`body` has no `{field}`"),
+                        "its facts are: type, size",
+                    )),
+                }),
+                (Some("header"), false) => {
+                    Some(header(field).map(|name| Fact::Text(TextFact::Header(name))))
+                }
+                (Some("headers"), false) => Some(header(field).map(Fact::Texts)),
+                (Some("header" | "headers"), true) => {
+                    Some(header(field).map(|name| Fact::Bool(BoolFact::HasHeader(name))))
+                }
+                (Some("tag"), false) => Some(Ok(Fact::Text(TextFact::Tag(field.into())))),
+                (Some("tag"), true) => Some(Ok(Fact::Bool(BoolFact::HasTag(field.into())))),
+                (Some(name), test) => {
+                    let party = party(name)?;
+                    Some(part(&party, field).map(|part| match test {
+                        true => Fact::Bool(BoolFact::HasPart(party, part)),
+                        false => text_fact(party, part),
+                    }))
+                }
+                (None, test) => params(&select.operand.expr, field, test),
+            }
+        }
+        Expr::Call(call) if call.func_name == "@in" && call.target.is_none() => {
+            let [key, map] = call.args.as_slice() else {
+                return None;
+            };
+            let (name, key) = (root(&map.expr)?, literal(&key.expr));
+            match (name, key) {
+                ("header" | "headers", Some(key)) => {
+                    Some(header(key).map(|name| Fact::Bool(BoolFact::HasHeader(name))))
+                }
+                ("tag", Some(key)) => Some(Ok(Fact::Bool(BoolFact::HasTag(key.into())))),
+                ("header" | "headers" | "tag", None) => Some(Err(needs_key(name))),
+                _ => None,
+            }
+        }
+        Expr::Call(call) if call.func_name == "within" && call.target.is_none() => {
+            let network = match call.args.as_slice() {
+                [one] => literal(&one.expr).and_then(Network::parse),
+                _ => None,
+            };
+            Some(match network {
+                Some(network) => Ok(Fact::Bool(BoolFact::Within(network))),
+                None => Err(Wrong::new(
+                    "`within` needs one network that is written out",
+                    "write within(\"192.0.2.0/24\")",
+                )),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// `from.params.x` and `has(from.params.x)`.
+fn params(operand: &Expr, name: &str, test: bool) -> Option<Result<Fact, Wrong>> {
+    let Expr::Select(inner) = operand else {
+        return None;
+    };
+    let party = party(root(&inner.operand.expr)?)?;
+    let part = parameter(&party, &inner.field, name)?;
+    Some(part.map(|part| match test {
+        true => Fact::Bool(BoolFact::HasPart(party, part)),
+        false => text_fact(party, part),
+    }))
+}
+
+fn parameter(party: &Party, map: &str, name: &str) -> Option<Result<Part, Wrong>> {
+    let name: Box<[u8]> = name.as_bytes().into();
+    match (map, party) {
+        ("params", Party::RequestUri) | ("uri_params", _) => Some(Ok(Part::UriParam(name))),
+        ("params", Party::Header(_)) => Some(Ok(Part::Param(name))),
+        _ => None,
+    }
+}
+
+fn indexed(map: &Expr, key: &Expr) -> Option<Result<Fact, Wrong>> {
+    if let Some(name) = root(map) {
+        return match (name, literal(key)) {
+            ("header", Some(key)) => {
+                Some(header(key).map(|name| Fact::Text(TextFact::Header(name))))
+            }
+            ("headers", Some(key)) => Some(header(key).map(Fact::Texts)),
+            ("tag", Some(key)) => Some(Ok(Fact::Text(TextFact::Tag(key.into())))),
+            ("header" | "headers" | "tag", None) => Some(Err(needs_key(name))),
+            _ => None,
+        };
+    }
+    let Expr::Select(select) = map else {
+        return None;
+    };
+    let name = root(&select.operand.expr)?;
+    let party = party(name)?;
+    let Some(key) = literal(key) else {
+        return Some(Err(needs_key(&format!("{name}.{}", select.field))));
+    };
+    let part = parameter(&party, &select.field, key)?;
+    Some(part.map(|part| text_fact(party, part)))
+}
+
+impl<'v> View<'v> {
+    /// The address value or URI of a party.
+    fn party(&self, party: &Party) -> Option<&'v [u8]> {
+        match party {
+            Party::RequestUri => Some(self.uri()).filter(|uri| !uri.is_empty()),
+            Party::Header(name) => self.first(name),
+        }
+    }
+
+    fn part(&self, party: &Party, part: &Part) -> Option<Cow<'v, str>> {
+        let value = self.party(party)?;
+        match party {
+            Party::RequestUri => part_of_uri(value, part),
+            Party::Header(_) => part_of(value, part),
+        }
+    }
+
+    pub(crate) fn text(&self, fact: &TextFact, names: &'v Names) -> Cow<'v, str> {
+        let scene = self.scene;
+        let message = scene.message;
+        let empty = Cow::Borrowed("");
+        match fact {
+            TextFact::Method => unfolded(scene.method.as_bytes()),
+            TextFact::Reason => message.map_or(empty, |message| unfolded(message.reason())),
+            TextFact::CallId => message
+                .and_then(|message| message.call_id().ok())
+                .map_or(empty, unfolded),
+            TextFact::Direction => Cow::Borrowed(scene.direction.name()),
+            TextFact::Kind => Cow::Borrowed(scene.place.kind.name()),
+            TextFact::Transport => Cow::Borrowed(scene.transport.uri_name()),
+            TextFact::PeerAddress => scene.peer.map_or(empty, |peer| {
+                Cow::Owned(peer.ip().to_canonical().to_string())
+            }),
+            TextFact::User => Cow::Borrowed(scene.user),
+            TextFact::BodyType => message.map_or(empty, |message| body_type(message)),
+            TextFact::Interface => names
+                .interfaces
+                .get(usize::from(scene.place.interface))
+                .map_or(empty, |name| Cow::Borrowed(name.as_str())),
+            TextFact::Trunk => scene
+                .place
+                .trunk
+                .and_then(|trunk| names.trunks.get(usize::from(trunk)))
+                .map_or(empty, |name| Cow::Borrowed(name.as_str())),
+            TextFact::Part(party, part) => self.part(party, part).unwrap_or(empty),
+            TextFact::Header(name) => self.first(name).map_or(empty, unfolded),
+            TextFact::Tag(name) => self.tag(name).map_or(empty, Cow::Borrowed),
+        }
+    }
+
+    pub(crate) fn int(&self, fact: &IntFact) -> i64 {
+        match fact {
+            IntFact::Status => self.scene.status.into(),
+            IntFact::PeerPort => self.scene.peer.map_or(0, |peer| peer.port().into()),
+            IntFact::BodySize => self
+                .scene
+                .message
+                .map_or(0, |message| message.body().len() as i64),
+            IntFact::Port(Party::RequestUri) => port_of(self.uri()).into(),
+            IntFact::Port(Party::Header(name)) => self
+                .first(name)
+                .and_then(wire::sip::NameAddr::parse)
+                .map_or(0, |address| port_of(address.uri).into()),
+        }
+    }
+
+    pub(crate) fn bool(&self, fact: &BoolFact) -> bool {
+        match fact {
+            BoolFact::Request => self.scene.is_request(),
+            BoolFact::Response => !self.scene.is_request(),
+            BoolFact::Initial => self.scene.initial,
+            BoolFact::Trusted => self.scene.trusted,
+            BoolFact::HasHeader(name) => self.has(name),
+            BoolFact::HasPart(party, part) => self.part(party, part).is_some(),
+            BoolFact::HasTag(name) => self.tag(name).is_some(),
+            BoolFact::Within(network) => self
+                .scene
+                .peer
+                .is_some_and(|peer| network.contains(peer.ip())),
+        }
+    }
+
+    pub(crate) fn texts(&self, name: &Name) -> Vec<Cow<'v, str>> {
+        let values = self.values(name).into_iter().take(MAX_VALUES);
+        values.map(unfolded).collect()
+    }
+}
+
+/// The names behind the indices of places.
+pub(crate) type Names = crate::spec::Known;
+
+/// `type/subtype` in lower case; empty without a body.
+fn body_type<'a>(message: &wire::sip::Message<'a>) -> Cow<'a, str> {
+    if message.body().is_empty() {
+        return Cow::Borrowed("");
+    }
+    match message.content_type() {
+        Ok(kind) => {
+            let text = format!(
+                "{}/{}",
+                String::from_utf8_lossy(kind.kind),
+                String::from_utf8_lossy(kind.subtype)
+            );
+            Cow::Owned(text.to_ascii_lowercase())
+        }
+        Err(_) => Cow::Borrowed(""),
+    }
+}
+
+/// Whether an action may name the parts of this header.
+pub(crate) fn has_parts(id: HeaderId) -> bool {
+    holds_addresses(id)
+}

@@ -1,0 +1,311 @@
+//! What a rule may touch, and what a value must look like so that the message stays well-formed.
+
+use crate::scene::Direction;
+use crate::spec::Wrong;
+use wire::sip::{HeaderId, NameAddr, Param, Params, Uri, Values};
+
+/// What the rules may write for one message, octets; what is above is left out and counted.
+pub const MAX_ADDED: usize = 16_384;
+
+/// Values of one header that conditions and actions look at.
+pub(crate) const MAX_VALUES: usize = 64;
+
+/// Letters of `token` (RFC 3261 section 25.1).
+pub(crate) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-.!%*_+`'~".contains(&byte)
+}
+
+fn all_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().copied().all(is_token)
+}
+
+/// Why a header is not for rules to change; `None`: it is.
+fn protection(id: HeaderId) -> Option<(&'static str, &'static str)> {
+    use HeaderId as H;
+    let (why, remedy) = match id {
+        H::Via | H::Route | H::RecordRoute | H::MaxForwards => (
+            "tells requests and responses their way",
+            "take the action out",
+        ),
+        H::Path | H::ServiceRoute => ("tells where registrations lead", "take the action out"),
+        H::CallId | H::CSeq | H::RSeq | H::RAck => (
+            "holds a dialog and its transactions together",
+            "take the action out",
+        ),
+        H::Contact => (
+            "names the border's own address",
+            "for another user part towards a carrier use `from_user` or `register` of the trunk",
+        ),
+        H::From | H::To => (
+            "carries the tag of a dialog and cannot be written as a whole",
+            "change a part of it: { rewrite = \"From\", part = \"host\", value = \"...\" }",
+        ),
+        H::ContentLength | H::ContentType | H::ContentEncoding => {
+            ("describes the body", "take the action out")
+        }
+        H::SessionExpires | H::MinSe => (
+            "is settled on each leg by itself",
+            "see [session_timer] of the configuration",
+        ),
+        H::Supported | H::Require | H::ProxyRequire | H::Unsupported => (
+            "says what the border itself supports",
+            "take the action out: option tags of both ends pass anyway",
+        ),
+        H::Authorization
+        | H::ProxyAuthorization
+        | H::WwwAuthenticate
+        | H::ProxyAuthenticate
+        | H::AuthenticationInfo => ("is part of a proof by digest", "take the action out"),
+        _ => return None,
+    };
+    Some((why, remedy))
+}
+
+/// Whether a header is kept from rules, as a whole.
+pub fn left_to_the_border(id: HeaderId) -> bool {
+    protection(id).is_some()
+}
+
+/// Refuses what must not be changed by a rule.
+pub(crate) fn changeable(id: HeaderId, name: &str) -> Result<(), Wrong> {
+    match protection(id) {
+        None => Ok(()),
+        Some((why, remedy)) => Err(Wrong::new(
+            format!("\"{name}\" {why}: no rule may change it"),
+            remedy,
+        )),
+    }
+}
+
+/// Whether what leaves has this header from the border and not from the message whose headers are copied.
+pub(crate) fn is_written_by_border(direction: Direction, id: HeaderId) -> bool {
+    use HeaderId as H;
+    direction == Direction::Out
+        && matches!(
+            id,
+            H::Via
+                | H::CallId
+                | H::CSeq
+                | H::Route
+                | H::RecordRoute
+                | H::RSeq
+                | H::RAck
+                | H::SessionExpires
+                | H::MinSe
+                | H::Contact
+                | H::MaxForwards
+                | H::Supported
+                | H::Require
+                | H::ProxyRequire
+                | H::Unsupported
+                | H::Allow
+                | H::UserAgent
+                | H::Server
+        )
+}
+
+/// Whether the values of a header are addresses (name-addr or addr-spec with parameters).
+pub(crate) fn holds_addresses(id: HeaderId) -> bool {
+    use HeaderId as H;
+    matches!(
+        id,
+        H::From
+            | H::To
+            | H::Contact
+            | H::PAssertedIdentity
+            | H::PPreferredIdentity
+            | H::PAssociatedUri
+            | H::PCalledPartyId
+            | H::Diversion
+            | H::HistoryInfo
+            | H::RemotePartyId
+            | H::ReferTo
+            | H::ReferredBy
+            | H::ReplyTo
+    )
+}
+
+/// What a header's value consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Addresses,
+    Number,
+    /// Tokens with `;` between them.
+    Tokens,
+    /// Whatever fits into a line.
+    Line,
+    /// Values whose quotes and brackets close, so that they divide at the same commas for everyone.
+    Values,
+}
+
+fn shape(id: HeaderId) -> Shape {
+    use HeaderId as H;
+    match id {
+        _ if holds_addresses(id) => Shape::Addresses,
+        H::Expires | H::MinExpires | H::FlowTimer => Shape::Number,
+        H::Privacy => Shape::Tokens,
+        H::Subject | H::Organization | H::UserAgent | H::Server | H::Date | H::Other => Shape::Line,
+        _ => Shape::Values,
+    }
+}
+
+/// Whether `value` may be written as the value of this header.
+pub(crate) fn fits(id: HeaderId, value: &[u8]) -> bool {
+    if value.is_empty() || !is_line(value) {
+        return false;
+    }
+    match shape(id) {
+        Shape::Line => true,
+        Shape::Number => value.len() < 10 && value.iter().all(u8::is_ascii_digit),
+        Shape::Tokens => value
+            .split(|byte| *byte == b';')
+            .all(|part| all_token(part.trim_ascii())),
+        Shape::Values => is_balanced(value),
+        Shape::Addresses => {
+            let mut count = 0;
+            let sound = is_balanced(value)
+                && Values::list(value).all(|one| {
+                    count += 1;
+                    is_address(one)
+                });
+            sound && count > 0 && (id.is_list() || count == 1)
+        }
+    }
+}
+
+/// Whether the text is one line: no control letters but the tabulator.
+pub(crate) fn is_line(value: &[u8]) -> bool {
+    !value
+        .iter()
+        .any(|byte| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f)
+}
+
+/// Whether quotes and angle brackets close.
+fn is_balanced(value: &[u8]) -> bool {
+    let mut rest = value.iter();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'"' => loop {
+                match rest.next() {
+                    Some(b'"') => break,
+                    Some(b'\\') if rest.next().is_some() => {}
+                    Some(b'\\') | None => return false,
+                    Some(_) => {}
+                }
+            },
+            b'<' if !rest.any(|byte| *byte == b'>') => return false,
+            b'>' => return false,
+            _ => {}
+        }
+    }
+    true
+}
+
+/// Whether this is one sound address.
+pub(crate) fn is_address(value: &[u8]) -> bool {
+    NameAddr::parse(value).is_some_and(|address| {
+        Uri::parse(address.uri).is_some() && address.params.iter().all(|param| is_param(&param))
+            // Empty pieces are left out by the iterator, and refused here.
+            && !has_empty_piece(address.params)
+    })
+}
+
+fn has_empty_piece(params: Params<'_>) -> bool {
+    let bytes = params.as_bytes().trim_ascii();
+    !bytes.is_empty()
+        && (bytes.ends_with(b";")
+            || bytes.starts_with(b";")
+            || bytes.windows(2).any(|pair| pair == b";;"))
+}
+
+fn is_param(param: &Param<'_>) -> bool {
+    all_token(param.name)
+        && param.value.is_none_or(|value| match value {
+            [b'"', .., b'"'] if value.len() > 1 => is_balanced(value),
+            _ => !value.is_empty() && value.iter().all(|byte| is_bare(*byte)),
+        })
+}
+
+/// Letters of a parameter's value without quotes: tokens, hosts (RFC 3261 `gen-value`).
+fn is_bare(byte: u8) -> bool {
+    is_token(byte) || b"[]:/@&=$?".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_would_break_a_message_do_not_fit() {
+        for (id, value, fit) in [
+            (HeaderId::Subject, "a \"b", true),
+            (HeaderId::Subject, "a\r\nVia: x", false),
+            (HeaderId::Subject, "a\rb", false),
+            (HeaderId::Subject, "a\0b", false),
+            (HeaderId::Subject, "", false),
+            (HeaderId::Other, "x\ty", true),
+            (HeaderId::Expires, "3600", true),
+            (HeaderId::Expires, "an hour", false),
+            (HeaderId::Expires, "99999999999", false),
+            (HeaderId::Privacy, "id;user", true),
+            (HeaderId::Privacy, "id;;user", false),
+            (HeaderId::AlertInfo, "<http://x/y>;a=\"b,c\"", true),
+            (HeaderId::AlertInfo, "<http://x/y", false),
+            (HeaderId::AlertInfo, "a\"b", false),
+            (HeaderId::AlertInfo, "\"b\\\"", false),
+            (HeaderId::AlertInfo, "b>", false),
+            (
+                HeaderId::PAssertedIdentity,
+                "\"A\" <sip:a@b>, <tel:+1>",
+                true,
+            ),
+            (HeaderId::PAssertedIdentity, "alice", false),
+            (HeaderId::PAssertedIdentity, "<sip:a b@c>", false),
+            (HeaderId::PAssertedIdentity, ",", false),
+            (
+                HeaderId::Diversion,
+                "<sip:a@b>;reason=unconditional;counter=1",
+                true,
+            ),
+            (HeaderId::Diversion, "<sip:a@b>;;counter=1", false),
+            (HeaderId::Diversion, "<sip:a@b>;r=\"", false),
+            (HeaderId::ReplyTo, "<sip:a@b>, <sip:c@d>", false),
+        ] {
+            assert_eq!(fits(id, value.as_bytes()), fit, "{} {value:?}", id.name());
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_dialogs_is_protected() {
+        for name in [
+            "Via",
+            "v",
+            "Call-ID",
+            "i",
+            "CSeq",
+            "Content-Length",
+            "l",
+            "From",
+            "To",
+            "Max-Forwards",
+            "Route",
+            "Record-Route",
+            "Contact",
+            "m",
+            "Supported",
+        ] {
+            let id = HeaderId::from_name(name.as_bytes());
+            assert!(changeable(id, name).is_err(), "{name}");
+        }
+        for name in [
+            "Subject",
+            "P-Asserted-Identity",
+            "X-Anything",
+            "User-Agent",
+            "Diversion",
+        ] {
+            let id = HeaderId::from_name(name.as_bytes());
+            assert!(changeable(id, name).is_ok(), "{name}");
+        }
+    }
+}
