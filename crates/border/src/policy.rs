@@ -8,7 +8,7 @@ mod tests;
 pub use order::in_order;
 
 use crate::config::{
-    Action, Config, HostName, Identity, InterfaceId, InterfaceKind, Match, MediaMode, Rewrite,
+    Action, Config, HostName, Identity, InterfaceId, Match, MediaMode, Rewrite,
     Route, RouteTrunk, Target, Trunk, TrunkId,
 };
 use core::time::Duration;
@@ -16,7 +16,7 @@ use engine::Transport;
 use sip::Flow;
 use std::borrow::Cow;
 use std::net::SocketAddr;
-use wire::sip::{Scheme, Uri, percent_decode};
+use wire::sip::{Host, Scheme, Uri, percent_decode};
 
 /// What is known of a call when it is offered.
 #[derive(Clone, Copy, Debug)]
@@ -155,8 +155,8 @@ impl Refusal {
 struct Party<'a> {
     /// User part without escapes and without its parameters; a tel number without visual separators.
     user: Cow<'a, str>,
-    /// Host in lower case, IPv6 without brackets; empty for tel.
-    host: String,
+    /// An empty name for tel.
+    host: Host<'a>,
 }
 
 impl<'a> Party<'a> {
@@ -174,28 +174,64 @@ impl<'a> Party<'a> {
             }
             _ => user,
         };
-        let host = match uri.host.ip() {
+        Party {
+            user,
+            host: uri.host,
+        }
+    }
+
+    /// Host in lower case, IPv6 without brackets; empty for tel.
+    fn domain(&self) -> String {
+        match self.host.ip() {
             Some(ip) => ip.to_string(),
-            None => uri.host.to_string().to_ascii_lowercase(),
+            None => self.host.to_string().to_ascii_lowercase(),
+        }
+    }
+}
+
+/// Decides about a call that a header rule sends to `trunk`: the limits count, the routes do not.
+pub fn decide_for(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
+    let router = |called: &Party<'_>| {
+        let router = Router {
+            config,
+            facts,
+            view,
+            token: None,
         };
-        Party { user, host }
+        let only = [RouteTrunk {
+            trunk,
+            priority: 0,
+            weight: 1,
+        }];
+        router.to_trunks("rule", MediaMode::Anchor, &only, &called.user)
+    };
+    match admissible(config, facts) {
+        Ok(to) => router(&Party::read(&to)),
+        Err(plan) => plan,
+    }
+}
+
+/// The Request-URI of a call that may be sent on at all.
+fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
+    if facts.draining {
+        return Err(Refusal::later("draining", 5));
+    }
+    if facts.calls >= config.limits.calls {
+        return Err(Refusal::later("call limit reached", 5));
+    }
+    let to = Uri::parse(facts.to).ok_or(Refusal::plan(400, "Request-URI cannot be read"))?;
+    match to.scheme {
+        Scheme::Sip | Scheme::Sips | Scheme::Tel => Ok(to),
+        _ => Err(Refusal::plan(416, "Request-URI of another scheme")),
     }
 }
 
 /// Decides what becomes of a call.
 pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
-    if facts.draining {
-        return Refusal::later("draining", 5);
-    }
-    if facts.calls >= config.limits.calls {
-        return Refusal::later("call limit reached", 5);
-    }
-    let Some(to) = Uri::parse(facts.to) else {
-        return Refusal::plan(400, "Request-URI cannot be read");
+    let to = match admissible(config, facts) {
+        Ok(to) => to,
+        Err(plan) => return plan,
     };
-    if !matches!(to.scheme, Scheme::Sip | Scheme::Sips | Scheme::Tel) {
-        return Refusal::plan(416, "Request-URI of another scheme");
-    }
     let called = Party::read(&to);
     // A caller without a URI that can be read (anonymous, or another scheme) meets no condition on callers.
     let caller = Uri::parse(facts.from).map(|uri| Party::read(&uri));
@@ -292,13 +328,10 @@ impl Router<'_> {
         }
     }
 
-    /// Whether the side from which the call came is believed.
+    /// Whether the side from which the call came is trusted with identities.
     fn trusted(&self) -> bool {
-        self.facts.trunk.is_some()
-            || self
-                .config
-                .interface(self.facts.interface)
-                .is_some_and(|interface| interface.kind == InterfaceKind::Core)
+        self.config
+            .trusts(self.facts.interface, self.facts.trunk)
     }
 
     /// `None` where the user is not registered.
@@ -414,13 +447,15 @@ impl Router<'_> {
 
 /// The URI of `number` at a trunk; where no number is called, of the trunk itself.
 fn trunk_uri(trunk: &Trunk, target: &Target, number: &str) -> Vec<u8> {
-    let mut uri = b"sip:".to_vec();
+    // Room for all of it, so that it does not move while it grows.
+    let mut uri = Vec::with_capacity(48);
+    uri.extend_from_slice(b"sip:");
     if !number.is_empty() {
         escape_user(number, &mut uri);
         uri.push(b'@');
     }
     let host = trunk.domain.as_ref().unwrap_or(&target.host);
-    uri.extend_from_slice(host.to_string().as_bytes());
+    host.append_to(&mut uri);
     if let Some(transport) = target
         .transport
         .filter(|&transport| transport != Transport::Udp)
@@ -456,7 +491,7 @@ fn matches_party(condition: &Match, party: Option<&Party<'_>>) -> bool {
     };
     any(&condition.prefixes, &|prefix| user.starts_with(prefix))
         && any(&condition.users, &|name| user == name)
-        && any(&condition.domains, &|domain| party.host == domain)
+        && (condition.domains.is_empty() || condition.domains.contains(&party.domain()))
         && condition
             .regex
             .as_ref()

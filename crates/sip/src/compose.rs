@@ -1,7 +1,7 @@
 //! Writing messages: lines, header defaults, templates with edits, reason phrases.
 
 use crate::api::{Body, Content, Refused};
-use wire::sip::{Edit, HeaderId, Message, Method, NameAddr};
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, append_decimal, append_text};
 
 /// Header lines at the end of a buffer. CR and LF in values become blanks, so that no value breaks out of its line.
 pub(crate) struct Lines<'o> {
@@ -15,31 +15,13 @@ impl Lines<'_> {
     }
 
     pub(crate) fn text(&mut self, text: &[u8]) -> &mut Self {
-        let from = self.out.len();
-        self.out.extend_from_slice(text);
-        if text.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
-            for byte in self.out.iter_mut().skip(from) {
-                if matches!(byte, b'\r' | b'\n') {
-                    *byte = b' ';
-                }
-            }
-        }
+        append_text(self.out, text);
         self
     }
 
     pub(crate) fn digits(&mut self, value: u64) -> &mut Self {
-        let mut digits = [0u8; 20];
-        let mut rest = value;
-        let mut at = digits.len();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        self.raw(&digits[at..])
+        append_decimal(self.out, value);
+        self
     }
 
     pub(crate) fn name(&mut self, id: HeaderId) -> &mut Self {

@@ -12,6 +12,7 @@ use crate::config::{Config, InterfaceId, InterfaceKind, Trunk, TrunkId};
 use crate::operate::Draining;
 use crate::policy::{Contact, View};
 use crate::registrar::{Authority, Location};
+use crate::rules::Said;
 use crate::trunks::{PingResult, Trunks};
 use engine::timers::Wheel;
 use engine::{
@@ -24,6 +25,7 @@ use sip::{
 };
 use siphasher::sip::SipHasher13;
 use slab::Slab;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -94,6 +96,8 @@ pub(crate) struct Core {
     pub(crate) names: Names,
     pub(crate) queries: VecDeque<Query>,
     pub(crate) question: Option<Query>,
+    /// What header rules said while the message was being passed on.
+    pub(crate) said: RefCell<Vec<Said>>,
     pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
     pub(crate) now: Time,
 }
@@ -185,6 +189,7 @@ impl Core {
             names,
             queries: VecDeque::new(),
             question: None,
+            said: RefCell::default(),
             last_stats: None,
             now: Time::ZERO,
             entropy,
@@ -365,14 +370,10 @@ impl Core {
         }
     }
 
-    /// Whether asserted identities pass from one side to the other (RFC 3325); where they do, `changes` gets
-    /// P-Asserted-Identity with our host.
+    /// Whether a side is trusted with asserted identities (RFC 3325).
     pub(crate) fn believes(&self, call: &Call, side: Side) -> bool {
-        call.trunks.get(side).is_some()
-            || self
-                .config
-                .interface(*call.interfaces.get(side))
-                .is_some_and(|interface| interface.kind == InterfaceKind::Core)
+        self.config
+            .trusts(*call.interfaces.get(side), *call.trunks.get(side))
     }
 
     /// Whether digest credentials in requests of this side are for us.
@@ -597,7 +598,7 @@ impl Placed {
         let to_host = match (trunk, &domain) {
             (_, Some(domain)) => domain.clone(),
             (Some(_), None) => Uri::parse(&hop.uri)
-                .map(|uri| uri.host_port().to_string().into_bytes())
+                .map(|uri| uri.written_target().to_vec())
                 .unwrap_or_default(),
             // A registered user's address of record is ours.
             (None, None) => own.clone(),

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use engine::Transport;
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{Host, HostPort};
 
@@ -50,6 +51,18 @@ impl HostName {
     /// The address, where it is one.
     pub fn ip(&self) -> Option<IpAddr> {
         self.ip
+    }
+
+    /// Appends it as [`fmt::Display`] writes it.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        match self.ip {
+            Some(IpAddr::V6(_)) => out.extend_from_slice(self.uri_host().as_bytes()),
+            _ => out.extend_from_slice(self.text.as_bytes()),
+        }
+        if let Some(port) = self.port {
+            // Writing into a Vec cannot fail.
+            let _ = write!(out, ":{port}");
+        }
     }
 
     /// The host as it is written in a URI: IPv6 in brackets, no port.

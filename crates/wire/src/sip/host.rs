@@ -1,6 +1,5 @@
 //! `host` and `hostport` of RFC 3261 section 25.1, with the IPv6 forms of RFC 5118 and RFC 5954.
 
-use super::message::number;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -102,6 +101,24 @@ impl<'a> HostPort<'a> {
         }
     }
 
+    /// Whether it is a host without brackets, with or without a port, that [`HostPort::parse`] takes. `false` is no
+    /// judgement.
+    pub(super) fn is_plain(text: &[u8]) -> bool {
+        let end = text
+            .iter()
+            .position(|byte| !is_name_letter(*byte))
+            .unwrap_or(text.len());
+        let (host, rest) = text.split_at(end);
+        // What looks like an address and is none is a name all the same.
+        (1..=255).contains(&host.len())
+            && !matches!(host, [b'-' | b'.', ..])
+            && match rest {
+                [] => true,
+                [b':', port @ ..] => parse_port(port).is_some(),
+                _ => false,
+            }
+    }
+
     /// The socket address, where the host is an address; `default` where no port is written.
     pub fn socket_addr(&self, default: u16) -> Option<SocketAddr> {
         Some(SocketAddr::new(
@@ -126,52 +143,55 @@ pub(super) fn parse_port(digits: &[u8]) -> Option<u16> {
     if digits.len() > 5 {
         return None;
     }
-    number(digits)
-        .and_then(|port| u16::try_from(port).ok())
-        .filter(|port| *port != 0)
+    let mut port = 0u32;
+    for byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        port = port * 10 + u32::from(digit);
+    }
+    u16::try_from(port).ok().filter(|port| *port != 0)
 }
 
 /// The usual target in one pass: four numbers, perhaps a colon and a port. `None` is no judgement.
 fn v4_port<'a>(text: &[u8]) -> Option<HostPort<'a>> {
-    let mut address = 0u32;
-    let mut dots = 0;
-    let mut value = 0u32;
-    let mut digits = 0u32;
-    for (index, byte) in text.iter().enumerate() {
-        match byte {
-            b'0'..=b'9' => {
-                // No leading zeros, see `parse_v4`.
-                if digits == 3 || (digits == 1 && value == 0) {
-                    return None;
-                }
-                value = value * 10 + u32::from(byte - b'0');
-                digits += 1;
-            }
-            b'.' | b':' => {
-                if digits == 0 || value > 255 {
-                    return None;
-                }
-                address = address << 8 | value;
-                value = 0;
-                digits = 0;
-                match (byte, dots) {
-                    (b'.', 0..3) => dots += 1,
-                    (b':', 3) => {
-                        return Some(HostPort {
-                            host: Host::V4(Ipv4Addr::from_bits(address)),
-                            port: Some(parse_port(text.get(index + 1..)?)?),
-                        });
-                    }
-                    _ => return None,
-                }
-            }
-            _ => return None,
-        }
-    }
-    (dots == 3 && digits > 0 && value <= 255).then(|| HostPort {
-        host: Host::V4(Ipv4Addr::from_bits(address << 8 | value)),
-        port: None,
+    let (a, rest) = octet(text)?;
+    let (b, rest) = octet(rest.strip_prefix(b".")?)?;
+    let (c, rest) = octet(rest.strip_prefix(b".")?)?;
+    let (d, rest) = octet(rest.strip_prefix(b".")?)?;
+    let port = match rest {
+        [] => None,
+        [b':', port @ ..] => Some(parse_port(port)?),
+        _ => return None,
+    };
+    Some(HostPort {
+        host: Host::V4(Ipv4Addr::new(a, b, c, d)),
+        port,
     })
+}
+
+/// One number of an address and what follows it. No leading zeros, see [`parse_v4`].
+#[inline]
+fn octet(text: &[u8]) -> Option<(u8, &[u8])> {
+    let digit = |byte: u8| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10).then_some(u16::from(digit))
+    };
+    let (first, rest) = text.split_first()?;
+    let first = digit(*first)?;
+    let Some((second, after)) = rest.split_first().and_then(|(b, r)| Some((digit(*b)?, r))) else {
+        return Some((first as u8, rest));
+    };
+    if first == 0 {
+        return None;
+    }
+    let value = first * 10 + second;
+    let Some((third, last)) = after.split_first().and_then(|(b, r)| Some((digit(*b)?, r))) else {
+        return Some((value as u8, after));
+    };
+    // A fourth digit is no separator, so that the caller refuses it.
+    Some((u8::try_from(value * 10 + third).ok()?, last))
 }
 
 /// Four numbers; leading zeros are refused, because systems read them as octal or as decimal.
@@ -216,9 +236,23 @@ fn is_name(text: &[u8]) -> bool {
         && text
             .first()
             .is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
-        && text
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
+        && text.iter().all(|byte| is_name_letter(*byte))
+}
+
+/// Letters of host names.
+const NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] =
+            (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'-' | b'.' | b'_');
+        byte += 1;
+    }
+    table
+};
+
+fn is_name_letter(byte: u8) -> bool {
+    NAME[usize::from(byte)]
 }
 
 /// An address as SDP and `received` write it: with or without brackets.

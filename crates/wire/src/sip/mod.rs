@@ -29,4 +29,4 @@ pub use typed::{
 };
 pub use uri::{Scheme, Uri, percent_decode};
 pub use validate::Rejection;
-pub use writer::{Edit, Response, Writer, emit, write_response};
+pub use writer::{Edit, Response, Writer, append_decimal, append_text, emit, write_response};

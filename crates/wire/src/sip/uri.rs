@@ -158,6 +158,24 @@ impl<'a> Uri<'a> {
         }
     }
 
+    /// Whether [`Uri::parse`] takes it; cheaper where only that is asked.
+    pub fn is_well_formed(raw: &[u8]) -> bool {
+        let rest = match raw {
+            [b's' | b'S', b'i' | b'I', b'p' | b'P', b':', rest @ ..] => rest,
+            _ => return Uri::parse(raw).is_some(),
+        };
+        // Usually a user without escapes and a host without brackets: everything else goes the careful way.
+        let Some(end) = rest.iter().position(|byte| !is_user(*byte)) else {
+            return HostPort::is_plain(rest) || Uri::parse(raw).is_some();
+        };
+        let (user, behind) = rest.split_at(end);
+        let plain = match behind {
+            [b'@', host @ ..] => !user.is_empty() && ends_plainly(host),
+            _ => ends_plainly(rest),
+        };
+        plain || Uri::parse(raw).is_some()
+    }
+
     fn parse_sip(raw: &'a [u8], scheme: Scheme<'a>, marks: &Marks) -> Option<Uri<'a>> {
         let start = marks.scheme + 1;
         let (user, password) = match (marks.at, marks.password) {
@@ -220,6 +238,23 @@ impl<'a> Uri<'a> {
         }
     }
 
+    /// sip, sips: host and port as they came.
+    pub fn written_target(&self) -> &'a [u8] {
+        let scheme = match self.scheme {
+            Scheme::Sip => 4,
+            Scheme::Sips => 5,
+            _ => return b"",
+        };
+        let before = |part: Option<&[u8]>| part.map_or(0, |part| part.len() + 1);
+        let start = scheme + before(self.user) + before(self.password);
+        let target = self.raw.get(start..).unwrap_or_default();
+        let end = target
+            .iter()
+            .position(|byte| matches!(byte, b';' | b'?'))
+            .unwrap_or(target.len());
+        target.get(..end).unwrap_or_default()
+    }
+
     /// Headers of the URI, as (name, value) pairs, escapes kept.
     pub fn header_pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         self.headers
@@ -278,6 +313,21 @@ impl<'a> Uri<'a> {
             _ => false,
         }
     }
+}
+
+/// Letters that divide nothing, neither in a user nor in parameters.
+fn is_user(byte: u8) -> bool {
+    LETTERS[usize::from(byte)] == Letter::Plain
+}
+
+/// Host and port, then parameters of plain letters alone. `false` is no judgement.
+fn ends_plainly(text: &[u8]) -> bool {
+    let end = text
+        .iter()
+        .position(|byte| *byte == b';')
+        .unwrap_or(text.len());
+    let (target, params) = text.split_at(end);
+    HostPort::is_plain(target) && params.iter().all(|byte| is_user(*byte) || *byte == b';')
 }
 
 /// Parameters and headers from what stands behind host and port.
@@ -406,4 +456,28 @@ fn digits(number: Option<&[u8]>) -> impl Iterator<Item = u8> + '_ {
         .iter()
         .filter(|byte| !matches!(byte, b'-' | b'.' | b'(' | b')'))
         .map(u8::to_ascii_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        /// The quick judgement is that of the parser.
+        #[test]
+        fn both_judgements_agree(
+            scheme in "(sip|SIPS|sip|sip|tel)?:?",
+            rest in "([a-c%<\" :@.;?-]|1|2|9|\\[|::|%41|b@|@c|:5060|10\\.0\\.0\\.1){0,9}",
+        ) {
+            let text = format!("{scheme}{rest}");
+            let parsed = Uri::parse(text.as_bytes());
+            prop_assert_eq!(Uri::is_well_formed(text.as_bytes()), parsed.is_some(), "{}", text);
+            if let Some(uri) = parsed.filter(Uri::is_sip) {
+                prop_assert_eq!(HostPort::parse(uri.written_target()), Some(uri.host_port()));
+            }
+        }
+    }
 }

@@ -141,10 +141,15 @@ impl Message<'_> {
         if !via_sound(&via) {
             return Err(bad("Malformed Via"));
         }
-        if !address_sound(self.from().ok()) {
+        // The addresses in a response are ours, given back: nobody reads more of them than their tags.
+        let sound = match method {
+            Some(_) => address_sound,
+            None => parameters_sound,
+        };
+        if !sound(self.from().ok()) {
             return Err(bad("Malformed From"));
         }
-        if !address_sound(self.to().ok()) {
+        if !sound(self.to().ok()) {
             return Err(bad("Malformed To"));
         }
         Ok(())
@@ -201,9 +206,14 @@ fn via_sound(via: &Via<'_>) -> bool {
         && find_outside(via.params.as_bytes(), 0, b',').is_none()
 }
 
+/// The parameters are parameters.
+fn parameters_sound(address: Option<NameAddr<'_>>) -> bool {
+    address.is_some_and(|address| address.params.well_formed())
+}
+
 /// The URI parses (its scheme may be any), the parameters are parameters.
 fn address_sound(address: Option<NameAddr<'_>>) -> bool {
     address.is_some_and(|address| {
-        address.params.well_formed() && (address.is_star() || Uri::parse(address.uri).is_some())
+        address.params.well_formed() && (address.is_star() || Uri::is_well_formed(address.uri))
     })
 }

@@ -193,20 +193,25 @@ impl<'o> Writer<'o> {
     }
 
     fn text(&mut self, text: &[u8]) {
-        let from = self.out.len();
-        self.out.extend_from_slice(text);
-        if memchr::memchr2(b'\r', b'\n', text).is_some() {
-            for byte in self.out.iter_mut().skip(from) {
-                if matches!(byte, b'\r' | b'\n') {
-                    *byte = b' ';
-                }
+        append_text(self.out, text);
+    }
+}
+
+/// Appends `text` with blanks in the place of CR and LF, so that no value breaks out of its line (which also unfolds it).
+pub fn append_text(out: &mut Vec<u8>, text: &[u8]) {
+    let from = out.len();
+    out.extend_from_slice(text);
+    if memchr::memchr2(b'\r', b'\n', text).is_some() {
+        for byte in out.iter_mut().skip(from) {
+            if matches!(byte, b'\r' | b'\n') {
+                *byte = b' ';
             }
         }
     }
 }
 
 /// Decimal digits of `value`; several times as fast as the formatting machinery.
-fn append_decimal(out: &mut Vec<u8>, mut value: u64) {
+pub fn append_decimal(out: &mut Vec<u8>, mut value: u64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
     loop {
