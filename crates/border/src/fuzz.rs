@@ -231,7 +231,7 @@ impl World {
         let listeners: Vec<(SocketId, SocketAddr)> = self
             .sockets
             .iter()
-            .filter(|(_, (kind, _))| *kind == SocketKind::TcpListener)
+            .filter(|(_, (kind, _))| kind.stream().is_some())
             .map(|(socket, (_, address))| (*socket, *address))
             .collect();
         let at = usize::from(choice & 1) % listeners.len().max(1);
@@ -560,9 +560,7 @@ impl World {
                 }
                 let taken = self.sockets.iter().any(|(id, (other, at))| {
                     *id == socket
-                        || (*at == local
-                            && (*other == SocketKind::TcpListener)
-                                == (kind == SocketKind::TcpListener))
+                        || (*at == local && other.stream().is_some() == kind.stream().is_some())
                 });
                 assert!(!taken, "{local} is opened twice");
                 self.sockets.insert(socket, (kind, local));

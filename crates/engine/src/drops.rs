@@ -65,6 +65,14 @@ drop_reasons! {
     LinkLost "link_lost" "Lost by a simulated link.";
     LinkQueueFull "link_queue_full" "The queue of a simulated link was full.";
     SendFailed "send_failed" "The operating system refused to send it.";
+    TlsRefused "tls_refused" "A connection on which TLS came to nothing: certificate, name, version, cipher.";
+    TlsBroken "tls_broken" "A TLS connection with a record that cannot be opened, or a breach of the protocol; closed.";
+    WebSocketRefused "websocket_refused" "A request to open a WebSocket that is none, or of an origin, host or protocol that is not served.";
+    WebSocketBroken "websocket_broken" "A WebSocket with a frame that breaks the rules or is too large; closed.";
+    StreamTooSlow "stream_too_slow" "A connection that did not finish its handshake, or its message, in time; closed.";
+    RuleRefused "rule_refused" "A request refused by a header rule.";
+    RuleEditRefused "rule_edit_refused" "A change that a header rule wanted and that would have broken the message; the message went on without it.";
+    RuleConditionFailed "rule_condition_failed" "A condition of a header rule that had no value for a message (a text that is no number); taken for false.";
     StreamBackpressure "stream_backpressure" "Bytes for a peer that does not read; its connection was closed.";
 }
 

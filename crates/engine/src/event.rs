@@ -202,6 +202,66 @@ events! {
         /// Why.
         why: String,
     }
+    /// TLS on a connection came to nothing.
+    TlsRefused "tls_refused" {
+        /// The peer's address.
+        peer: String,
+        /// accepted where the peer opened the connection, opened where we did.
+        side: String,
+        /// Our listening address, or the name that the peer's certificate should have.
+        place: String,
+        /// Why: certificate, name, version, cipher, time.
+        why: String,
+    }
+    /// A WebSocket was refused, or closed for a breach of its rules.
+    WebsocketRefused "websocket_refused" {
+        /// The peer's address.
+        peer: String,
+        /// Our listening address.
+        place: String,
+        /// Why.
+        why: String,
+    }
+    /// A certificate of ours is in use from now on.
+    CertificateLoaded "certificate_loaded" {
+        /// Its file.
+        certificate: String,
+        /// The domains that it stands for.
+        names: String,
+        /// Until when it is valid (UTC).
+        until: String,
+    }
+    /// A certificate of ours must be renewed: it ends within 30 days, or within 7, or has ended.
+    CertificateExpires "certificate_expires" {
+        /// Its file.
+        certificate: String,
+        /// The domains that it stands for.
+        names: String,
+        /// Until when it is valid (UTC).
+        until: String,
+        /// Whole days that are left; 0 on the last one.
+        days: u64,
+        /// soon (30 days), urgent (7 days) or expired.
+        state: String,
+    }
+    /// A header rule kept a value with a call.
+    CallTagged "call_tagged" {
+        /// Number of the call.
+        call: u64,
+        /// Name of the value.
+        tag: String,
+        /// The value.
+        value: String,
+    }
+    /// A header rule says something.
+    RuleLogged "rule_logged" {
+        /// Name of the rule.
+        rule: String,
+        /// Number of the call; 0 where the message belongs to none.
+        call: u64,
+        /// What it says.
+        text: String,
+    }
     /// An attempt of the laboratory has its outcome.
     AttemptEnded "attempt_ended" {
         /// Number of the attempt.

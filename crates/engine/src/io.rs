@@ -78,6 +78,46 @@ pub enum SocketKind {
     UdpMedia,
     /// A listening TCP socket; its connections arrive as [`Input::Accepted`].
     TcpListener,
+    /// The same with TLS on every connection: bytes are given and taken in the clear.
+    TlsListener,
+    /// The same with WebSocket (RFC 6455) on every connection: each [`Input::Stream`] is one whole message, and each
+    /// [`Output::Stream`] is sent as one.
+    WsListener,
+    /// The same with WebSocket over TLS.
+    WssListener,
+}
+
+impl SocketKind {
+    /// The socket that takes in SIP over `transport`.
+    pub const fn signalling(transport: Transport) -> SocketKind {
+        match transport {
+            Transport::Udp => SocketKind::UdpSignalling,
+            Transport::Tcp => SocketKind::TcpListener,
+            Transport::Tls => SocketKind::TlsListener,
+            Transport::Ws => SocketKind::WsListener,
+            Transport::Wss => SocketKind::WssListener,
+        }
+    }
+
+    /// What a listener of streams takes in; `None` for datagrams.
+    pub const fn stream(self) -> Option<Transport> {
+        match self {
+            SocketKind::UdpSignalling | SocketKind::UdpMedia => None,
+            SocketKind::TcpListener => Some(Transport::Tcp),
+            SocketKind::TlsListener => Some(Transport::Tls),
+            SocketKind::WsListener => Some(Transport::Ws),
+            SocketKind::WssListener => Some(Transport::Wss),
+        }
+    }
+}
+
+/// What a connection that the engine opens is protected by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Secure<'a> {
+    /// Whom the peer's certificate must name: the domain that was looked up (RFC 5922 section 7.3), or an IP address.
+    pub name: &'a str,
+    /// By which settings of the driver's (trust anchors, our own certificate); empty: those for anyone.
+    pub profile: &'a str,
 }
 
 /// A datagram as the driver hands it to the control plane.
@@ -106,6 +146,8 @@ pub enum CloseWhy {
     Backpressure,
     /// The engine asked for it.
     Engine,
+    /// TLS came to nothing: the certificate, its name, versions or ciphers. The driver told why by an event.
+    Untrusted,
 }
 
 /// One input to an engine that stands at the network.
@@ -132,6 +174,14 @@ pub enum Input<'a> {
         connection: ConnectionId,
         /// Our end.
         local: SocketAddr,
+    },
+    /// TLS stands on a connection, before any of its bytes are told.
+    Secured {
+        /// The connection.
+        connection: ConnectionId,
+        /// The SIP domains that the peer's verified certificate stands for (RFC 5922 section 7.1), in lower case; none
+        /// where it showed no certificate.
+        names: &'a [String],
     },
     /// Bytes of a connection, in order.
     Stream {
@@ -197,6 +247,8 @@ pub enum Output<'a> {
         local: Option<SocketAddr>,
         /// The peer.
         remote: SocketAddr,
+        /// TLS over it; `None`: in the clear.
+        secure: Option<Secure<'a>>,
     },
     /// Send bytes on a connection. They may be given before it is connected.
     Stream {

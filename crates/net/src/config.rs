@@ -50,6 +50,10 @@ pub struct DriverConfig {
     pub stream_buffer: usize,
     /// How long a connection may take to be opened.
     pub connect_timeout: Duration,
+    /// How long the handshakes on a connection (TLS, WebSocket) may take together, from when TCP stands.
+    pub handshake_timeout: Duration,
+    /// Largest message taken on a WebSocket, bytes; a larger one ends it.
+    pub websocket_message: usize,
     /// How long a closed connection may take to send what is left and to see the peer's end.
     pub linger: Duration,
     /// Idle time after which TCP asks whether the peer is still there.
@@ -83,6 +87,8 @@ impl Default for DriverConfig {
             connections_per_source: 1_000,
             stream_buffer: 512 << 10,
             connect_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(10),
+            websocket_message: 65_535,
             linger: Duration::from_secs(5),
             keepalive: Duration::from_secs(60),
             datagram_budget: 256,

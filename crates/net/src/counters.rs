@@ -76,6 +76,10 @@ counters! {
     accept_refused,
     /// Stream connections opened by us.
     connected,
+    /// TLS handshakes that came to their end, both directions.
+    tls_established,
+    /// Those among them that took up an earlier session by its ticket.
+    tls_resumed,
     /// Bytes read from stream connections.
     stream_bytes_in,
     /// Bytes written to stream connections.

@@ -8,10 +8,11 @@ use crate::counters::{Counters, Shared};
 use crate::media::{FromMedia, MediaThread, Waker};
 use crate::plane::{Plane, Token, arrived};
 use crate::tcp::{Pending, ReadOutcome, Streams};
+use crate::tls::Security;
 use crate::{process, socket};
 use engine::{
-    Control, Datagram, Deadline, DropReason, Engine, Event, Forward, HashKey, Input, Output,
-    Packet, SocketId, SocketKind, Time, Verdict,
+    ConnectionId, Control, Datagram, Deadline, DropReason, Engine, Event, Forward, HashKey, Input,
+    Output, Packet, SocketId, SocketKind, Time, Verdict,
 };
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
@@ -254,6 +255,11 @@ impl<F: Forward> Driver<F> {
         total
     }
 
+    /// What listeners and new connections do for TLS and WebSocket from now on; those that stand are left alone.
+    pub fn set_security(&mut self, security: Security) {
+        self.streams.security = security;
+    }
+
     /// Stream connections that exist, those that are being closed included.
     pub fn connections(&self) -> usize {
         self.streams.len()
@@ -417,7 +423,8 @@ impl<F: Forward> Driver<F> {
             }
             Token::Stream { index, generation } => {
                 if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
-                    self.streams.writable(&self.plane, index, generation);
+                    self.streams
+                        .writable(&self.plane, index, generation, &self.config, now);
                     self.answer(control, now)?;
                 }
                 if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
@@ -541,11 +548,20 @@ impl<F: Forward> Driver<F> {
                 &self.config,
                 now,
             );
-            let ReadOutcome::Data(connection, n) = outcome else {
-                break;
+            let n = match outcome {
+                ReadOutcome::Done => break,
+                ReadOutcome::Data(connection, n) => {
+                    let bytes = &buffer[..n];
+                    result = self.input(control, Input::Stream { connection, bytes }, now);
+                    n
+                }
+                ReadOutcome::Layered(connection, n) => {
+                    result = self.messages(control, connection, now);
+                    self.streams
+                        .settle(&self.plane, index, generation, &self.config, now);
+                    n
+                }
             };
-            let bytes = &buffer[..n];
-            result = self.input(control, Input::Stream { connection, bytes }, now);
             budget = budget.saturating_sub(n);
             // A read that does not fill the buffer has emptied the socket.
             if result.is_err() || n < buffer.len() {
@@ -555,6 +571,33 @@ impl<F: Forward> Driver<F> {
         self.stream_buffer = buffer;
         result?;
         self.answer(control, now)
+    }
+
+    /// Gives control what was taken out of its layers just now, after what it has to know before.
+    fn messages<C>(
+        &mut self,
+        control: &mut C,
+        connection: ConnectionId,
+        now: Time,
+    ) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        self.answer(control, now)?;
+        let inbox = std::mem::take(&mut self.streams.inbox);
+        let mut from = 0;
+        let mut result = Ok(());
+        for &end in &inbox.ends {
+            // Control may have closed the connection after an earlier one.
+            if result.is_err() || !self.streams.knows(connection) {
+                break;
+            }
+            let bytes = inbox.bytes.get(from..end).unwrap_or_default();
+            from = end;
+            result = self.input(control, Input::Stream { connection, bytes }, now);
+        }
+        self.streams.inbox = inbox;
+        result
     }
 
     /// One input, and all that follows from it at once.
@@ -621,23 +664,27 @@ impl<F: Forward> Driver<F> {
                 connection,
                 local,
                 remote,
+                secure,
             } => {
+                let ends = (local, remote);
                 self.streams
-                    .connect(&self.plane, connection, local, remote, &self.config, now);
+                    .connect(&self.plane, connection, ends, secure, &self.config, now);
             }
             Output::Close { connection } => {
                 self.streams
                     .close(&self.plane, connection, &self.config, now);
             }
-            Output::Event(event) => {
-                if self.events.len() < self.config.events {
-                    self.events.push_back(event);
-                } else {
-                    self.plane.shared.events_lost.add(1);
-                }
-            }
+            Output::Event(event) => self.tell(event),
         }
         Ok(())
+    }
+
+    fn tell(&mut self, event: Event) {
+        if self.events.len() < self.config.events {
+            self.events.push_back(event);
+        } else {
+            self.plane.shared.events_lost.add(1);
+        }
     }
 
     fn open(&mut self, id: SocketId, kind: SocketKind, local: SocketAddr) -> io::Result<()> {
@@ -666,8 +713,10 @@ impl<F: Forward> Driver<F> {
         kind: SocketKind,
         local: SocketAddr,
     ) -> io::Result<SocketAddr> {
-        if kind == SocketKind::TcpListener {
-            return self.streams.listen(&self.plane, id, local, &self.config);
+        if let Some(transport) = kind.stream() {
+            return self
+                .streams
+                .listen(&self.plane, id, transport, local, &self.config);
         }
         let fd = Arc::new(socket::udp(local, kind, &self.config)?);
         let local = socket::local_address(fd.as_fd())?;
@@ -702,6 +751,9 @@ impl<F: Forward> Driver<F> {
         C: Control<Command = F::Command, Report = F::Report>,
     {
         self.drain(control, now)?;
+        while let Some(note) = self.streams.notes.pop() {
+            self.tell(Event::new(now, note));
+        }
         for _ in 0..ANSWERS_PER_TURN {
             let Some(pending) = self.streams.pending.pop_front() else {
                 break;
@@ -724,6 +776,10 @@ impl<F: Forward> Driver<F> {
                     remote,
                 },
                 &Pending::Connected { connection, local } => Input::Connected { connection, local },
+                Pending::Secured { connection, names } => Input::Secured {
+                    connection: *connection,
+                    names,
+                },
                 &Pending::Closed { connection, why } => Input::Closed { connection, why },
             };
             self.input(control, input, now)?;
@@ -764,7 +820,7 @@ impl<F: Forward> Driver<F> {
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
-        self.streams.timeout(&self.plane, now);
+        self.streams.timeout(&self.plane, &self.config, now);
         if let Media::Here(forwarder) = &mut self.media
             && forwarder
                 .next_deadline()

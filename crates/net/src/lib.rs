@@ -10,6 +10,7 @@ mod coalesce;
 mod config;
 mod counters;
 mod driver;
+mod layer;
 mod machine;
 mod media;
 mod noise;
@@ -18,6 +19,7 @@ mod process;
 mod signals;
 mod socket;
 mod tcp;
+pub mod tls;
 mod train;
 
 pub use clock::{Clock, entropy};

@@ -52,9 +52,7 @@ pub(crate) fn udp(
     let fd = net::socket_with(family(local), SocketType::DGRAM, FLAGS, None)?;
     let (buffer, code) = match kind {
         SocketKind::UdpMedia => (config.media_buffer, config.media_dscp),
-        SocketKind::UdpSignalling | SocketKind::TcpListener => {
-            (config.signalling_buffer, config.signalling_dscp)
-        }
+        _ => (config.signalling_buffer, config.signalling_dscp),
     };
     if local.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;

@@ -1,10 +1,15 @@
 //! Stream connections: listening, connecting, reading, writing with a bound, closing in order.
 
 use crate::config::DriverConfig;
+use crate::layer::{Broken, Inbox, Layer, Shared};
 use crate::plane::{GENERATION_MASK, IdMap, Plane, Token};
 use crate::socket;
+use crate::tls::{Security, Session};
 use engine::timers::{TimerKey, Wheel};
-use engine::{BoundedMap, CloseWhy, ConnectionId, DropReason, HashKey, SocketId, Time};
+use engine::{
+    BoundedMap, CloseWhy, ConnectionId, DropReason, HashKey, Note, Secure, SocketId, Time,
+    Transport,
+};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
@@ -36,10 +41,35 @@ pub(crate) enum Pending {
         connection: ConnectionId,
         local: SocketAddr,
     },
+    Secured {
+        connection: ConnectionId,
+        names: Vec<String>,
+    },
     Closed {
         connection: ConnectionId,
         why: CloseWhy,
     },
+}
+
+/// Spare buffers for what waits to be written.
+const SPARE: usize = 64;
+/// Refusals told by events in a second; the others are counted.
+const TOLD_PER_SECOND: u32 = 20;
+
+/// TLS, WebSocket or both on a connection, and whose it is, for events.
+struct Upper {
+    layer: Layer,
+    remote: SocketAddr,
+    /// Our listening address; `None` where we opened the connection.
+    listening: Option<SocketAddr>,
+    /// Whom the certificate must name, where we opened it.
+    name: Box<str>,
+}
+
+/// How a layer wants its connection to end.
+enum End {
+    Closed,
+    Broken(Broken),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +95,17 @@ struct Connection {
     generation: u32,
     timer: Option<TimerKey>,
     shut: bool,
+    /// `None`: plain TCP.
+    upper: Option<Box<Upper>>,
 }
 
 struct Listener {
     id: SocketId,
     fd: OwnedFd,
     local: SocketAddr,
+    transport: Transport,
+    /// The address as it was asked for: settings are found by it.
+    asked: SocketAddr,
 }
 
 enum Timer {
@@ -81,6 +116,8 @@ enum Timer {
 /// What a read gave.
 pub(crate) enum ReadOutcome {
     Data(ConnectionId, usize),
+    /// So many bytes went into the layers of a connection; what came out is in the inbox.
+    Layered(ConnectionId, usize),
     /// Nothing more at present, or the connection is gone.
     Done,
 }
@@ -94,6 +131,15 @@ pub(crate) struct Streams {
     timers: Wheel<Timer>,
     dirty: Vec<u32>,
     pub(crate) pending: VecDeque<Pending>,
+    pub(crate) security: Security,
+    pub(crate) inbox: Inbox,
+    /// Events.
+    pub(crate) notes: Vec<Note>,
+    /// Second in which refusals were last told, and how many.
+    told: (u64, u32),
+    shared: Shared,
+    spare: Vec<VecDeque<u8>>,
+    ending: Option<End>,
     next_accepted: u64,
     generation: u32,
     /// A descriptor in reserve: with it a connection can be taken and closed where there is no other left.
@@ -111,6 +157,13 @@ impl Streams {
             timers: Wheel::new(),
             dirty: Vec::with_capacity(64),
             pending: VecDeque::with_capacity(64),
+            security: Security::default(),
+            inbox: Inbox::default(),
+            notes: Vec::new(),
+            told: (0, 0),
+            shared: Shared::default(),
+            spare: Vec::new(),
+            ending: None,
             next_accepted: ConnectionId::ACCEPTED,
             generation: 0,
             reserve: Some(reserve()?),
@@ -130,7 +183,8 @@ impl Streams {
         &mut self,
         plane: &Plane,
         id: SocketId,
-        local: SocketAddr,
+        transport: Transport,
+        asked: SocketAddr,
         config: &DriverConfig,
     ) -> io::Result<SocketAddr> {
         if self.listeners_by_id.contains_key(&id) {
@@ -139,12 +193,24 @@ impl Streams {
                 format!("socket number {} is in use", id.0),
             ));
         }
-        let fd = socket::listener(local, config)?;
+        let websocket = transport == Transport::Wss;
+        if matches!(transport, Transport::Tls | Transport::Wss)
+            && self.security.server_of(asked, websocket).is_none()
+        {
+            return Err(io::Error::other("there is no certificate for it"));
+        }
+        let fd = socket::listener(asked, config)?;
         let local = socket::local_address(fd.as_fd())?;
         let entry = self.listeners.vacant_entry();
         let index = entry.key() as u32;
         plane.watch(fd.as_fd(), Token::Listener(index), EventFlags::IN)?;
-        entry.insert(Listener { id, fd, local });
+        entry.insert(Listener {
+            id,
+            fd,
+            local,
+            transport,
+            asked,
+        });
         self.listeners_by_id.insert(id, index);
         Ok(local)
     }
@@ -164,8 +230,8 @@ impl Streams {
         &mut self,
         plane: &Plane,
         id: ConnectionId,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
+        (local, remote): (Option<SocketAddr>, SocketAddr),
+        secure: Option<Secure<'_>>,
         config: &DriverConfig,
         now: Time,
     ) {
@@ -182,10 +248,25 @@ impl Streams {
             self.pending.push_back(refused);
             return;
         }
-        let opened = socket::connect(local, remote, config)
-            .and_then(|(fd, stands)| self.add(plane, id, fd, None, stands).map(|i| (i, stands)));
+        let upper = match secure.map(|secure| self.client(remote, secure)) {
+            None => None,
+            Some(Ok(upper)) => Some(upper),
+            Some(Err(why)) => {
+                let name = secure.map_or("", |secure| secure.name);
+                self.refused(plane, remote, None, name, why, now);
+                self.pending.push_back(Pending::Closed {
+                    connection: id,
+                    why: CloseWhy::Untrusted,
+                });
+                return;
+            }
+        };
+        let opened = socket::connect(local, remote, config).and_then(|(fd, stands)| {
+            self.add(plane, id, fd, None, stands, upper)
+                .map(|index| (index, stands))
+        });
         match opened {
-            Ok((index, true)) => self.connected(plane, index),
+            Ok((index, true)) => self.connected(plane, index, config, now),
             Ok((index, false)) => self.set_timer(index, now + config.connect_timeout),
             Err(_) => self.pending.push_back(refused),
         }
@@ -198,6 +279,7 @@ impl Streams {
         fd: OwnedFd,
         source: Option<IpAddr>,
         stands: bool,
+        upper: Option<Box<Upper>>,
     ) -> io::Result<u32> {
         self.generation = (self.generation + 1) & GENERATION_MASK;
         let generation = self.generation;
@@ -220,6 +302,7 @@ impl Streams {
             generation,
             timer: None,
             shut: false,
+            upper,
         });
         self.by_id.insert(id, index);
         Ok(index)
@@ -239,7 +322,300 @@ impl Streams {
         );
     }
 
-    fn connected(&mut self, plane: &Plane, index: u32) {
+    /// TLS towards a peer.
+    fn client(&self, remote: SocketAddr, secure: Secure<'_>) -> Result<Box<Upper>, String> {
+        let config = self
+            .security
+            .client_of(secure.profile)
+            .ok_or("there are no settings for TLS")?;
+        Ok(Box::new(Upper {
+            layer: Layer::new(Some(Session::connect(config, secure.name)?), None),
+            remote,
+            listening: None,
+            name: secure.name.into(),
+        }))
+    }
+
+    /// The layers of a connection that came in; `None` for plain TCP.
+    fn server(
+        &self,
+        listener: &Listener,
+        remote: SocketAddr,
+        config: &DriverConfig,
+    ) -> Result<Option<Box<Upper>>, String> {
+        let websocket = matches!(listener.transport, Transport::Ws | Transport::Wss);
+        let tls = match listener.transport {
+            Transport::Tls | Transport::Wss => {
+                let settings = self.security.server_of(listener.asked, websocket);
+                Some(Session::accept(settings.ok_or("there is no certificate")?)?)
+            }
+            Transport::Ws => None,
+            Transport::Tcp | Transport::Udp => return Ok(None),
+        };
+        let websocket = websocket.then(|| {
+            let settings = self.security.websocket_of(listener.asked);
+            (settings, config.websocket_message)
+        });
+        Ok(Some(Box::new(Upper {
+            layer: Layer::new(tls, websocket),
+            remote,
+            listening: Some(listener.local),
+            name: "".into(),
+        })))
+    }
+
+    /// Counts a refusal of TLS and tells of it, unless too many were told in this second.
+    fn refused(
+        &mut self,
+        plane: &Plane,
+        remote: SocketAddr,
+        listening: Option<SocketAddr>,
+        name: &str,
+        why: String,
+        now: Time,
+    ) {
+        plane.shared.drop_one(DropReason::TlsRefused);
+        if self.may_tell(now) {
+            self.notes.push(Note::TlsRefused {
+                peer: remote.to_string(),
+                side: match listening {
+                    Some(_) => "accepted",
+                    None => "opened",
+                }
+                .to_owned(),
+                place: listening.map_or_else(|| name.to_owned(), |local| local.to_string()),
+                why,
+            });
+        }
+    }
+
+    fn may_tell(&mut self, now: Time) -> bool {
+        let second = now.0 / 1_000_000_000;
+        if self.told.0 != second {
+            self.told = (second, 0);
+        }
+        self.told.1 += 1;
+        self.told.1 <= TOLD_PER_SECOND
+    }
+
+    /// Tells that a connection ended before its layers stood.
+    fn unfinished(&mut self, plane: &Plane, index: u32, why: &str, now: Time) {
+        let Some(upper) = self
+            .connections
+            .get_mut(index as usize)
+            .and_then(|connection| connection.upper.as_deref_mut())
+        else {
+            return;
+        };
+        if upper.layer.is_ready() {
+            return;
+        }
+        let (remote, listening) = (upper.remote, upper.listening);
+        let securing = upper.layer.is_securing();
+        let name = std::mem::take(&mut upper.name);
+        if securing {
+            self.refused(plane, remote, listening, &name, why.to_owned(), now);
+        } else {
+            self.websocket_refused(plane, remote, listening, why.to_owned(), now);
+        }
+    }
+
+    fn websocket_refused(
+        &mut self,
+        plane: &Plane,
+        remote: SocketAddr,
+        listening: Option<SocketAddr>,
+        why: String,
+        now: Time,
+    ) {
+        plane.shared.drop_one(DropReason::WebSocketRefused);
+        self.tell_websocket(remote, listening, why, now);
+    }
+
+    fn tell_websocket(
+        &mut self,
+        remote: SocketAddr,
+        listening: Option<SocketAddr>,
+        why: String,
+        now: Time,
+    ) {
+        if self.may_tell(now) {
+            self.notes.push(Note::WebsocketRefused {
+                peer: remote.to_string(),
+                place: listening.map_or_else(String::new, |local| local.to_string()),
+                why,
+            });
+        }
+    }
+
+    /// TCP stands: the engine is told, or TLS begins.
+    fn connected(&mut self, plane: &Plane, index: u32, config: &DriverConfig, now: Time) {
+        if self
+            .connections
+            .get(index as usize)
+            .is_some_and(|connection| connection.upper.is_some())
+        {
+            plane.shared.connected.add(1);
+            self.connections[index as usize].state = State::Open;
+            self.set_timer(index, now + config.handshake_timeout);
+            self.layers(plane, index, &mut []);
+            self.mark(index);
+            return;
+        }
+        self.stands(plane, index);
+    }
+
+    /// Gives received bytes to the layers of a connection. What comes out is in the inbox; an end is noted for
+    /// [`Streams::settle`].
+    fn layers(&mut self, plane: &Plane, index: u32, bytes: &mut [u8]) {
+        self.inbox.clear();
+        self.ending = None;
+        let Some(connection) = self.connections.get_mut(index as usize) else {
+            return;
+        };
+        let Some(upper) = connection.upper.as_deref_mut() else {
+            return;
+        };
+        if connection.out.capacity() == 0 {
+            connection.out = self.spare.pop().unwrap_or_default();
+        }
+        let heard = upper.layer.receive(
+            bytes,
+            &mut self.inbox,
+            &mut connection.out,
+            &mut self.shared,
+        );
+        match heard {
+            Ok(heard) => {
+                if heard.secured {
+                    self.secured(plane, index);
+                }
+                if heard.ready {
+                    self.is_ready(plane, index);
+                }
+                if heard.closed {
+                    self.ending = Some(End::Closed);
+                }
+            }
+            Err(broken) => self.ending = Some(End::Broken(broken)),
+        }
+        self.mark(index);
+    }
+
+    fn secured(&mut self, plane: &Plane, index: u32) {
+        let connection = &self.connections[index as usize];
+        let Some(session) = connection
+            .upper
+            .as_ref()
+            .and_then(|upper| upper.layer.session())
+        else {
+            return;
+        };
+        plane.shared.tls_established.add(1);
+        if session.is_resumed() {
+            plane.shared.tls_resumed.add(1);
+        }
+        self.pending.push_back(Pending::Secured {
+            connection: connection.id,
+            names: session.peer_names(),
+        });
+    }
+
+    /// Every handshake is over.
+    fn is_ready(&mut self, plane: &Plane, index: u32) {
+        let Some(connection) = self.connections.get_mut(index as usize) else {
+            return;
+        };
+        if let Some(key) = connection.timer.take() {
+            self.timers.cancel(key);
+        }
+        let opened = connection
+            .upper
+            .as_ref()
+            .is_some_and(|upper| upper.listening.is_none());
+        if !opened {
+            return;
+        }
+        match socket::local_address(connection.fd.as_fd()) {
+            Ok(local) => self.pending.push_back(Pending::Connected {
+                connection: connection.id,
+                local,
+            }),
+            Err(_) => self.lose(plane, index, CloseWhy::Refused),
+        }
+    }
+
+    /// Whether the engine still has this connection.
+    pub(crate) fn knows(&self, connection: ConnectionId) -> bool {
+        self.by_id.contains_key(&connection)
+    }
+
+    /// Ends a connection whose layers have come to their end, after what they gave was told.
+    pub(crate) fn settle(
+        &mut self,
+        plane: &Plane,
+        index: u32,
+        generation: u32,
+        config: &DriverConfig,
+        now: Time,
+    ) {
+        let Some(end) = self.ending.take() else {
+            return;
+        };
+        if !self.is_current(index, generation) {
+            return;
+        }
+        let Some(upper) = self.connections[index as usize].upper.as_deref_mut() else {
+            return;
+        };
+        let (remote, listening) = (upper.remote, upper.listening);
+        let why = match end {
+            End::Closed => {
+                self.unfinished(plane, index, "the peer closed the connection", now);
+                self.peer_ended(plane, index, config, now);
+                return;
+            }
+            End::Broken(Broken::Tls(failure)) if failure.stood => {
+                plane.shared.drop_one(DropReason::TlsBroken);
+                CloseWhy::Error
+            }
+            End::Broken(Broken::Tls(failure)) => {
+                let name = std::mem::take(&mut upper.name);
+                self.refused(plane, remote, listening, &name, failure.why, now);
+                CloseWhy::Untrusted
+            }
+            End::Broken(Broken::Handshake(why)) => {
+                self.websocket_refused(plane, remote, listening, why, now);
+                CloseWhy::Refused
+            }
+            End::Broken(Broken::Frame(why)) => {
+                plane.shared.drop_one(DropReason::WebSocketBroken);
+                self.tell_websocket(remote, listening, why, now);
+                CloseWhy::Error
+            }
+        };
+        self.end(plane, index, why, config, now);
+    }
+
+    /// Takes a connection from the engine; what waits is still sent, an alert above all.
+    fn end(&mut self, plane: &Plane, index: u32, why: CloseWhy, config: &DriverConfig, now: Time) {
+        let Some(connection) = self.connections.get_mut(index as usize) else {
+            return;
+        };
+        let connection_id = connection.id;
+        connection.state = State::Draining { peer_ended: false };
+        if self.by_id.remove(&connection_id).is_some() {
+            self.pending.push_back(Pending::Closed {
+                connection: connection_id,
+                why,
+            });
+        }
+        self.set_timer(index, now + config.linger);
+        self.write(plane, index);
+    }
+
+    /// A plain connection stands.
+    fn stands(&mut self, plane: &Plane, index: u32) {
         let Some(connection) = self.connections.get_mut(index as usize) else {
             return;
         };
@@ -277,10 +653,9 @@ impl Streams {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match net::acceptfrom_with(&listener.fd, flags) {
                 Ok((fd, remote)) => {
-                    let (id, local) = (listener.id, listener.local);
                     let remote = remote.and_then(|address| SocketAddr::try_from(address).ok());
                     let taken = remote
-                        .is_some_and(|remote| self.admit(plane, id, local, fd, remote, config));
+                        .is_some_and(|remote| self.admit(plane, index, fd, remote, config, now));
                     if !taken {
                         plane.shared.accept_refused.add(1);
                     }
@@ -301,12 +676,16 @@ impl Streams {
     fn admit(
         &mut self,
         plane: &Plane,
-        socket: SocketId,
-        listening: SocketAddr,
+        listener: u32,
         fd: OwnedFd,
         remote: SocketAddr,
         config: &DriverConfig,
+        now: Time,
     ) -> bool {
+        let Some(listener) = self.listeners.get(listener as usize) else {
+            return false;
+        };
+        let (socket, listening) = (listener.id, listener.local);
         let source = remote.ip();
         let held = self.per_source.get(&source).copied().unwrap_or(0);
         if self.connections.len() >= config.connections
@@ -316,9 +695,20 @@ impl Streams {
             return false;
         }
         let local = socket::local_address(fd.as_fd()).unwrap_or(listening);
+        let upper = match self.server(listener, remote, config) {
+            Ok(upper) => upper,
+            Err(why) => {
+                self.refused(plane, remote, Some(listening), "", why, now);
+                return false;
+            }
+        };
+        let layered = upper.is_some();
         let connection = ConnectionId(self.next_accepted);
-        if self.add(plane, connection, fd, Some(source), true).is_err() {
+        let Ok(index) = self.add(plane, connection, fd, Some(source), true, upper) else {
             return false;
+        };
+        if layered {
+            self.set_timer(index, now + config.handshake_timeout);
         }
         self.next_accepted = (self.next_accepted + 1) | ConnectionId::ACCEPTED;
         // Room is certain: there are never more sources than connections.
@@ -369,22 +759,33 @@ impl Streams {
             plane.shared.drop_one(DropReason::SendFailed);
             return;
         };
-        let Some(connection) = self.connections.get_mut(index as usize) else {
-            return;
+        let waits = |streams: &Streams| {
+            streams.connections.get(index as usize).map(|connection| {
+                let upper = connection.upper.as_ref();
+                connection.out.len() + upper.map_or(0, |upper| upper.layer.waiting())
+            })
         };
-        if connection.out.len() + bytes.len() > config.stream_buffer {
+        if waits(self).is_some_and(|waits| waits + bytes.len() > config.stream_buffer) {
             // The kernel may have room meanwhile: what waits is tried before the peer is called slow.
             self.write(plane, index);
         }
-        let Some(connection) = self.connections.get_mut(index as usize) else {
-            return;
-        };
-        if connection.out.len() + bytes.len() > config.stream_buffer {
+        if waits(self).is_some_and(|waits| waits + bytes.len() > config.stream_buffer) {
             plane.shared.drop_one(DropReason::StreamBackpressure);
             self.lose(plane, index, CloseWhy::Backpressure);
             return;
         }
-        connection.out.extend(bytes);
+        let Some(connection) = self.connections.get_mut(index as usize) else {
+            return;
+        };
+        match connection.upper.as_deref_mut() {
+            Some(upper) => upper.layer.send(bytes, &mut self.shared),
+            None => {
+                if connection.out.capacity() == 0 {
+                    connection.out = self.spare.pop().unwrap_or_default();
+                }
+                connection.out.extend(bytes);
+            }
+        }
         self.mark(index);
     }
 
@@ -411,6 +812,9 @@ impl Streams {
             return;
         }
         connection.state = State::Draining { peer_ended: false };
+        if let Some(upper) = connection.upper.as_deref_mut() {
+            upper.layer.close(&mut connection.out, &mut self.shared);
+        }
         self.set_timer(index, now + config.linger);
         self.mark(index);
     }
@@ -458,7 +862,14 @@ impl Streams {
     }
 
     /// A connection can be written, or has an error, or its opening is decided.
-    pub(crate) fn writable(&mut self, plane: &Plane, index: u32, generation: u32) {
+    pub(crate) fn writable(
+        &mut self,
+        plane: &Plane,
+        index: u32,
+        generation: u32,
+        config: &DriverConfig,
+        now: Time,
+    ) {
         if !self.is_current(index, generation) {
             return;
         }
@@ -468,7 +879,7 @@ impl Streams {
         }
         let outcome = sockopt::socket_error(&self.connections[index as usize].fd);
         match outcome {
-            Ok(Ok(())) => self.connected(plane, index),
+            Ok(Ok(())) => self.connected(plane, index, config, now),
             _ => self.lose(plane, index, CloseWhy::Refused),
         }
     }
@@ -494,16 +905,25 @@ impl Streams {
         let draining = matches!(connection.state, State::Draining { .. });
         match got {
             Ok((0, _)) => {
+                if !draining {
+                    self.unfinished(plane, index, "the peer closed the connection", now);
+                }
                 self.peer_ended(plane, index, config, now);
                 ReadOutcome::Done
             }
             Ok(_) if draining => ReadOutcome::Done,
             Ok((n, _)) => {
                 plane.shared.stream_bytes_in.add(n);
-                ReadOutcome::Data(connection.id, n)
+                let id = connection.id;
+                if connection.upper.is_none() {
+                    return ReadOutcome::Data(id, n);
+                }
+                self.layers(plane, index, buffer.get_mut(..n).unwrap_or_default());
+                ReadOutcome::Layered(id, n)
             }
             Err(Errno::AGAIN | Errno::INTR) => ReadOutcome::Done,
             Err(_) => {
+                self.unfinished(plane, index, "the peer reset the connection", now);
                 self.lose(plane, index, CloseWhy::Error);
                 ReadOutcome::Done
             }
@@ -516,6 +936,9 @@ impl Streams {
         let id = connection.id;
         let told = self.by_id.remove(&id).is_none();
         connection.state = State::Draining { peer_ended: true };
+        if let Some(upper) = connection.upper.as_deref_mut() {
+            upper.layer.close(&mut connection.out, &mut self.shared);
+        }
         if !told {
             self.pending.push_back(Pending::Closed {
                 connection: id,
@@ -548,6 +971,20 @@ impl Streams {
         if connection.state == State::Connecting {
             return;
         }
+        if let Some(upper) = connection.upper.as_deref_mut() {
+            if connection.out.capacity() == 0 && upper.layer.waiting() > 0 {
+                connection.out = self.spare.pop().unwrap_or_default();
+            }
+            if upper
+                .layer
+                .flush(&mut connection.out, &mut self.shared)
+                .is_err()
+            {
+                plane.shared.drop_one(DropReason::TlsBroken);
+                self.lose(plane, index, CloseWhy::Error);
+                return;
+            }
+        }
         while !connection.out.is_empty() {
             let (first, _) = connection.out.as_slices();
             match net::send(
@@ -573,8 +1010,12 @@ impl Streams {
     fn after_write(&mut self, plane: &Plane, index: u32) {
         let connection = &mut self.connections[index as usize];
         let empty = connection.out.is_empty();
-        if empty && connection.out.capacity() > 16 << 10 {
-            connection.out = VecDeque::new();
+        if empty && connection.out.capacity() > 0 {
+            // An idle connection holds no buffer.
+            let out = std::mem::take(&mut connection.out);
+            if self.spare.len() < SPARE && out.capacity() <= 64 << 10 {
+                self.spare.push(out);
+            }
         }
         let reads = match connection.state {
             State::Draining { peer_ended: true } if empty => {
@@ -611,12 +1052,12 @@ impl Streams {
     }
 
     /// Does what is due by time.
-    pub(crate) fn timeout(&mut self, plane: &Plane, now: Time) {
+    pub(crate) fn timeout(&mut self, plane: &Plane, config: &DriverConfig, now: Time) {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Connection { index, generation } if self.is_current(index, generation) => {
                     self.connections[index as usize].timer = None;
-                    self.lose(plane, index, CloseWhy::Refused);
+                    self.too_late(plane, index, config, now);
                 }
                 Timer::Connection { .. } => {}
                 Timer::Listener(index) => {
@@ -630,6 +1071,27 @@ impl Streams {
                 }
             }
         }
+    }
+}
+
+impl Streams {
+    /// A connection was not opened, did not finish its handshakes, or did not see its end in time.
+    fn too_late(&mut self, plane: &Plane, index: u32, config: &DriverConfig, now: Time) {
+        let connection = &self.connections[index as usize];
+        let late = connection.state == State::Open
+            && connection
+                .upper
+                .as_ref()
+                .is_some_and(|upper| !upper.layer.is_ready());
+        if late {
+            plane.shared.drop_one(DropReason::StreamTooSlow);
+            let why = format!(
+                "the handshake took longer than {} seconds",
+                config.handshake_timeout.as_secs_f32()
+            );
+            self.unfinished(plane, index, &why, now);
+        }
+        self.lose(plane, index, CloseWhy::Refused);
     }
 }
 

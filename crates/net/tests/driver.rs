@@ -111,6 +111,7 @@ impl Engine for Probe {
             Input::Connected { connection, .. } => Told::Connected(connection),
             Input::Closed { connection, why } => Told::Closed(connection, why),
             Input::Opened { socket, local } => Told::Opened(socket, local),
+            Input::Secured { .. } => panic!("nothing here is secured"),
             Input::OpenFailed { socket, error } => Told::OpenFailed(socket, error.to_owned()),
         };
         self.told.push(told);
@@ -133,6 +134,7 @@ impl Engine for Probe {
                 connection,
                 local,
                 remote,
+                secure: None,
             },
             Out::Stream(connection, bytes) => Output::Stream {
                 connection: *connection,

@@ -170,7 +170,7 @@ impl Host {
         if !local.ip().is_unspecified() && !self.addresses.contains(&local.ip()) {
             return Err("Cannot assign requested address");
         }
-        let stream = kind == SocketKind::TcpListener;
+        let stream = kind.stream().is_some();
         let local = if local.port() == 0 {
             self.free_port(local.ip(), stream)
                 .ok_or("Address already in use")?
@@ -210,9 +210,9 @@ impl Host {
 
     pub(crate) fn shut(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.remove(&id) {
-            let table = match socket.kind {
-                SocketKind::TcpListener => &mut self.tcp,
-                _ => &mut self.udp,
+            let table = match socket.kind.stream() {
+                Some(_) => &mut self.tcp,
+                None => &mut self.udp,
             };
             table.remove(&socket.local);
         }

@@ -561,6 +561,7 @@ impl World {
                 connection,
                 local,
                 remote,
+                ..
             } => self.connect(id, connection, local, remote),
             Output::Stream { connection, bytes } => self.write(id, connection, bytes),
             Output::Close { connection } => self.close(id, connection),

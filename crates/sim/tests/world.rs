@@ -60,6 +60,7 @@ impl Outbox {
                 connection,
                 local: None,
                 remote,
+                secure: None,
             },
             Out::Stream(connection, bytes) => Output::Stream {
                 connection: *connection,

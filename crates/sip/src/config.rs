@@ -17,6 +17,8 @@ pub struct TimerConfig {
     pub trying: Duration,
     /// Stream connections without traffic for so long are closed (half a message counts as no traffic); 15 minutes.
     pub idle: Duration,
+    /// How long a message on a stream may take from its first byte to its last; 30 seconds.
+    pub message: Duration,
 }
 
 impl Default for TimerConfig {
@@ -27,6 +29,7 @@ impl Default for TimerConfig {
             t4: Duration::from_secs(5),
             trying: Duration::from_millis(200),
             idle: Duration::from_secs(900),
+            message: Duration::from_secs(30),
         }
     }
 }

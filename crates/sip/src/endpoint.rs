@@ -81,6 +81,7 @@ impl Endpoint {
         self.run_timers(now, user);
         match input {
             Input::Timeout | Input::OpenFailed { .. } => {}
+            Input::Secured { connection, names } => self.net.secured(connection, names),
             Input::Datagram(datagram) => {
                 let socket = datagram.socket;
                 if let Some(local) = self.net.local_of(socket, Some(Transport::Udp)) {
@@ -223,6 +224,7 @@ impl Endpoint {
             connection,
             LocalId(local as u16),
             remote,
+            None,
             now,
             &mut self.wheel,
             idle,
@@ -254,6 +256,10 @@ impl Endpoint {
             },
             None => flow,
         };
+        if matches!(flow.transport, Transport::Ws | Transport::Wss) {
+            self.whole_message(bytes, &flow, now, user);
+            return;
+        }
         let Some(mut framer) = self
             .net
             .connections
@@ -270,8 +276,72 @@ impl Endpoint {
         } else if let Some(connection) = self.net.connections.get_mut(slot as usize)
             && connection.id == id
         {
+            let partial = framer.pending() > 0;
             connection.framer = Some(framer);
+            self.watch_partial(slot, partial, now);
         }
+    }
+
+    /// Notes since when a message is not whole: bytes that trickle in are no traffic.
+    fn watch_partial(&mut self, slot: u32, partial: bool, now: Time) {
+        let Some(connection) = self.net.connections.get_mut(slot as usize) else {
+            return;
+        };
+        // A message that became whole just now gives the next one its own time.
+        let began = match (partial, connection.partial) {
+            (false, _) => None,
+            (true, Some(began)) if connection.used < now => Some(began),
+            (true, _) => Some(now),
+        };
+        if began.is_some() && connection.partial.is_none() {
+            if let Some(timer) = connection.timer.take() {
+                self.wheel.cancel(timer);
+            }
+            let at =
+                (now + self.config.timers.message).min(connection.used + self.config.timers.idle);
+            connection.timer = Some(self.wheel.schedule(at, Timer::Connection(slot)));
+        }
+        connection.partial = began;
+    }
+
+    /// One message of a WebSocket (RFC 7118 section 4: a message each, neither more nor less). CRLF keep-alives are
+    /// answered there too (RFC 5626 section 3.5.1).
+    fn whole_message(&mut self, bytes: &[u8], flow: &Flow, now: Time, user: &mut dyn User) {
+        if let Some(slot) = flow.connection.and_then(|id| self.net.connection(id))
+            && let Some(connection) = self.net.connections.get_mut(slot as usize)
+        {
+            connection.used = now;
+        }
+        if bytes.len() > self.config.limits.message_bytes {
+            self.drops.count(DropReason::SipTooLarge);
+            return;
+        }
+        match bytes {
+            StreamFramer::PING => {
+                self.drops.count(DropReason::SipKeepAlive);
+                self.pong(flow);
+            }
+            b"" | StreamFramer::PONG => self.drops.count(DropReason::SipKeepAlive),
+            _ => match Message::parse_datagram(bytes) {
+                Ok(message) => self.message(&message, flow, now, user),
+                Err(_) => self.drops.count(DropReason::SipUnparsable),
+            },
+        }
+    }
+
+    /// The peer that a certificate must name, for flows that lead to it over TLS: as [`Flow::connection`] of a flow to an
+    /// address it means the connection that stands with that peer there, or a new one. `profile`: by which settings of
+    /// the driver's it is opened. Give the same names again as often as you like.
+    ///
+    /// # Errors
+    /// [`Refused::Full`] where too many are known.
+    pub fn peer(&mut self, name: &str, profile: &str) -> Result<ConnectionId, Refused> {
+        self.net.peer(name, profile).ok_or(Refused::Full)
+    }
+
+    /// The SIP domains for which the certificate of a connection's peer was verified.
+    pub fn names_of(&self, connection: ConnectionId) -> &[String] {
+        self.net.names(connection)
     }
 
     /// Reads all whole frames; `true` where the stream is beyond repair.
@@ -385,8 +455,18 @@ impl Endpoint {
             return;
         };
         connection.timer = None;
-        let due = connection.used + idle;
         let id = connection.id;
+        let late = connection
+            .partial
+            .map(|began| began + self.config.timers.message);
+        if late.is_some_and(|late| now >= late) {
+            self.drops.count(DropReason::StreamTooSlow);
+            self.shut(id, now, user);
+            return;
+        }
+        let due = late.map_or(connection.used + idle, |late| {
+            late.min(connection.used + idle)
+        });
         if now >= due && connection.waiting.is_empty() {
             self.shut(id, now, user);
             return;

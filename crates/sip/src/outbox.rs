@@ -1,6 +1,6 @@
 //! What is to leave: messages in one reused arena, lent slice by slice.
 
-use engine::{ConnectionId, Output, SocketId};
+use engine::{ConnectionId, Output, Secure, SocketId};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -20,10 +20,21 @@ pub(crate) enum Item {
         connection: ConnectionId,
         local: Option<SocketAddr>,
         remote: SocketAddr,
+        /// With TLS, to the peer of this number in [`Outbox::peers`], or to whoever stands for the address.
+        secure: Option<Option<u32>>,
     },
     Close {
         connection: ConnectionId,
     },
+}
+
+/// A peer of TLS connections.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PeerName {
+    /// Whom its certificate must name.
+    pub(crate) name: String,
+    /// By which settings of the driver's.
+    pub(crate) profile: String,
 }
 
 /// Outputs in order.
@@ -31,6 +42,10 @@ pub(crate) enum Item {
 pub(crate) struct Outbox {
     /// Messages are composed at its end; see [`Outbox::begin`].
     pub(crate) arena: Vec<u8>,
+    /// Peers that are known by name.
+    pub(crate) peers: Vec<PeerName>,
+    /// The name of a peer that is known by its address alone, while it is lent.
+    address: String,
     queue: VecDeque<(Item, u32, u32)>,
 }
 
@@ -94,10 +109,21 @@ impl Outbox {
                 connection,
                 local,
                 remote,
+                secure,
             } => Output::Connect {
                 connection,
                 local,
                 remote,
+                secure: secure.map(|peer| {
+                    let peer = peer.and_then(|peer| self.peers.get(peer as usize));
+                    if peer.is_none() {
+                        self.address = remote.ip().to_string();
+                    }
+                    Secure {
+                        name: peer.map_or(&self.address, |peer| &peer.name),
+                        profile: peer.map_or("", |peer| &peer.profile),
+                    }
+                }),
             },
             Item::Close { connection } => Output::Close { connection },
         })

@@ -76,6 +76,13 @@ impl Endpoint {
 
     fn request_came(&mut self, request: &Message<'_>, flow: &Flow, now: Time, user: &mut dyn User) {
         let method = request.method();
+        if flow.transport == Transport::Tls
+            && let Some(connection) = flow.connection
+            && let Ok(via) = request.via()
+            && via.params.get(b"alias").is_some()
+        {
+            self.net.alias(connection, &via);
+        }
         let tag = request.to().ok().and_then(|to| to.tag());
         if method == Method::Ack {
             self.ack_came(request, tag, now, user);

@@ -1,7 +1,7 @@
 //! The transport layer (RFC 3261 section 18): listening points, connections, where responses go.
 
 use crate::api::{Flow, Local, LocalId, Refused};
-use crate::outbox::{Item, Outbox};
+use crate::outbox::{Item, Outbox, PeerName};
 use crate::timer::Timer;
 use core::fmt::Write as _;
 use engine::timers::{TimerKey, Wheel};
@@ -10,6 +10,18 @@ use slab::Slab;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{FrameLimits, HostPort, StreamFramer, Via};
+
+/// Set in the numbers that stand for a named peer instead of a connection, see [`crate::Endpoint::peer`]. Numbers of
+/// connections are counted from 1 by us, and have the highest bit where drivers give them.
+const PEER: u64 = 1 << 61;
+/// Named peers at most.
+const MAX_PEERS: usize = 10_000;
+
+/// The number of a named peer in [`Outbox::peers`].
+fn peer_of(id: ConnectionId) -> Option<u32> {
+    let named = id.0 & (ConnectionId::ACCEPTED | 1 << 62 | PEER) == PEER;
+    u32::try_from(id.0 & !PEER).ok().filter(|_| named)
+}
 
 /// The largest UDP payload.
 const MAX_DATAGRAM: usize = 65_507;
@@ -56,6 +68,8 @@ impl Point {
         self.via = format!("SIP/2.0/{} {sent_by};branch=", self.transport.via_name()).into_bytes();
         self.contact = match self.transport {
             Transport::Udp => format!("sip:{sent_by}"),
+            // The parameter is the same for both (RFC 7118 section 5.2.3).
+            Transport::Ws | Transport::Wss => format!("sip:{sent_by};transport=ws"),
             other => format!("sip:{sent_by};transport={}", other.uri_name()),
         }
         .into_bytes();
@@ -73,11 +87,13 @@ impl Point {
     }
 }
 
-/// The port of a transport where none is written (RFC 3261 section 18.2.2).
+/// The port of a transport where none is written (RFC 3261 section 18.2.2, RFC 7118 section 5.2.4).
 pub(crate) fn default_port(transport: Transport) -> u16 {
     match transport {
-        Transport::Tls | Transport::Wss => 5061,
-        _ => 5060,
+        Transport::Udp | Transport::Tcp => 5060,
+        Transport::Tls => 5061,
+        Transport::Ws => 80,
+        Transport::Wss => 443,
     }
 }
 
@@ -87,6 +103,14 @@ pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
     pub(crate) local: LocalId,
     pub(crate) remote: SocketAddr,
+    /// The named peer for which we opened it.
+    peer: Option<u32>,
+    /// The domains for which the peer's certificate was verified.
+    names: Box<[String]>,
+    /// Where the peer listens too, and said that this connection may be used for it (RFC 5923).
+    alias: Option<SocketAddr>,
+    /// Since when a message is not whole.
+    pub(crate) partial: Option<Time>,
     /// Taken out while its frames are read.
     pub(crate) framer: Option<Box<StreamFramer>>,
     pub(crate) used: Time,
@@ -101,7 +125,12 @@ pub(crate) struct Net {
     pub(crate) points: Vec<Point>,
     pub(crate) connections: Slab<Connection>,
     by_id: BoundedMap<ConnectionId, u32>,
-    by_remote: BoundedMap<(SocketAddr, LocalId), u32>,
+    /// Connections to an address: those that we opened, by the peer that they were opened for, and plain TCP ones.
+    by_remote: BoundedMap<(SocketAddr, LocalId, Option<u32>), u32>,
+    /// Connections that a peer said may be used for an address of its own (RFC 5923 section 5).
+    by_alias: BoundedMap<(SocketAddr, LocalId), u32>,
+    /// Numbers of named peers.
+    peers: BoundedMap<(String, String), u32>,
     per_source: BoundedMap<IpAddr, u32>,
     per_source_limit: u32,
     opened: u64,
@@ -117,6 +146,8 @@ impl Net {
             connections: Slab::new(),
             by_id: BoundedMap::new(limits.connections, key),
             by_remote: BoundedMap::new(limits.connections, key),
+            by_alias: BoundedMap::new(limits.connections, key),
+            peers: BoundedMap::new(MAX_PEERS, key),
             per_source: BoundedMap::new(limits.connections, key),
             per_source_limit: u32::try_from(limits.connections_per_source).unwrap_or(u32::MAX),
             opened: 0,
@@ -176,11 +207,7 @@ impl Net {
         let point = self.point(flow.local).ok_or(Refused::Transport)?;
         let fits = point.transport == flow.transport
             && point.address.is_ipv4() == flow.remote.is_ipv4()
-            && flow.remote.port() != 0
-            && matches!(
-                flow.transport,
-                Transport::Udp | Transport::Tcp | Transport::Tls
-            );
+            && flow.remote.port() != 0;
         if fits {
             Ok(())
         } else {
@@ -192,11 +219,82 @@ impl Net {
         self.by_id.get(&id).copied()
     }
 
-    /// The connection that `flow` would use as things stand.
+    /// The connection that `flow` would use as things stand. One that was opened for a peer is used for that peer alone:
+    /// its certificate was held against that name (RFC 5922 section 7.3).
     pub(crate) fn connection_for(&self, flow: &Flow) -> Option<u32> {
-        flow.connection
-            .and_then(|id| self.connection(id))
-            .or_else(|| self.by_remote.get(&(flow.remote, flow.local)).copied())
+        if let Some(slot) = flow.connection.and_then(|id| self.connection(id)) {
+            return Some(slot);
+        }
+        let peer = flow.connection.and_then(peer_of);
+        self.by_remote
+            .get(&(flow.remote, flow.local, peer))
+            .copied()
+            .or_else(|| self.alias_for(flow, peer?))
+    }
+
+    /// A connection that the peer opened, where it said that it may be used, and showed a certificate of that name
+    /// (RFC 5923 section 8).
+    fn alias_for(&self, flow: &Flow, peer: u32) -> Option<u32> {
+        let slot = *self.by_alias.get(&(flow.remote, flow.local))?;
+        let name = &self.out.peers.get(peer as usize)?.name;
+        let connection = self.connections.get(slot as usize)?;
+        connection
+            .names
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
+            .then_some(slot)
+    }
+
+    /// The peer of this name, reached by these settings, as flows have it; `None` where there are too many.
+    pub(crate) fn peer(&mut self, name: &str, profile: &str) -> Option<ConnectionId> {
+        let key = (name.to_owned(), profile.to_owned());
+        if let Some(&peer) = self.peers.get(&key) {
+            return Some(ConnectionId(PEER | u64::from(peer)));
+        }
+        let peer = u32::try_from(self.out.peers.len()).ok()?;
+        self.peers.insert(key, peer).ok()?;
+        self.out.peers.push(PeerName {
+            name: name.to_owned(),
+            profile: profile.to_owned(),
+        });
+        Some(ConnectionId(PEER | u64::from(peer)))
+    }
+
+    /// TLS stands on a connection, and the peer showed a certificate for these domains.
+    pub(crate) fn secured(&mut self, id: ConnectionId, names: &[String]) {
+        if let Some(slot) = self.connection(id)
+            && let Some(connection) = self.connections.get_mut(slot as usize)
+        {
+            connection.names = names.into();
+        }
+    }
+
+    /// The domains for which the certificate of a connection's peer was verified.
+    pub(crate) fn names(&self, id: ConnectionId) -> &[String] {
+        self.connection(id)
+            .and_then(|slot| self.connections.get(slot as usize))
+            .map_or(&[], |connection| &connection.names)
+    }
+
+    /// A request came with `alias` in its topmost Via: its connection may be used for requests of ours to where the peer
+    /// listens (RFC 5923 section 5), where the peer has proven who it is.
+    pub(crate) fn alias(&mut self, id: ConnectionId, via: &Via<'_>) {
+        let Some(slot) = self.connection(id) else {
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(slot as usize) else {
+            return;
+        };
+        if connection.names.is_empty() || connection.peer.is_some() || connection.alias.is_some() {
+            return;
+        }
+        let port = via.port.unwrap_or(default_port(Transport::Tls));
+        let listens = SocketAddr::new(connection.remote.ip(), port);
+        let key = (listens, connection.local);
+        // The newest one counts: the peer may have lost an older one without our knowing.
+        if self.by_alias.insert(key, slot).is_ok() {
+            connection.alias = Some(listens);
+        }
     }
 
     /// Sends what was composed since `start`; a missing connection is opened. Gives the connection's slot for streams.
@@ -255,28 +353,39 @@ impl Net {
             .ok_or(Refused::Transport)?
             .address
             .ip();
+        let peer = flow.connection.and_then(peer_of);
+        let secure = match flow.transport {
+            Transport::Tls => Some(peer),
+            Transport::Tcp => None,
+            // Browsers connect to us; nobody waits for us to (RFC 7118 section 5.3).
+            Transport::Udp | Transport::Ws | Transport::Wss => return Err(Refused::Transport),
+        };
         self.opened += 1;
         let id = ConnectionId(self.opened);
         let slot = self
-            .keep(id, flow.local, flow.remote, now, wheel, idle)
+            .keep(id, flow.local, flow.remote, peer, now, wheel, idle)
             .ok_or(Refused::Full)?;
         self.out.push_before(
             Item::Connect {
                 connection: id,
                 local: Some(SocketAddr::new(local, 0)),
                 remote: flow.remote,
+                secure,
             },
             start,
         );
         Ok(slot)
     }
 
-    /// Takes a connection into the tables; `None` where they are full, or the source has too many.
+    /// Takes a connection into the tables; `None` where they are full, or the source has too many. `peer`: whom we opened
+    /// it for.
+    #[allow(clippy::too_many_arguments)] // what a connection is
     pub(crate) fn keep(
         &mut self,
         id: ConnectionId,
         local: LocalId,
         remote: SocketAddr,
+        peer: Option<u32>,
         now: Time,
         wheel: &mut Wheel<Timer>,
         idle: core::time::Duration,
@@ -285,6 +394,11 @@ impl Net {
         if held >= self.per_source_limit || self.by_id.is_full() || self.by_id.get(&id).is_some() {
             return None;
         }
+        // Who opened a TLS connection has not said who it is by that, and WebSockets lead to no address: they are used by
+        // their own numbers only.
+        let plain = |point: &Point| point.transport == Transport::Tcp;
+        let ours = id.0 & ConnectionId::ACCEPTED == 0;
+        let reachable = ours || self.point(local).is_some_and(plain);
         let limits = FrameLimits {
             headers: self.message_bytes,
             body: self.message_bytes,
@@ -293,6 +407,10 @@ impl Net {
             id,
             local,
             remote,
+            peer,
+            names: Box::default(),
+            alias: None,
+            partial: None,
             framer: Some(Box::new(StreamFramer::new(limits))),
             used: now,
             timer: None,
@@ -304,7 +422,7 @@ impl Net {
         }
         let stored = self.by_id.insert(id, slot).is_ok()
             && self.per_source.insert(remote.ip(), held + 1).is_ok()
-            && self.by_remote.insert((remote, local), slot).is_ok();
+            && (!reachable || self.by_remote.insert((remote, local, peer), slot).is_ok());
         if !stored {
             self.forget(slot, wheel);
             return None;
@@ -319,9 +437,14 @@ impl Net {
             wheel.cancel(timer);
         }
         self.by_id.remove(&connection.id);
-        let key = (connection.remote, connection.local);
+        let key = (connection.remote, connection.local, connection.peer);
         if self.by_remote.get(&key) == Some(&slot) {
             self.by_remote.remove(&key);
+        }
+        if let Some(key) = connection.alias.map(|alias| (alias, connection.local))
+            && self.by_alias.get(&key) == Some(&slot)
+        {
+            self.by_alias.remove(&key);
         }
         match self.per_source.get_mut(&connection.remote.ip()) {
             Some(held) if *held > 1 => *held -= 1,

@@ -1,4 +1,4 @@
-//! Bytes to messages and back: SIP, SDP, RTP, RTCP, IP, pcap.
+//! Bytes to messages and back: SIP, SDP, RTP, RTCP, IP, pcap, WebSocket.
 #![forbid(unsafe_code)]
 
 pub mod capture;
@@ -14,6 +14,7 @@ mod sip_text;
 pub mod stun;
 pub mod tcp;
 pub mod udp;
+pub mod ws;
 
 mod packets;
 

@@ -32,10 +32,7 @@ impl LocalPoint {
     fn opening(&self) -> SocketWork {
         SocketWork::Open {
             socket: self.socket,
-            kind: match self.transport {
-                Transport::Udp => SocketKind::UdpSignalling,
-                _ => SocketKind::TcpListener,
-            },
+            kind: SocketKind::signalling(self.transport),
             local: self.address,
         }
     }

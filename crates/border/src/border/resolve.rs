@@ -96,6 +96,7 @@ impl Names {
                     connection,
                     local: None,
                     remote: server,
+                    secure: None,
                 }
             }
             StreamWork::Close { stream } => Output::Close {

@@ -713,6 +713,7 @@ impl Neighbourhood {
                     connection,
                     local,
                     remote,
+                    ..
                 }) => Out::Connect(connection, local, remote),
                 Some(Output::Stream { connection, bytes }) => {
                     Out::Stream(connection, bytes.to_vec())
@@ -733,10 +734,7 @@ impl Neighbourhood {
                         opened.push((socket, None));
                         continue;
                     }
-                    let transport = match kind {
-                        engine::SocketKind::TcpListener => Transport::Tcp,
-                        _ => Transport::Udp,
-                    };
+                    let transport = kind.stream().unwrap_or(Transport::Udp);
                     self.open_sockets += 1;
                     let before = self
                         .sockets

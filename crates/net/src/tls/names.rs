@@ -1,0 +1,174 @@
+//! Whom a certificate stands for (RFC 5922 section 7).
+
+use std::net::IpAddr;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// What a certificate says of itself, as far as TLS for SIP asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identities {
+    /// SIP domains in lower case (RFC 5922 section 7.1).
+    pub domains: Vec<String>,
+    /// IP addresses of the subjectAltName: RFC 5922 has none, they count only where a peer is known by its address alone.
+    pub addresses: Vec<IpAddr>,
+    /// Begin of validity, seconds since 1970.
+    pub not_before: i64,
+    /// End of validity, seconds since 1970.
+    pub not_after: i64,
+}
+
+impl Identities {
+    /// Reads a certificate; `None` where it is none.
+    pub fn of(der: &[u8]) -> Option<Identities> {
+        let (rest, certificate) = X509Certificate::from_der(der).ok()?;
+        if !rest.is_empty() {
+            return None;
+        }
+        let mut identities = Identities {
+            not_before: certificate.validity().not_before.timestamp(),
+            not_after: certificate.validity().not_after.timestamp(),
+            ..Identities::default()
+        };
+        match certificate.subject_alternative_name().ok()? {
+            Some(names) => identities.alternative(&names.value.general_names),
+            // Only where there is no subjectAltName at all.
+            None => {
+                let names = certificate.subject().iter_common_name();
+                let names = names.filter_map(|name| name.as_str().ok());
+                identities.domains.extend(names.filter_map(domain));
+            }
+        }
+        Some(identities)
+    }
+
+    fn alternative(&mut self, names: &[GeneralName<'_>]) {
+        let uris = names.iter().filter_map(|name| match name {
+            GeneralName::URI(uri) => domain_of_uri(uri),
+            _ => None,
+        });
+        self.domains.extend(uris);
+        // A DNS name counts only where no SIP URI does.
+        let dns = self.domains.is_empty();
+        for name in names {
+            match name {
+                GeneralName::DNSName(name) if dns => self.domains.extend(domain(name)),
+                GeneralName::IPAddress(bytes) => self.addresses.extend(address(bytes)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the certificate stands for `name`: a domain, letter by letter without regard to case (RFC 5922 section
+    /// 7.2: a wildcard matches nothing but itself, and is no name), or an IP address.
+    pub fn stand_for(&self, name: &str) -> bool {
+        match name.parse::<IpAddr>() {
+            Ok(ip) => self.addresses.contains(&ip),
+            Err(_) => {
+                let name = name.strip_suffix('.').unwrap_or(name);
+                self.domains
+                    .iter()
+                    .any(|domain| domain.eq_ignore_ascii_case(name))
+            }
+        }
+    }
+
+    /// All names, for people.
+    pub fn list(&self) -> String {
+        let addresses = self.addresses.iter().map(ToString::to_string);
+        let names: Vec<String> = self.domains.iter().cloned().chain(addresses).collect();
+        match names.is_empty() {
+            true => "no SIP domain".to_owned(),
+            false => names.join(" "),
+        }
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+/// The host of `sip:host`, with whatever stands behind it left aside; none where there is a user part.
+fn domain_of_uri(uri: &str) -> Option<String> {
+    let rest = uri
+        .get(..4)
+        .filter(|scheme| scheme.eq_ignore_ascii_case("sip:"))
+        .and(uri.get(4..))?;
+    if rest.contains('@') {
+        return None;
+    }
+    domain(rest.split([':', ';', '?']).next()?)
+}
+
+/// A name as it is compared; none where it is no DNS name.
+fn domain(name: &str) -> Option<String> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() < 64
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let good = name.len() < 254
+        && name.split('.').all(label)
+        && name.bytes().any(|byte| byte.is_ascii_alphabetic());
+    good.then(|| name.to_ascii_lowercase())
+}
+
+/// Seconds since 1970 as a date and time in UTC (proleptic Gregorian calendar).
+pub fn date(seconds: i64) -> String {
+    let days = seconds.div_euclid(86_400);
+    let second = seconds.rem_euclid(86_400);
+    // Civil date from days, counted in eras of 400 years that begin on the first of March.
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute) = (second / 3_600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00Z"),
+            (951_782_400, "2000-02-29T00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59Z"),
+            (4_102_444_800, "2100-01-01T00:00Z"),
+            (-86_400, "1969-12-31T00:00Z"),
+        ] {
+            assert_eq!(date(seconds), text);
+        }
+    }
+
+    #[test]
+    fn only_the_host_of_a_sip_uri_without_user_is_a_domain() {
+        for (uri, want) in [
+            ("sip:Example.com", Some("example.com")),
+            ("SIP:example.com:5061;transport=tls", Some("example.com")),
+            ("sip:alice@example.com", None),
+            ("sips:example.com", None),
+            ("http://example.com", None),
+            ("sip:*.example.com", None),
+            ("sip:192.0.2.1", None),
+            ("sip:", None),
+            ("sié", None),
+        ] {
+            assert_eq!(domain_of_uri(uri).as_deref(), want, "{uri}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! WebSocket, the server's side: RFC 6455 by bytes written by hand.
+
+use proptest::prelude::*;
+use wire::ws::{
+    CloseCode, Decoder, Handshake, Kind, MAX_REQUEST, WsError, close, frame, handshake,
+};
+
+/// The request of RFC 7118 section 4.1, with the key of RFC 6455 section 1.3.
+fn request(edit: impl Fn(&str) -> Option<String>) -> Vec<u8> {
+    let lines = [
+        "GET / HTTP/1.1",
+        "Host: sip-ws.example.com",
+        "Upgrade: websocket",
+        "Connection: keep-alive, Upgrade",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        "Origin: http://www.example.com",
+        "Sec-WebSocket-Protocol: chat, sip",
+        "Sec-WebSocket-Version: 13",
+    ];
+    let mut text = String::new();
+    for line in lines {
+        if let Some(line) = edit(line) {
+            text.push_str(&line);
+            text.push_str("\r\n");
+        }
+    }
+    text.push_str("\r\n");
+    text.into_bytes()
+}
+
+fn same(line: &str) -> Option<String> {
+    Some(line.to_owned())
+}
+
+/// A request with one line exchanged, or left out.
+fn with(name: &'static str, instead: Option<&'static str>) -> Vec<u8> {
+    request(|line| match line.starts_with(name) {
+        true => instead.map(str::to_owned),
+        false => same(line),
+    })
+}
+
+#[test]
+fn the_sample_of_the_rfc_is_opened() {
+    let bytes = request(same);
+    let mut reply = Vec::new();
+    assert_eq!(
+        handshake(&bytes, &[], &[], &mut reply),
+        Handshake::Open(bytes.len())
+    );
+    let reply = String::from_utf8(reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 101 "), "{reply}");
+    assert!(reply.contains("\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"));
+    assert!(reply.contains("\r\nSec-WebSocket-Protocol: sip\r\n"));
+    assert!(reply.ends_with("\r\n\r\n"));
+    // In pieces it is partial until the last byte; what stands behind is left.
+    for cut in 0..bytes.len() {
+        let mut reply = Vec::new();
+        assert_eq!(
+            handshake(&bytes[..cut], &[], &[], &mut reply),
+            Handshake::Partial,
+            "{cut}"
+        );
+        assert!(reply.is_empty());
+    }
+    let longer = [&bytes[..], b"\x81"].concat();
+    assert_eq!(
+        handshake(&longer, &[], &[], &mut Vec::new()),
+        Handshake::Open(bytes.len())
+    );
+}
+
+#[test]
+fn what_asks_for_something_else_is_refused_with_a_status() {
+    let huge: &'static str = Box::leak(format!("X: {}", "y".repeat(MAX_REQUEST)).into_boxed_str());
+    for (bytes, status, why) in [
+        (b"POST / HTTP/1.1\r\n\r\n".to_vec(), "405", "GET"),
+        (b"OPTIONS sip:x SIP/2.0\r\n".to_vec(), "405", "GET"),
+        (with("GET", Some("GET / HTTP/1.0")), "400", "HTTP/1.1"),
+        (with("GET", Some("GET /")), "400", "HTTP/1.1"),
+        (with("Host", None), "400", "Host"),
+        (with("Host", Some("Host:")), "400", "Host"),
+        (with("Host", Some("Host: a\r\nHost: b")), "400", "twice"),
+        (with("Host", Some("Host")), "400", "colon"),
+        (with("Upgrade", None), "426", "upgrade"),
+        (with("Upgrade", Some("Upgrade: h2c")), "426", "upgrade"),
+        (
+            with("Connection", Some("Connection: close")),
+            "426",
+            "upgrade",
+        ),
+        (
+            with("Sec-WebSocket-Version", Some("Sec-WebSocket-Version: 8")),
+            "426",
+            "13",
+        ),
+        (with("Sec-WebSocket-Key", None), "400", "Key"),
+        (
+            with("Sec-WebSocket-Key", Some("Sec-WebSocket-Key: c2hvcnQ=")),
+            "400",
+            "Key",
+        ),
+        (with("Sec-WebSocket-Protocol", None), "400", "sip"),
+        (
+            with(
+                "Sec-WebSocket-Protocol",
+                Some("Sec-WebSocket-Protocol: sipx"),
+            ),
+            "400",
+            "sip",
+        ),
+        (with("Origin", Some(huge)), "431", "large"),
+    ] {
+        let mut reply = Vec::new();
+        let Handshake::Refused(said) = handshake(&bytes, &[], &[], &mut reply) else {
+            panic!("taken: {}", bytes.escape_ascii());
+        };
+        assert!(said.contains(why), "{said} for {}", bytes.escape_ascii());
+        let reply = String::from_utf8(reply).unwrap();
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
+        assert!(reply.ends_with("\r\n\r\n"));
+    }
+    let many: Vec<u8> = [
+        b"GET / HTTP/1.1\r\n".to_vec(),
+        b"a:b\r\n".repeat(1_000),
+        b"\r\n".to_vec(),
+    ]
+    .concat();
+    assert!(matches!(
+        handshake(&many, &[], &[], &mut Vec::new()),
+        Handshake::Refused("too many headers")
+    ));
+}
+
+#[test]
+fn origins_and_hosts_are_held_against_the_lists() {
+    let origins = vec!["http://www.EXAMPLE.com".to_owned()];
+    let hosts = vec!["SIP-WS.example.com".to_owned()];
+    let open = |bytes: &[u8]| {
+        matches!(
+            handshake(bytes, &origins, &hosts, &mut Vec::new()),
+            Handshake::Open(_)
+        )
+    };
+    assert!(open(&request(same)));
+    assert!(open(&with("Host", Some("Host: sip-ws.example.com:443"))));
+    assert!(!open(&with("Host", Some("Host: other.example.com"))));
+    assert!(!open(&with("Origin", Some("Origin: http://evil.example"))));
+    // With a list of origins a program that names none is refused too.
+    assert!(!open(&with("Origin", None)));
+    assert!(matches!(
+        handshake(&with("Origin", None), &[], &hosts, &mut Vec::new()),
+        Handshake::Open(_)
+    ));
+}
+
+/// A client's frame.
+fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mask = [0x37, 0xfa, 0x21, 0x3d];
+    let mut bytes = vec![first];
+    match payload.len() {
+        short @ ..126 => bytes.push(0x80 | short as u8),
+        medium @ ..65_536 => {
+            bytes.push(0x80 | 126);
+            bytes.extend_from_slice(&(medium as u16).to_be_bytes());
+        }
+        long => {
+            bytes.push(0x80 | 127);
+            bytes.extend_from_slice(&(long as u64).to_be_bytes());
+        }
+    }
+    bytes.extend_from_slice(&mask);
+    bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(b, m)| b ^ m));
+    bytes
+}
+
+struct Outcome {
+    messages: Vec<Vec<u8>>,
+    reply: Vec<u8>,
+    result: Result<bool, WsError>,
+}
+
+fn decode(bytes: &[u8], limit: usize, piece: usize) -> Outcome {
+    let mut decoder = Decoder::new(limit);
+    let (mut messages, mut reply, mut result) = (Vec::new(), Vec::new(), Ok(false));
+    for part in bytes.chunks(piece.max(1)) {
+        let (mut all, mut ends) = (Vec::new(), Vec::new());
+        result = decoder.receive(&mut part.to_vec(), &mut all, &mut ends, &mut reply);
+        let mut from = 0;
+        for end in ends {
+            messages.push(all[from..end].to_vec());
+            from = end;
+        }
+        if result != Ok(false) {
+            break;
+        }
+    }
+    Outcome {
+        messages,
+        reply,
+        result,
+    }
+}
+
+#[test]
+fn the_masked_hello_of_the_rfc_is_read() {
+    // RFC 6455 section 5.7.
+    let bytes = [
+        0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58,
+    ];
+    let outcome = decode(&bytes, 100, 100);
+    assert_eq!(outcome.messages, [b"Hello".to_vec()]);
+    assert_eq!(outcome.result, Ok(false));
+    let mut out = Vec::new();
+    frame(Kind::Text, b"Hello", &mut out);
+    assert_eq!(out, [0x81, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f]);
+    out.clear();
+    frame(Kind::Binary, &[7; 256], &mut out);
+    assert_eq!(out[..4], [0x82, 0x7e, 0x01, 0x00]);
+    out.clear();
+    frame(Kind::Binary, &[7; 65_536], &mut out);
+    assert_eq!(out[..10], [0x82, 0x7f, 0, 0, 0, 0, 0, 1, 0, 0]);
+}
+
+#[test]
+fn pieces_are_joined_and_pings_between_them_answered() {
+    let bytes = [
+        masked(0x01, b"Hel"),
+        masked(0x89, b"are you there"),
+        masked(0x00, b"l"),
+        masked(0x8a, b"unasked pong"),
+        masked(0x80, b"o"),
+        masked(0x82, &[0xff; 300]),
+    ]
+    .concat();
+    for piece in [1, 2, 3, 7, 1_000] {
+        let outcome = decode(&bytes, 1_000, piece);
+        assert_eq!(outcome.messages, [b"Hello".to_vec(), vec![0xff; 300]]);
+        assert_eq!(outcome.reply, [&[0x8a, 13][..], b"are you there"].concat());
+        assert_eq!(outcome.result, Ok(false));
+    }
+}
+
+#[test]
+fn a_close_is_answered_with_its_code() {
+    let outcome = decode(&masked(0x88, &[0x03, 0xe9, b'b', b'y', b'e']), 100, 100);
+    assert_eq!(outcome.result, Ok(true));
+    assert_eq!(outcome.reply, [0x88, 2, 0x03, 0xe9]);
+    assert_eq!(
+        decode(&masked(0x88, b""), 100, 100).reply,
+        [0x88, 2, 0x03, 0xe8]
+    );
+    let mut out = Vec::new();
+    close(CloseCode::GoingAway, &mut out);
+    assert_eq!(out, [0x88, 2, 0x03, 0xe9]);
+}
+
+#[test]
+fn breaches_are_named_and_closed_with_their_code() {
+    let mut unmasked = masked(0x81, b"x");
+    unmasked[1] &= 0x7f;
+    let long_form = [0x82, 0x80 | 126, 0, 5, 0, 0, 0, 0].to_vec();
+    let longest_form = [&[0x82, 0x80 | 127][..], &5u64.to_be_bytes(), &[0; 4]].concat();
+    let negative = [&[0x82, 0x80 | 127][..], &u64::MAX.to_be_bytes(), &[0; 4]].concat();
+    for (bytes, error, code) in [
+        (unmasked, WsError::Unmasked, 1002u16),
+        (masked(0xc1, b"x"), WsError::Reserved, 1002),
+        (masked(0x83, b"x"), WsError::Reserved, 1002),
+        (masked(0x8b, b"x"), WsError::Reserved, 1002),
+        (long_form, WsError::Length, 1002),
+        (longest_form, WsError::Length, 1002),
+        (negative, WsError::Length, 1002),
+        (masked(0x09, b"x"), WsError::Control, 1002),
+        (masked(0x89, &[0; 126]), WsError::Control, 1002),
+        (masked(0x88, &[3]), WsError::Control, 1002),
+        (masked(0x88, &[0x03, 0xed]), WsError::Control, 1002),
+        (masked(0x80, b"x"), WsError::Order, 1002),
+        (
+            [masked(0x01, b"x"), masked(0x81, b"y")].concat(),
+            WsError::Order,
+            1002,
+        ),
+        (masked(0x81, &[0xff]), WsError::NotText, 1007),
+        (
+            [masked(0x01, b"\xc3"), masked(0x80, b"\x28")].concat(),
+            WsError::NotText,
+            1007,
+        ),
+        (masked(0x82, &[0; 101]), WsError::TooBig, 1009),
+        (
+            [masked(0x02, &[0; 60]), masked(0x80, &[0; 60])].concat(),
+            WsError::TooBig,
+            1009,
+        ),
+    ] {
+        for piece in [1, 1_000] {
+            let outcome = decode(&bytes, 100, piece);
+            assert_eq!(outcome.result, Err(error), "{}", bytes.escape_ascii());
+            assert!(outcome.messages.is_empty());
+            let want = [&[0x88, 2][..], &code.to_be_bytes()].concat();
+            assert_eq!(outcome.reply, want, "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_large_claim_is_refused_by_its_head_alone() {
+    // Four gigabytes are announced, and 14 bytes have come.
+    let bytes = [
+        &[0x82, 0x80 | 127][..],
+        &(1u64 << 32).to_be_bytes(),
+        &[0; 4],
+    ]
+    .concat();
+    assert_eq!(decode(&bytes, 65_535, 100).result, Err(WsError::TooBig));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_do_no_harm(data in proptest::collection::vec(any::<u8>(), 0..400)) {
+        wire::ws::fuzz(&data);
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in(
+        messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..8),
+        piece in 1usize..50,
+    ) {
+        let bytes: Vec<u8> = messages.iter().flat_map(|m| masked(0x82, m)).collect();
+        let outcome = decode(&bytes, 300, piece);
+        prop_assert_eq!(outcome.messages, messages);
+    }
+}
