@@ -144,6 +144,7 @@ impl Engine for Border {
             self.core.alarms(&mut self.endpoint, now);
         }
         self.core.pump_names(&mut self.endpoint, now);
+        self.core.tell_rules(now);
     }
 
     fn next_output(&mut self) -> Option<Output<'_>> {
@@ -230,6 +231,18 @@ impl Control for Border {
 
 impl User for Core {
     fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        self.ruled(endpoint, indication, now);
+    }
+}
+
+impl Core {
+    /// Deals with an indication, as header rules have left it.
+    pub(crate) fn dispatch(
+        &mut self,
+        endpoint: &mut Endpoint,
+        indication: Indication<'_>,
+        now: Time,
+    ) {
         match indication {
             Indication::Offered { leg, request, flow } => {
                 self.offered(endpoint, leg, request, flow, now);

@@ -151,6 +151,8 @@ pub(crate) struct SetUp {
     pub(crate) best: Best,
     /// Whether media goes through us.
     pub(crate) anchor: bool,
+    /// The user that the caller proved to be.
+    pub(crate) user: Option<Box<str>>,
     /// From where the INVITE came.
     pub(crate) source: SocketAddr,
     /// Ends the ringing.
@@ -260,6 +262,8 @@ pub(crate) struct Call {
     pub(crate) answered_at: Option<Time>,
     /// Who ended it, and why, for the event.
     pub(crate) end: Option<(&'static str, &'static str)>,
+    /// Values that header rules keep with it.
+    pub(crate) tags: crate::rules::Tags,
     /// The status for the event.
     pub(crate) status: u16,
     /// Its outcome is among the counters.

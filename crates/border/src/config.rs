@@ -12,6 +12,7 @@ mod mistake;
 mod node;
 mod raw;
 mod routes;
+mod rules;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ mod trunks;
 
 pub use address::{Cidr, HostName, ListenAddress};
 pub use mistake::Mistake;
+pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
 
 use core::time::Duration;
@@ -44,6 +46,10 @@ pub struct Config {
     pub trunks: Vec<Trunk>,
     /// Routes, tried in order.
     pub routes: Vec<Route>,
+    /// Header rules, compiled.
+    pub rules: ::rules::RuleSet,
+    /// Identities where trust begins and ends.
+    pub identity: IdentityPolicy,
     /// Users of the embedded registrar, and who may call with digest; by name.
     pub users: BTreeMap<String, User>,
     /// Digest authentication of others by us.
@@ -77,6 +83,17 @@ impl Config {
     /// The trunk.
     pub fn trunk(&self, id: TrunkId) -> Option<&Trunk> {
         self.trunks.get(usize::from(id.0))
+    }
+
+    /// Whether the other end is trusted with asserted identities (RFC 3325 section 2.3): the trunk where it is one, else what
+    /// stands behind the interface.
+    pub fn trusts(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> bool {
+        match trunk.and_then(|trunk| self.trunk(trunk)) {
+            Some(trunk) => trunk.trusted,
+            None => self
+                .interface(interface)
+                .is_some_and(|interface| interface.trusted),
+        }
     }
 
     /// The interface of this name.
@@ -182,6 +199,8 @@ pub struct Interface {
     pub name: String,
     /// Who is there.
     pub kind: InterfaceKind,
+    /// Whether those who are there, trunks aside, are trusted with asserted identities.
+    pub trusted: bool,
     /// Where it listens; at least one.
     pub listen: Vec<ListenAddress>,
     /// What Via and Contact say instead of the listening address (behind NAT); the port, where none is given, is the
@@ -258,6 +277,8 @@ pub struct Trunk {
     pub max_calls: Option<u32>,
     /// How long a target may take to answer an INVITE with anything before the next one is tried.
     pub answer_timeout: Duration,
+    /// Whether it is trusted with asserted identities.
+    pub trusted: bool,
     /// Whether asserted identities go there.
     pub identity: Identity,
     /// The user part of From in calls that we send there; else the caller's own.

@@ -8,9 +8,11 @@ pub mod carrier;
 pub mod config;
 #[doc(hidden)]
 pub mod fuzz;
+pub(crate) mod identity;
 pub mod operate;
 pub mod policy;
 pub mod registrar;
+pub(crate) mod rules;
 pub mod trunks;
 
 #[doc(hidden)]

@@ -199,6 +199,8 @@ fn describe(before: &Config, after: &Config) -> String {
         format!("{:?}", before.routes) != format!("{:?}", after.routes),
         "routes",
     );
+    note(before.rules != after.rules, "rules");
+    note(before.identity != after.identity, "identity");
     note(before.sip != after.sip, "sip");
     match changes.is_empty() {
         true => "nothing".to_owned(),

@@ -8,8 +8,8 @@ mod tests;
 pub use order::in_order;
 
 use crate::config::{
-    Action, Config, HostName, Identity, InterfaceId, Match, MediaMode, Rewrite,
-    Route, RouteTrunk, Target, Trunk, TrunkId,
+    Action, Config, HostName, Identity, InterfaceId, Match, MediaMode, Rewrite, Route, RouteTrunk,
+    Target, Trunk, TrunkId,
 };
 use core::time::Duration;
 use engine::Transport;
@@ -330,8 +330,7 @@ impl Router<'_> {
 
     /// Whether the side from which the call came is trusted with identities.
     fn trusted(&self) -> bool {
-        self.config
-            .trusts(self.facts.interface, self.facts.trunk)
+        self.config.trusts(self.facts.interface, self.facts.trunk)
     }
 
     /// `None` where the user is not registered.

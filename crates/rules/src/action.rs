@@ -11,7 +11,7 @@ use crate::template::{Filled, Template, regular};
 use crate::types::nearest;
 use regex::Regex;
 use std::borrow::Cow;
-use wire::sip::{HeaderId, Scheme, Uri};
+use wire::sip::{HeaderId, Method, Scheme, Uri};
 
 /// Letters of a tag's value and of a line for the log, at most.
 const MAX_TEXT: usize = 512;
@@ -642,7 +642,13 @@ impl Action {
                 );
             }
             Action::Reject(status, reason) => {
-                if scene.is_request() && effects.refusal.is_none() {
+                // The others are not for a rule to answer.
+                let refusable = scene.is_request()
+                    && !matches!(
+                        scene.method,
+                        Method::Ack | Method::Bye | Method::Cancel | Method::Prack
+                    );
+                if refusable && effects.refusal.is_none() {
                     effects.refusal = Some(Refusal {
                         rule,
                         status: *status,

@@ -8,7 +8,7 @@ use super::{Counters, Events};
 use crate::anchor::{MediaPlane, MediaPool, MediaSide};
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
-use crate::config::{Config, InterfaceId, InterfaceKind, Trunk, TrunkId};
+use crate::config::{Config, InterfaceId, Trunk, TrunkId};
 use crate::operate::Draining;
 use crate::policy::{Contact, View};
 use crate::registrar::{Authority, Location};

@@ -13,10 +13,13 @@ use crate::call::offered::{Origin, Refused};
 use crate::call::pass::{hide_network, warnings};
 use crate::call::{Place, Step};
 use crate::carrier::{CarrierResult, OurEnd, Registration};
-use crate::config::{Register, TrunkId};
+use crate::config::{Identity, Register, TrunkId};
+use crate::identity::{ANONYMOUS, Boundary, Texts, Wish};
 use crate::operate::Renaming;
 use crate::registrar::Passing;
+use crate::rules::EditList;
 use crate::trunks::{Ping, PingResult};
+use ::rules::Effects;
 use engine::{Time, Transport};
 use sip::{Content, Endpoint, Flow, Login, Outside, ServerTransaction, Target};
 use smallvec::SmallVec;
@@ -46,6 +49,11 @@ enum What {
 #[derive(Debug)]
 pub(crate) struct Relay {
     server: ServerTransaction,
+    /// Where it came from.
+    asker: Flow,
+    /// Whether that side is trusted with identities, and which user it proved to be.
+    trusted: bool,
+    user: Option<Box<str>>,
     request: Box<[u8]>,
     hops: Vec<Step>,
     next: usize,
@@ -77,10 +85,19 @@ struct From {
     flow: Flow,
 }
 
+/// What is known of who sent a request.
+#[derive(Clone, Copy, Debug)]
+struct Sender<'a> {
+    trusted: bool,
+    proven: Option<&'a str>,
+}
+
 /// A REGISTER passed on.
 #[derive(Debug)]
 struct PassedRegister {
     server: ServerTransaction,
+    /// Where it came from.
+    asker: Flow,
     passing: Passing,
 }
 
@@ -132,16 +149,8 @@ impl Core {
             Method::Options => self.answer_options(endpoint, transaction, now),
             Method::Subscribe => refuse(endpoint, transaction, 489, now),
             Method::Message | Method::Publish => {
-                let result = self
-                    .origin(request, flow, now)
-                    .and_then(|origin| Ok((self.plan(request, origin)?, origin)));
-                match result {
-                    Ok((plan, _)) => {
-                        self.relay(endpoint, transaction, request, plan.steps, now);
-                    }
-                    Err(refused) => {
-                        self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
-                    }
+                if let Err(refused) = self.pass_outside(endpoint, transaction, request, flow, now) {
+                    self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
                 }
             }
             Method::Register => self.register(endpoint, transaction, request, flow, now),
@@ -156,6 +165,34 @@ impl Core {
             | Method::Invite => refuse(endpoint, transaction, 481, now),
             Method::Other(_) => refuse(endpoint, transaction, 405, now),
         }
+    }
+
+    /// Sends a request on.
+    fn pass_outside(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let (origin, user) = self.let_in(request, flow, now)?;
+        let admitted = self.admit(request, origin, flow, user)?;
+        let changed = admitted.message();
+        let request = changed.as_ref().unwrap_or(request);
+        let plan = self.plan(request, origin, admitted.route)?;
+        self.counters.relayed += 1;
+        let relay = Relay {
+            server: transaction,
+            asker: flow,
+            trusted: self.config.trusts(origin.interface, origin.trunk),
+            user: admitted.user.clone(),
+            request: request.bytes().into(),
+            hops: plan.steps,
+            next: 0,
+        };
+        self.relay_next(endpoint, Box::new(relay), 503, now);
+        Ok(())
     }
 
     fn answer_options(
@@ -196,11 +233,14 @@ impl Core {
         now: Time,
     ) {
         self.tell_refusal(request, flow, refused, now);
-        let edits: SmallVec<[Edit<'_>; 4]> = refused
+        let mut effects = Effects::default();
+        let mut edits: SmallVec<[Edit<'_>; 4]> = refused
             .headers
             .iter()
             .map(|(id, value)| Edit::Add { id: *id, value })
             .collect();
+        let what = (request.method(), refused.status);
+        self.rules_answer(flow, None, what, &mut edits, &mut effects);
         let content = Content {
             edits: &edits,
             reason: refused.reason.as_deref().map(str::as_bytes),
@@ -229,24 +269,6 @@ impl Core {
         self.asked.try_remove(index).map(|asked| asked.what)
     }
 
-    fn relay(
-        &mut self,
-        endpoint: &mut Endpoint,
-        transaction: ServerTransaction,
-        request: &Message<'_>,
-        hops: Vec<Step>,
-        now: Time,
-    ) {
-        self.counters.relayed += 1;
-        let relay = Relay {
-            server: transaction,
-            request: request.bytes().into(),
-            hops,
-            next: 0,
-        };
-        self.relay_next(endpoint, Box::new(relay), 503, now);
-    }
-
     /// Sends a request to the next of its hops; refuses it with `status` where none is left.
     fn relay_next(
         &mut self,
@@ -269,59 +291,96 @@ impl Core {
             };
             let server = relay.server;
             let bytes = relay.request.clone();
+            let proven = relay.user.clone();
+            let from = Sender {
+                trusted: relay.trusted,
+                proven: proven.as_deref(),
+            };
             let Some(user) = self.ask(What::Relay(relay)) else {
                 return refuse(endpoint, server, 503, now);
             };
-            if Message::parse(&bytes)
-                .is_ok_and(|request| self.send_relay(endpoint, &request, &hop, flow, user, now))
-            {
-                return;
-            }
+            let sent = match Message::parse(&bytes) {
+                Ok(request) => self.send_relay(endpoint, &request, &hop, from, flow, user, now),
+                Err(_) => Err(None),
+            };
+            let refusal = match sent {
+                Ok(()) => return,
+                Err(refusal) => refusal,
+            };
             match self.take_asked(user) {
+                Some(What::Relay(_)) if refusal.is_some() => {
+                    return refuse(endpoint, server, refusal.unwrap_or(500), now);
+                }
                 Some(What::Relay(back)) => relay = back,
                 _ => return refuse(endpoint, server, 500, now),
             }
         }
     }
 
+    /// Sends a request to a hop.
+    ///
+    /// # Errors
+    /// It cannot be sent there; with a status, a header rule refuses it altogether.
+    #[allow(clippy::too_many_arguments)]
     fn send_relay(
         &mut self,
         endpoint: &mut Endpoint,
         request: &Message<'_>,
         hop: &Step,
+        sender: Sender<'_>,
         flow: Flow,
         user: u64,
         now: Time,
-    ) -> bool {
+    ) -> Result<(), Option<u16>> {
         let config = self.config.clone();
         let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
         let placed = Placed::new(self, hop, trunk, flow);
         let (Ok(caller), Ok(called)) = (request.from(), request.to()) else {
-            return false;
+            return Err(None);
+        };
+        let boundary = Boundary {
+            policy: &config.identity,
+            from: sender.trusted,
+            to: config.trusts(hop.interface, hop.trunk),
+            wanted: trunk.is_none_or(|trunk| trunk.identity == Identity::Pass),
+            proven: sender.proven,
+            anchored: false,
         };
         let (mut from, mut to) = (Vec::new(), Vec::new());
-        address_with_host(&caller, placed.caller_host(&caller), &mut from);
+        match boundary.hides_caller(Wish::of(request)) {
+            true => from.extend_from_slice(ANONYMOUS),
+            false => address_with_host(&caller, placed.caller_host(&caller), &mut from),
+        }
         placed.to(&called, &mut to);
         let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
         let mut told = Vec::new();
         warnings(request, &mut told);
-        let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+        let mut texts = Texts::default();
+        let mut effects = Effects::default();
+        let mut edits: EditList<'_> = SmallVec::new();
         hide_network(request, &told, &mut edits);
         for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
             if request.has(id) {
                 edits.push(Edit::Remove(id));
             }
         }
-        if !hop.identity {
-            for id in [HeaderId::PAssertedIdentity, HeaderId::RemotePartyId] {
-                if request.has(id) {
-                    edits.push(Edit::Remove(id));
-                }
-            }
-        }
-        let outside = Outside {
+        let host = || placed.from_host.clone();
+        boundary.edits(request, host, &mut texts, &mut edits);
+        let scene = ::rules::Scene {
+            uri: Some(&hop.uri),
             from: Some(&from),
             to: Some(&to),
+            edits: &edits,
+            ..self.first_scene((hop.interface, hop.trunk), flow, request)
+        };
+        self.rules_out_first(&scene, None, &mut effects);
+        if let Some(refusal) = &effects.refusal {
+            return Err(Some(refusal.status));
+        }
+        effects.merge(&mut edits);
+        let outside = Outside {
+            from: Some(effects.from().unwrap_or(&from)),
+            to: Some(effects.to().unwrap_or(&to)),
             content: Content::like(request).with(&edits),
             user,
             login: trunk
@@ -333,7 +392,7 @@ impl Core {
             ..Outside::new(
                 request.method(),
                 Target {
-                    uri: &hop.uri,
+                    uri: effects.uri().unwrap_or(&hop.uri),
                     flow,
                     routes: &routes,
                     pinned: matches!(hop.place, Place::Flow(_)),
@@ -341,7 +400,10 @@ impl Core {
                 },
             )
         };
-        endpoint.send(&outside, now).is_ok()
+        match endpoint.send(&outside, now) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(None),
+        }
     }
 
     /// REGISTER: kept here, passed to the core, or refused, as the interface says.
@@ -353,12 +415,17 @@ impl Core {
         flow: Flow,
         now: Time,
     ) {
-        let origin = match self.origin(request, flow, now) {
-            Ok(origin) => origin,
+        let admitted = self
+            .let_in(request, flow, now)
+            .and_then(|(origin, user)| Ok((origin, self.admit(request, origin, flow, user)?)));
+        let (origin, admitted) = match admitted {
+            Ok(admitted) => admitted,
             Err(refused) => {
                 return self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
             }
         };
+        let changed = admitted.message();
+        let request = changed.as_ref().unwrap_or(request);
         let register = self
             .config
             .interface(origin.interface)
@@ -390,13 +457,14 @@ impl Core {
         let answer = self
             .location
             .register(&user, request, origin.interface, flow, now);
-        self.answer_register(endpoint, transaction, answer, None, now);
+        self.answer_register(endpoint, transaction, flow, answer, None, now);
     }
 
     fn answer_register(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
+        flow: Flow,
         answer: crate::registrar::Answer,
         response: Option<&Message<'_>>,
         now: Time,
@@ -405,6 +473,7 @@ impl Core {
             self.events.tell(now, || note);
         }
         let mut told = Vec::new();
+        let mut effects = Effects::default();
         if let Some(response) = response {
             warnings(response, &mut told);
         }
@@ -416,6 +485,8 @@ impl Core {
         if let Some(response) = response {
             hide_network(response, &told, &mut edits);
         }
+        let what = (Method::Register, answer.status);
+        self.rules_answer(flow, response, what, &mut edits, &mut effects);
         let content = Content {
             template: response,
             edits: &edits,
@@ -498,7 +569,7 @@ impl Core {
             {
                 Ok(passing) => passing,
                 Err(answer) => {
-                    return self.answer_register(endpoint, transaction, *answer, None, now);
+                    return self.answer_register(endpoint, transaction, flow, *answer, None, now);
                 }
             };
         let onward = Flow {
@@ -510,6 +581,7 @@ impl Core {
         let outline = passing.clone();
         let passed = PassedRegister {
             server: transaction,
+            asker: flow,
             passing,
         };
         let Some(asked) = self.ask(What::Register(Box::new(passed))) else {
@@ -543,22 +615,37 @@ impl Core {
         address_with_host(&to, Some(host.as_bytes()), &mut to_value);
         address_with_host(&from, Some(host.as_bytes()), &mut from_value);
         let contacts = passing.contacts.join(&b", "[..]);
-        let edits = [
+        let mut effects = Effects::default();
+        let mut edits: EditList<'_> = SmallVec::from_iter([
             replacing(HeaderId::Contact, &contacts),
             replacing(HeaderId::Supported, &passing.supported),
             // The core reaches our Contact without the phone's proxies; they are on our side of the way.
             Edit::Remove(HeaderId::Path),
-        ];
+        ]);
+        if let Some(at) = self.place_of_flow(flow) {
+            let scene = ::rules::Scene {
+                uri: Some(&uri),
+                from: Some(&from_value),
+                to: Some(&to_value),
+                edits: &edits,
+                ..self.first_scene(at, flow, request)
+            };
+            self.rules_out_first(&scene, None, &mut effects);
+        }
+        effects.merge(&mut edits);
         let outside = Outside {
-            from: Some(&from_value),
-            to: Some(&to_value),
+            from: Some(effects.from().unwrap_or(&from_value)),
+            to: Some(effects.to().unwrap_or(&to_value)),
             call_id: Some(passing.call_id.as_bytes()),
             cseq: request.cseq().ok().map(|cseq| cseq.number),
             content: Content::like(request).with(&edits),
             user,
-            ..Outside::new(Method::Register, Target::new(&uri, flow))
+            ..Outside::new(
+                Method::Register,
+                Target::new(effects.uri().unwrap_or(&uri), flow),
+            )
         };
-        endpoint.send(&outside, now).is_ok()
+        effects.refusal.is_none() && endpoint.send(&outside, now).is_ok()
     }
 
     /// A response to a request that we sent outside of any dialog.
@@ -580,14 +667,21 @@ impl Core {
                 if status == 503 && relay.next < relay.hops.len() {
                     return self.relay_next(endpoint, relay, 503, now);
                 }
-                pass_response(endpoint, relay.server, response, now);
+                self.pass_response(endpoint, relay.server, relay.asker, response, now);
             }
             Some(What::Register(passed)) => {
                 if (200..300).contains(&status) {
                     let answer = self.location.passed(&passed.passing, response, now);
-                    self.answer_register(endpoint, passed.server, answer, Some(response), now);
+                    self.answer_register(
+                        endpoint,
+                        passed.server,
+                        passed.asker,
+                        answer,
+                        Some(response),
+                        now,
+                    );
                 } else {
-                    pass_response(endpoint, passed.server, response, now);
+                    self.pass_response(endpoint, passed.server, passed.asker, response, now);
                 }
             }
             Some(What::Carrier(trunk, number)) => {
@@ -598,6 +692,27 @@ impl Core {
             }
             None => {}
         }
+    }
+
+    /// Passes a response to a request outside of calls, without what tells of the network that it comes from.
+    fn pass_response(
+        &self,
+        endpoint: &mut Endpoint,
+        server: ServerTransaction,
+        asker: Flow,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let mut told = Vec::new();
+        warnings(response, &mut told);
+        let mut effects = Effects::default();
+        let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+        hide_network(response, &told, &mut edits);
+        let what = (response.method(), response.status());
+        self.rules_answer(asker, Some(response), what, &mut edits, &mut effects);
+        let content = Content::like(response).with(&edits);
+        // The asker may have gone in the meantime.
+        let _ = endpoint.respond(server, response.status(), &content, now);
     }
 
     /// A request that we sent outside of any dialog got no answer.
@@ -851,22 +966,6 @@ impl Core {
             self.events.tell(now, || note);
         }
     }
-}
-
-/// Passes a response to a request outside of calls, without what tells of the network that it comes from.
-fn pass_response(
-    endpoint: &mut Endpoint,
-    server: ServerTransaction,
-    response: &Message<'_>,
-    now: Time,
-) {
-    let mut told = Vec::new();
-    warnings(response, &mut told);
-    let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
-    hide_network(response, &told, &mut edits);
-    let content = Content::like(response).with(&edits);
-    // The asker may have gone in the meantime.
-    let _ = endpoint.respond(server, response.status(), &content, now);
 }
 
 /// The user part of To.

@@ -139,6 +139,8 @@ pub struct CallInfo {
     pub answered_at: Option<Time>,
     /// Whether its media goes through us.
     pub anchored: bool,
+    /// Values that header rules keep with it.
+    pub tags: Vec<(String, String)>,
 }
 
 impl Border {
@@ -194,6 +196,12 @@ impl Border {
                     offered_at: call.offered_at,
                     answered_at: call.answered_at,
                     anchored: call.media.is_some(),
+                    tags: call
+                        .tags
+                        .iter()
+                        .flat_map(|tags| tags.iter())
+                        .map(|(name, value)| (name.to_string(), value.to_string()))
+                        .collect(),
                 }
             })
             .collect();

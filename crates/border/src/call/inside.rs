@@ -185,6 +185,9 @@ impl Core {
                 let call = self.calls.get(slot).ok_or(481u16)?;
                 let mut changes = Changes::default();
                 let edits = self.pass_edits(endpoint, call, from, request, None, &mut changes);
+                if let Some(status) = edits.refused {
+                    return Err(status);
+                }
                 let content = Self::passed(request, &edits, body_of(carried, &buffers.sdp));
                 endpoint
                     .request(other, request.method(), &content, now)

@@ -5,8 +5,9 @@ use super::try_next::text;
 use super::{Call, CallKey, Phase, SetUp, Sides};
 use crate::border::{Alarm, Core, Outcome};
 use crate::config::{Authenticate, InterfaceId, InterfaceKind, MediaMode, TrunkId};
-use crate::policy::{CallPlan, Facts, Plan, Refusal, decide};
+use crate::policy::{CallPlan, Facts, Plan, Refusal, decide, decide_for};
 use crate::registrar::Proof;
+use crate::rules::Tags;
 use engine::{Note, Time};
 use sip::{Content, Endpoint, Flow, LegId};
 use smallvec::SmallVec;
@@ -65,13 +66,18 @@ impl Core {
         now: Time,
     ) {
         self.counters.offered += 1;
-        let result = self
-            .origin(request, flow, now)
-            .and_then(|origin| self.without_loop(request).map(|()| origin));
-        let origin = match result {
-            Ok(origin) => origin,
+        let result = self.let_in(request, flow, now).and_then(|let_in| {
+            self.without_loop(request)?;
+            Ok(let_in)
+        });
+        let admitted = result
+            .and_then(|(origin, user)| Ok((origin, self.admit(request, origin, flow, user)?)));
+        let (origin, admitted) = match admitted {
+            Ok(admitted) => admitted,
             Err(refused) => return self.refuse_call(endpoint, leg, request, flow, &refused, now),
         };
+        let changed = admitted.message();
+        let request = changed.as_ref().unwrap_or(request);
         if self
             .config
             .interface(origin.interface)
@@ -102,19 +108,22 @@ impl Core {
                 Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
             };
         }
-        match self.plan(request, origin) {
-            Ok(plan) => self.begin_call(endpoint, leg, request, flow, origin, plan, now),
+        match self.plan(request, origin, admitted.route) {
+            Ok(plan) => {
+                let kept = (admitted.tags.clone(), admitted.user.clone());
+                self.begin_call(endpoint, leg, request, flow, origin, plan, kept, now);
+            }
             Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
         }
     }
 
-    /// Who sent a request outside of any dialog, where he may.
-    pub(crate) fn origin(
+    /// Who sent a request outside of any dialog, where he may, and which user he proved to be.
+    pub(crate) fn let_in(
         &mut self,
         request: &Message<'_>,
         flow: Flow,
         now: Time,
-    ) -> Result<Origin, Refused> {
+    ) -> Result<(Origin, Option<Box<str>>), Refused> {
         let interface = self
             .interface_of(flow.local)
             .ok_or(Refused::new(503, "interface is no longer served"))?;
@@ -125,10 +134,10 @@ impl Core {
             .interface(interface)
             .is_some_and(|interface| interface.authenticate == Authenticate::Digest);
         if !proven || trunk.is_some() {
-            return Ok(origin);
+            return Ok((origin, None));
         }
         match self.authority.check(&config, request, now) {
-            Proof::Proven(_) => Ok(origin),
+            Proof::Proven(user) => Ok((origin, Some(user.into()))),
             Proof::Challenge { status, headers } => Err(Refused {
                 headers,
                 ..Refused::new(status, "proof is asked for")
@@ -155,10 +164,12 @@ impl Core {
     }
 
     /// What policy says about a request.
+    /// `trunk`: a rule has decided where it goes.
     pub(crate) fn plan(
         &mut self,
         request: &Message<'_>,
         origin: Origin,
+        trunk: Option<TrunkId>,
     ) -> Result<CallPlan, Refused> {
         let from = request.from().map(|from| from.uri).unwrap_or_default();
         let facts = Facts {
@@ -170,7 +181,11 @@ impl Core {
             calls: self.calls.len(),
             draining: self.draining.is_some(),
         };
-        match decide(&self.config, &facts, &self.view()) {
+        let plan = match trunk {
+            Some(trunk) => decide_for(trunk, &self.config, &facts, &self.view()),
+            None => decide(&self.config, &facts, &self.view()),
+        };
+        match plan {
             Plan::Call(plan) => Ok(plan),
             Plan::Refuse(refusal) => Err(refusal.into()),
         }
@@ -192,11 +207,14 @@ impl Core {
             self.counters.offered -= 1;
         }
         self.tell_refusal(request, flow, refused, now);
-        let edits: SmallVec<[Edit<'_>; 4]> = refused
+        let mut effects = ::rules::Effects::default();
+        let mut edits: SmallVec<[Edit<'_>; 4]> = refused
             .headers
             .iter()
             .map(|(id, value)| Edit::Add { id: *id, value })
             .collect();
+        let what = (request.method(), refused.status);
+        self.rules_answer(flow, None, what, &mut edits, &mut effects);
         let content = Content {
             edits: &edits,
             reason: refused.reason.as_deref().map(str::as_bytes),
@@ -229,6 +247,7 @@ impl Core {
         flow: Flow,
         origin: Origin,
         plan: CallPlan,
+        (tags, user): (Tags, Option<Box<str>>),
         now: Time,
     ) {
         self.numbers += 1;
@@ -260,6 +279,7 @@ impl Core {
                 to_prack: VecDeque::new(),
                 best: super::Best::default(),
                 anchor: plan.media == MediaMode::Anchor,
+                user,
                 source: flow.remote,
                 ring_timer: Some(ring_timer),
                 answer_timer: None,
@@ -272,6 +292,7 @@ impl Core {
             offered_at: now,
             answered_at: None,
             end: None,
+            tags,
             status: 0,
             counted: false,
         });
@@ -287,6 +308,7 @@ impl Core {
             from: text(request.from().map(|from| from.uri).unwrap_or_default()),
             to: text(request.request_uri()),
         });
+        self.tell_first_tags(slot, now);
         self.try_with(endpoint, slot, request, now);
         self.settle_set_up(endpoint, slot, now);
     }

@@ -7,6 +7,7 @@ use crate::config::HostName;
 use crate::config::Redirect;
 use engine::{Note, Time, Transport};
 use sip::{Content, Endpoint, Failure, Fork, LegId};
+use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, NameAddr};
 
@@ -466,13 +467,19 @@ impl Core {
                 endpoint.reject(caller, status, &content, now)
             }
             None => {
-                let retry = Edit::Add {
-                    id: HeaderId::RetryAfter,
-                    value: b"10",
-                };
-                let edits = [retry];
-                let edits = if status == 503 { &edits[..] } else { &[] };
-                endpoint.reject(caller, status, &Content::default().with(edits), now)
+                let mut effects = ::rules::Effects::default();
+                let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+                if status == 503 {
+                    edits.push(Edit::Add {
+                        id: HeaderId::RetryAfter,
+                        value: b"10",
+                    });
+                }
+                if let Some(flow) = endpoint.flow_of(caller) {
+                    let what = (wire::sip::Method::Invite, status);
+                    self.rules_answer(flow, None, what, &mut edits, &mut effects);
+                }
+                endpoint.reject(caller, status, &Content::default().with(&edits), now)
             }
         };
         if sent.is_err() {

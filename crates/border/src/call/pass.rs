@@ -7,8 +7,11 @@
 use super::headers::address_with_host;
 use super::{Call, Side};
 use crate::anchor::AnchorError;
-use crate::border::{Core, identities};
+use crate::border::Core;
 use crate::config::Identity;
+use crate::identity::{self, Boundary};
+use crate::rules::EditList;
+use ::rules::Effects;
 use sip::{Body, Content, Endpoint};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method};
@@ -166,26 +169,58 @@ fn hide_warn_agents<'e, const N: usize>(
 /// Header changes of a passed message, and the buffers that they are written in.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
+    pub(crate) texts: Texts,
+    /// What header rules add.
+    pub(crate) effects: Effects,
+}
+
+/// Buffers of what the border itself changes.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    own: OwnTexts,
+    identity: identity::Texts,
+}
+
+#[derive(Debug, Default)]
+struct OwnTexts {
     supported: Vec<u8>,
     require: Vec<u8>,
-    identity: Vec<u8>,
     refer_to: Vec<u8>,
     warnings: Vec<u8>,
 }
 
 /// Edits of one message.
-pub(crate) type Edits<'e> = SmallVec<[Edit<'e>; 8]>;
+#[derive(Debug)]
+pub(crate) struct Edits<'e> {
+    list: EditList<'e>,
+    /// A header rule refuses the request with this status.
+    pub(crate) refused: Option<u16>,
+}
 
-impl Changes {
-    fn clear(&mut self) {
-        self.supported.clear();
-        self.require.clear();
-        self.identity.clear();
-        self.refer_to.clear();
-        self.warnings.clear();
+impl<'e> core::ops::Deref for Edits<'e> {
+    type Target = [Edit<'e>];
+
+    fn deref(&self) -> &[Edit<'e>] {
+        &self.list
     }
+}
 
-    fn tags<'e>(&'e self, edits: &mut Edits<'e>) {
+impl Texts {
+    fn clear(&mut self) {
+        let OwnTexts {
+            supported,
+            require,
+            refer_to,
+            warnings,
+        } = &mut self.own;
+        for text in [supported, require, refer_to, warnings] {
+            text.clear();
+        }
+    }
+}
+
+impl OwnTexts {
+    fn tags<'e>(&'e self, edits: &mut EditList<'e>) {
         if !self.supported.is_empty() {
             edits.push(Edit::Replace {
                 id: HeaderId::Supported,
@@ -253,41 +288,27 @@ impl Core {
         call.media.as_deref()?.open_offer()
     }
 
-    /// Whether asserted identities pass to the other side (RFC 3325): they come from a side that is believed, go to one
-    /// that may have them, and the caller did not ask for privacy towards strangers. Where they do, `out` gets them with
-    /// our host.
-    fn identity(
-        &self,
-        endpoint: &Endpoint,
-        call: &Call,
+    /// How identities pass between two sides of a call.
+    pub(crate) fn boundary<'a>(
+        &'a self,
+        call: &'a Call,
         from: Side,
-        message: &Message<'_>,
-        host: Option<&[u8]>,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        if !message.has(HeaderId::PAssertedIdentity) && !message.has(HeaderId::RemotePartyId) {
-            return true;
-        }
+        proven: Option<&'a str>,
+    ) -> Boundary<'a> {
         let to = from.other();
-        let wanted = call
+        let trunk = call
             .trunks
             .get(to)
-            .and_then(|trunk| self.config.trunk(trunk))
-            .is_none_or(|trunk| trunk.identity == Identity::Pass);
-        let private = message.lists(HeaderId::Privacy, b"id")
-            || message.header(HeaderId::Privacy).is_some_and(|value| {
-                value
-                    .split(|&byte| byte == b';')
-                    .any(|part| part.trim_ascii() == b"id")
-            });
-        if !self.believes(call, from) || !wanted || (private && !self.believes(call, to)) {
-            return false;
+            .and_then(|trunk| self.config.trunk(trunk));
+        Boundary {
+            policy: &self.config.identity,
+            from: self.believes(call, from),
+            to: self.believes(call, to),
+            wanted: trunk.is_none_or(|trunk| trunk.identity == Identity::Pass),
+            proven,
+            anchored: call.media.is_some()
+                || call.set_up.as_ref().is_some_and(|set_up| set_up.anchor),
         }
-        match host {
-            Some(host) => identities(message, host, out),
-            None => identities(message, &self.own_host(call, to, endpoint), out),
-        }
-        true
     }
 
     /// Refer-To with our address on the other side, where it names ours on this one: whoever follows it comes to us.
@@ -311,7 +332,8 @@ impl Core {
         }
     }
 
-    /// The edits with which a message of `from` passes to the other side; `host` is ours there where it is known already.
+    /// The edits with which a message of `from` passes to the other side inside a dialog, those of header rules included;
+    /// `host` is ours there where it is known already.
     pub(crate) fn pass_edits<'e>(
         &self,
         endpoint: &Endpoint,
@@ -321,26 +343,45 @@ impl Core {
         host: Option<&[u8]>,
         changes: &'e mut Changes,
     ) -> Edits<'e> {
+        let Changes { texts, effects } = changes;
+        let boundary = self.boundary(call, from, None);
+        let mut list = self.own_edits(endpoint, call, from, message, &boundary, host, texts);
+        let refused = self.rules_out(endpoint, call, from, message, &mut list, effects);
+        Edits { list, refused }
+    }
+
+    /// The border's own edits.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn own_edits<'e>(
+        &self,
+        endpoint: &Endpoint,
+        call: &Call,
+        from: Side,
+        message: &Message<'e>,
+        boundary: &Boundary<'_>,
+        host: Option<&[u8]>,
+        changes: &'e mut Texts,
+    ) -> EditList<'e> {
         changes.clear();
+        let Texts { own, identity } = changes;
         if promises(message) {
-            changes.supported.extend_from_slice(OWN_TAGS);
-            end_to_end_tags(message, HeaderId::Supported, &mut changes.supported);
+            own.supported.extend_from_slice(OWN_TAGS);
+            end_to_end_tags(message, HeaderId::Supported, &mut own.supported);
         }
-        end_to_end_tags(message, HeaderId::Require, &mut changes.require);
-        let identity = self.identity(endpoint, call, from, message, host, &mut changes.identity);
+        end_to_end_tags(message, HeaderId::Require, &mut own.require);
         if message.method() == Method::Refer {
-            self.refer_to(endpoint, call, from, message, &mut changes.refer_to);
+            self.refer_to(endpoint, call, from, message, &mut own.refer_to);
         }
-        warnings(message, &mut changes.warnings);
-        let changes = &*changes;
-        let mut edits = Edits::new();
+        warnings(message, &mut own.warnings);
+        let own = &*own;
+        let mut edits = EditList::new();
         if let Some(value) = message.header(HeaderId::Allow) {
             edits.push(Edit::Replace {
                 id: HeaderId::Allow,
                 value,
             });
         }
-        changes.tags(&mut edits);
+        own.tags(&mut edits);
         // Where else to try, and what was not understood, belong to the answer itself.
         let content: &[HeaderId] = match message.status() {
             300..=399 | 485 => &[HeaderId::Contact],
@@ -352,26 +393,19 @@ impl Core {
                 edits.push(Edit::Add { id, value });
             }
         }
-        if !identity {
-            for id in [HeaderId::PAssertedIdentity, HeaderId::RemotePartyId] {
-                if message.has(id) {
-                    edits.push(Edit::Remove(id));
-                }
-            }
-        } else if !changes.identity.is_empty() {
-            edits.push(Edit::Replace {
-                id: HeaderId::PAssertedIdentity,
-                value: &changes.identity,
-            });
+        let own_host = || match host {
+            Some(host) => host.to_vec(),
+            None => self.own_host(call, from.other(), endpoint),
+        };
+        boundary.edits(message, own_host, identity, &mut edits);
+        match boundary.from && boundary.to {
+            true => hide_warn_agents(message, &own.warnings, &mut edits),
+            false => hide_network(message, &own.warnings, &mut edits),
         }
-        match self.believes(call, from) && self.believes(call, from.other()) {
-            true => hide_warn_agents(message, &changes.warnings, &mut edits),
-            false => hide_network(message, &changes.warnings, &mut edits),
-        }
-        if !changes.refer_to.is_empty() {
+        if !own.refer_to.is_empty() {
             edits.push(Edit::Replace {
                 id: HeaderId::ReferTo,
-                value: &changes.refer_to,
+                value: &own.refer_to,
             });
         }
         if message.is_request() && self.consumes_credentials(call, from) {

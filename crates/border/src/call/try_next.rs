@@ -5,6 +5,7 @@ use super::pass::{Carried, Changes, Role, body_of, has_sdp};
 use super::{Branch, Phase, Place, Side, Step};
 use crate::anchor::{AnchorError, CallMedia};
 use crate::border::{Alarm, Core, Placed};
+use crate::identity::{ANONYMOUS, Wish};
 use engine::{Note, Time};
 use sip::{Endpoint, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
@@ -191,7 +192,11 @@ impl Core {
             Err(error) => Err(self.anchor_refusal(error, now)),
         };
         self.buffers = buffers;
-        let leg = result?;
+        let (leg, mark) = result?;
+        if let (Some(mark), Some(call)) = (mark, self.calls.get_mut(slot)) {
+            // What comes back with the Request-URI that rules gave it has looped.
+            call.mark = mark;
+        }
         self.branch_began(endpoint, slot, index, leg, now);
         Ok(())
     }
@@ -269,6 +274,7 @@ impl Core {
         }
     }
 
+    /// Gives the leg, and the mark of the Request-URI where header rules changed it.
     #[allow(clippy::too_many_arguments)]
     fn send_invite(
         &mut self,
@@ -280,7 +286,7 @@ impl Core {
         carried: Carried,
         sdp: &[u8],
         now: Time,
-    ) -> Result<LegId, NotCalled> {
+    ) -> Result<(LegId, Option<u64>), NotCalled> {
         let key = self.key_of(slot);
         let config = self.config.clone();
         let mut call_id = Vec::with_capacity(48);
@@ -314,18 +320,29 @@ impl Core {
             }
             None => address_with_host(&caller, placed.caller_host(&caller), &mut from),
         }
+        let boundary = self.boundary(call, Side::Caller, set_up.user.as_deref());
+        let wish = Wish::of(invite);
+        if boundary.must_refuse(wish) {
+            return Err(NotCalled::Call(500, "privacy of media cannot be given"));
+        }
+        if boundary.hides_caller(wish) {
+            from.clear();
+            from.extend_from_slice(ANONYMOUS);
+        }
         let called = invite
             .to()
             .map_err(|_| NotCalled::Call(400, "To cannot be read"))?;
         placed.to(&called, &mut to);
         let mut changes = Changes::default();
-        let mut edits = self.pass_edits(
+        let Changes { texts, effects } = &mut changes;
+        let mut edits = self.own_edits(
             endpoint,
             call,
             Side::Caller,
             invite,
+            &boundary,
             Some(&placed.from_host),
-            &mut changes,
+            texts,
         );
         if !set_up.reliable && !set_up.offered {
             // The answer to an offer in a reliable response belongs into PRACK; this caller cannot send one.
@@ -334,17 +351,34 @@ impl Core {
                 value: b"timer, replaces",
             });
         }
+        let scene = ::rules::Scene {
+            uri: Some(&hop.uri),
+            from: Some(&from),
+            to: Some(&to),
+            edits: &edits,
+            tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
+            ..self.first_scene((hop.interface, hop.trunk), flow, invite)
+        };
+        self.rules_out_first(&scene, Some((call, slot)), effects);
+        let effects = &*effects;
+        if let Some(refusal) = &effects.refusal {
+            return Err(NotCalled::Call(refusal.status, "refused by a rule"));
+        }
+        let uri = effects.uri().unwrap_or(&hop.uri);
+        let (from, to) = (effects.from().unwrap_or(&from), effects.to().unwrap_or(&to));
+        let mark = effects.uri().map(|uri| self.mark_of(uri));
+        effects.merge(&mut edits);
         let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
         let request = Invite {
             target: Target {
-                uri: &hop.uri,
+                uri,
                 flow,
                 routes: &routes,
                 pinned: matches!(hop.place, Place::Flow(_)),
                 tcp_when_large: placed.takes_tcp,
             },
-            from: Some(&from),
-            to: Some(&to),
+            from: Some(from),
+            to: Some(to),
             call_id: Some(&call_id),
             content: Self::passed(invite, &edits, body_of(carried, sdp)),
             user: key.0,
@@ -362,6 +396,7 @@ impl Core {
         };
         endpoint
             .invite(&request, now)
+            .map(|leg| (leg, mark))
             .map_err(|refused| match refused {
                 sip::Refused::Full => NotCalled::Call(503, "table full"),
                 sip::Refused::TooLarge => NotCalled::Call(513, "message too large"),

@@ -102,6 +102,8 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         interfaces: Vec::new(),
         trunks: Vec::new(),
         routes: Vec::new(),
+        rules: ::rules::RuleSet::default(),
+        identity: super::rules::identity_policy(&raw.identity),
         users: users(raw, sink),
         realm: Realm {
             name: raw.realm.name.clone(),
@@ -182,6 +184,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         config.trunks.push(checked);
     }
     config.routes = routes::check(raw, sink);
+    config.rules = super::rules::rules(raw, sink);
     config
 }
 

@@ -43,6 +43,7 @@ pub(super) fn interface_of(
             RawKind::Access => InterfaceKind::Access,
             RawKind::Core => InterfaceKind::Core,
         },
+        trusted: interface.trusted.unwrap_or(interface.kind == RawKind::Core),
         allow: cidrs(&interface.allow, &format!("{path}.allow"), sink),
         authenticate,
         register: register(raw, interface, &path, sink),

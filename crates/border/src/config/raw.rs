@@ -19,6 +19,12 @@ pub(super) struct Raw {
     /// the one it came from; else it is refused with 404.
     #[serde(default)]
     pub route: Vec<RawRoute>,
+    /// Header rules, tried in order.
+    #[serde(default)]
+    pub rules: Vec<super::rules::RawRule>,
+    /// Identities where trust begins and ends (RFC 3325, RFC 3323).
+    #[serde(default)]
+    pub identity: super::rules::RawIdentityPolicy,
     /// Users of the embedded registrar, who also prove by digest who they are.
     #[serde(default)]
     pub user: Vec<RawUser>,
@@ -117,6 +123,9 @@ pub(super) struct RawInterface {
     /// towards our own systems: believed.
     #[serde(default)]
     pub kind: RawKind,
+    /// Whether identities that its peers assert are believed, and may be told to them (RFC 3325). Default: `true` for `core`,
+    /// `false` for `access`. A trunk has a setting of its own.
+    pub trusted: Option<bool>,
     /// Where it listens: `udp:ADDRESS:PORT` or `tcp:ADDRESS:PORT` (port 5060 where none is given).
     pub listen: OneOrMany<String>,
     /// Host, or host:port, that Via and Contact say instead of the listening address: for a border behind NAT. Demanded
@@ -252,6 +261,9 @@ pub(super) struct RawTrunk {
     #[serde(default = "default_answer_timeout")]
     #[schemars(range(min = 1, max = 32))]
     pub answer_timeout: u32,
+    /// Whether it belongs to those whose asserted identities are believed, and who honour the privacy of ours (RFC 3325).
+    #[serde(default = "yes")]
+    pub trusted: bool,
     /// Whether P-Asserted-Identity, Remote-Party-ID and the like go there: `pass` or `remove`.
     #[serde(default)]
     pub identity: RawIdentity,
@@ -263,6 +275,10 @@ pub(super) struct RawTrunk {
     /// 3xx that comes from there: `pass` to the caller, or `follow` it here.
     #[serde(default)]
     pub redirect: RawRedirect,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn default_ping_failures() -> u32 {
@@ -547,7 +563,7 @@ impl Default for RawSip {
             agent: "Hornwork".to_owned(),
             dscp: 24,
             ring_timeout: 180,
-            coalesce: 4,
+            coalesce: 8,
             trains: true,
         }
     }

@@ -64,6 +64,7 @@ pub(super) fn trunk_of(
         ping_failures: trunk.ping_failures,
         max_calls: trunk.max_calls,
         answer_timeout: seconds(trunk.answer_timeout),
+        trusted: trunk.trusted,
         identity: match trunk.identity {
             RawIdentity::Pass => Identity::Pass,
             RawIdentity::Remove => Identity::Remove,

@@ -1,0 +1,389 @@
+//! Identities where trust begins and ends: P-Asserted-Identity and P-Preferred-Identity (RFC 3325), Privacy (RFC 3323),
+//! Diversion (RFC 5806), History-Info (RFC 7044), and Remote-Party-ID, which preceded them.
+//!
+//! Decided for one message on its way from one side to the other; pure.
+
+use crate::call::headers::address_with_host;
+use crate::config::{History, IdentityPolicy};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri};
+
+/// The URI of whoever wants to stay unknown (RFC 3323 section 4.1.1.3).
+const ANONYMOUS_URI: &[u8] = b"sip:anonymous@anonymous.invalid";
+/// The same as an address.
+pub(crate) const ANONYMOUS: &[u8] = b"\"Anonymous\" <sip:anonymous@anonymous.invalid>";
+
+/// Headers by which a user may be known, and which a call needs not (RFC 3323 section 5.3).
+const INFORMATIONAL: [HeaderId; 8] = [
+    HeaderId::Subject,
+    HeaderId::CallInfo,
+    HeaderId::Organization,
+    HeaderId::UserAgent,
+    HeaderId::Server,
+    HeaderId::ReplyTo,
+    HeaderId::InReplyTo,
+    HeaderId::ReferredBy,
+];
+
+/// What a message asks for in its Privacy header (RFC 3323 section 4.2, RFC 3325 section 9.3, RFC 7044 section 5.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) id: bool,
+    pub(crate) user: bool,
+    pub(crate) header: bool,
+    pub(crate) session: bool,
+    pub(crate) history: bool,
+    pub(crate) critical: bool,
+    /// None of it, whatever else might be usual.
+    pub(crate) none: bool,
+}
+
+impl Wish {
+    /// What the message asks for.
+    pub(crate) fn of(message: &Message<'_>) -> Wish {
+        let mut wish = Wish::default();
+        if !message.has(HeaderId::Privacy) {
+            return wish;
+        }
+        for value in values(message) {
+            let which = match () {
+                () if value.eq_ignore_ascii_case(b"id") => &mut wish.id,
+                () if value.eq_ignore_ascii_case(b"user") => &mut wish.user,
+                () if value.eq_ignore_ascii_case(b"header") => &mut wish.header,
+                () if value.eq_ignore_ascii_case(b"session") => &mut wish.session,
+                () if value.eq_ignore_ascii_case(b"history") => &mut wish.history,
+                () if value.eq_ignore_ascii_case(b"critical") => &mut wish.critical,
+                () if value.eq_ignore_ascii_case(b"none") => &mut wish.none,
+                () => continue,
+            };
+            *which = true;
+        }
+        match wish.none {
+            // Whoever says so means it: nothing else counts (RFC 3323 section 4.2).
+            true => Wish {
+                none: true,
+                ..Wish::default()
+            },
+            false => wish,
+        }
+    }
+
+    /// Whether identities that were asserted stay behind.
+    fn hides_identity(self) -> bool {
+        self.id || self.user || self.header
+    }
+}
+
+/// The values of Privacy, between semicolons (and, as some write it, commas).
+fn values<'m>(message: &'m Message<'_>) -> impl Iterator<Item = &'m [u8]> {
+    message
+        .all(HeaderId::Privacy)
+        .flat_map(|field| field.split(|byte| matches!(byte, b';' | b',')))
+        .map(<[u8]>::trim_ascii)
+        .filter(|value| !value.is_empty())
+}
+
+/// The two sides between which a message passes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Boundary<'a> {
+    pub(crate) policy: &'a IdentityPolicy,
+    /// Whether the side from which it comes is trusted.
+    pub(crate) from: bool,
+    /// Whether the side to which it goes is trusted.
+    pub(crate) to: bool,
+    /// Whether asserted identities are wanted there at all.
+    pub(crate) wanted: bool,
+    /// The user that the caller proved to be, where an identity may be asserted for it.
+    pub(crate) proven: Option<&'a str>,
+    /// Whether media goes through us.
+    pub(crate) anchored: bool,
+}
+
+/// Header values written for one message.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    asserted: Vec<u8>,
+    diversion: Vec<u8>,
+    history: Vec<u8>,
+    privacy: Vec<u8>,
+}
+
+impl Texts {
+    pub(crate) fn clear(&mut self) {
+        self.asserted.clear();
+        self.diversion.clear();
+        self.history.clear();
+        self.privacy.clear();
+    }
+}
+
+/// What becomes of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Passes,
+    Goes,
+    Becomes,
+}
+
+impl Boundary<'_> {
+    /// Whether privacy that was asked for has to be carried out here: the message leaves those who would do so themselves.
+    fn serves(&self) -> bool {
+        self.policy.privacy && !self.to
+    }
+
+    /// Whether From becomes anonymous.
+    pub(crate) fn hides_caller(&self, wish: Wish) -> bool {
+        self.serves() && wish.user
+    }
+
+    /// Whether the request cannot be given the privacy without which its sender does not want it to go on (RFC 3323
+    /// section 5: 500).
+    pub(crate) fn must_refuse(&self, wish: Wish) -> bool {
+        self.serves() && wish.critical && wish.session && !self.anchored
+    }
+
+    /// The edits for a message that passes; `host` is our name on the side to which it goes.
+    pub(crate) fn edits<'e, const N: usize>(
+        &self,
+        message: &Message<'e>,
+        host: impl FnOnce() -> Vec<u8>,
+        texts: &'e mut Texts,
+        edits: &mut SmallVec<[Edit<'e>; N]>,
+    ) {
+        texts.clear();
+        let wish = Wish::of(message);
+        let asserted = self.asserted(message, wish, host, &mut texts.asserted);
+        let diversion = self.diverted(
+            message,
+            HeaderId::Diversion,
+            self.policy.diversion,
+            wish,
+            &mut texts.diversion,
+        );
+        let history = self.diverted(
+            message,
+            HeaderId::HistoryInfo,
+            self.policy.history_info,
+            wish,
+            &mut texts.history,
+        );
+        let privacy = self.privacy_left(message, wish, &mut texts.privacy);
+        let texts = &*texts;
+        push(
+            edits,
+            message,
+            HeaderId::PAssertedIdentity,
+            asserted,
+            &texts.asserted,
+        );
+        push(
+            edits,
+            message,
+            HeaderId::Diversion,
+            diversion,
+            &texts.diversion,
+        );
+        push(
+            edits,
+            message,
+            HeaderId::HistoryInfo,
+            history,
+            &texts.history,
+        );
+        push(edits, message, HeaderId::Privacy, privacy, &texts.privacy);
+        let remote = self.from
+            && self.wanted
+            && self.policy.remote_party_id
+            && (self.to || !wish.hides_identity());
+        if !remote {
+            push(edits, message, HeaderId::RemotePartyId, Fate::Goes, b"");
+        }
+        if !self.from {
+            // It was a wish of the user's towards us, who have proof or not (RFC 3325 section 9.2).
+            push(
+                edits,
+                message,
+                HeaderId::PPreferredIdentity,
+                Fate::Goes,
+                b"",
+            );
+        }
+        if self.serves() && wish.user {
+            for id in INFORMATIONAL {
+                push(edits, message, id, Fate::Goes, b"");
+            }
+        }
+    }
+
+    fn asserted(
+        &self,
+        message: &Message<'_>,
+        wish: Wish,
+        host: impl FnOnce() -> Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Fate {
+        let has = message.has(HeaderId::PAssertedIdentity);
+        if !self.from {
+            let Some(user) = self
+                .proven
+                .filter(|_| self.policy.assert && self.wanted && self.to && message.is_request())
+            else {
+                return Fate::Goes;
+            };
+            assert_identity(message, user, &host(), out);
+            return Fate::Becomes;
+        }
+        if !has {
+            return Fate::Passes;
+        }
+        if !self.wanted || (!self.to && wish.hides_identity()) {
+            return Fate::Goes;
+        }
+        crate::border::identities(message, &host(), out);
+        match out.is_empty() {
+            true => Fate::Goes,
+            false => Fate::Becomes,
+        }
+    }
+
+    /// Diversion and History-Info.
+    fn diverted(
+        &self,
+        message: &Message<'_>,
+        id: HeaderId,
+        policy: History,
+        wish: Wish,
+        out: &mut Vec<u8>,
+    ) -> Fate {
+        if (self.from && self.to) || !message.has(id) {
+            return Fate::Passes;
+        }
+        let everyone = match policy {
+            History::Remove => return Fate::Goes,
+            History::Anonymise if !self.from => return Fate::Goes,
+            History::Anonymise => true,
+            History::Pass => wish.history || wish.header || wish.user,
+        };
+        if self.to || (!everyone && !message.values(id).any(asks_for_privacy)) {
+            return Fate::Passes;
+        }
+        for value in message.values(id) {
+            if !out.is_empty() {
+                out.extend_from_slice(b", ");
+            }
+            match everyone || asks_for_privacy(value) {
+                true => anonymous(value, out),
+                false => out.extend_from_slice(value),
+            }
+        }
+        Fate::Becomes
+    }
+
+    /// What is left of Privacy when what we could do is done (RFC 3323 section 5).
+    fn privacy_left(&self, message: &Message<'_>, wish: Wish, out: &mut Vec<u8>) -> Fate {
+        if !self.serves() || wish == Wish::default() || wish.none {
+            return Fate::Passes;
+        }
+        for value in values(message) {
+            let done = [&b"id"[..], b"user", b"header", b"history"]
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(value))
+                || (self.anchored && value.eq_ignore_ascii_case(b"session"));
+            if done || value.eq_ignore_ascii_case(b"critical") {
+                continue;
+            }
+            if !out.is_empty() {
+                out.push(b';');
+            }
+            out.extend_from_slice(value);
+        }
+        match out.is_empty() {
+            true => Fate::Goes,
+            false => {
+                if wish.critical {
+                    out.extend_from_slice(b";critical");
+                }
+                Fate::Becomes
+            }
+        }
+    }
+}
+
+fn push<'e, const N: usize>(
+    edits: &mut SmallVec<[Edit<'e>; N]>,
+    message: &Message<'_>,
+    id: HeaderId,
+    fate: Fate,
+    value: &'e [u8],
+) {
+    match fate {
+        Fate::Passes => {}
+        Fate::Becomes => edits.push(Edit::Replace { id, value }),
+        Fate::Goes if message.has(id) => edits.push(Edit::Remove(id)),
+        Fate::Goes => {}
+    }
+}
+
+/// The identity of a proven user: the one it prefers, where that is its own (RFC 3325 section 6), else its name with us.
+fn assert_identity(message: &Message<'_>, user: &str, host: &[u8], out: &mut Vec<u8>) {
+    let preferred = message
+        .name_addrs(HeaderId::PPreferredIdentity)
+        .flatten()
+        .find(|address| is_of(address, user));
+    if let Some(preferred) = preferred {
+        return address_with_host(&preferred, Some(host), out);
+    }
+    out.extend_from_slice(b"<sip:");
+    crate::policy::escape_user(user, out);
+    out.push(b'@');
+    out.extend_from_slice(host);
+    out.push(b'>');
+}
+
+/// Whether an address is that of a user of ours.
+fn is_of(address: &NameAddr<'_>, user: &str) -> bool {
+    address
+        .parse_uri()
+        .filter(Uri::is_sip)
+        .and_then(|uri| uri.user)
+        .is_some_and(|found| *wire::sip::percent_decode(found) == *user.as_bytes())
+}
+
+/// Whether one entry wants to be anonymous: `privacy` of a Diversion (RFC 5806 section 4), Privacy in the URI of a
+/// History-Info (RFC 7044 section 10.1.2).
+fn asks_for_privacy(value: &[u8]) -> bool {
+    let Some(address) = NameAddr::parse(value) else {
+        // What cannot be read may say anything.
+        return true;
+    };
+    let diversion = address
+        .params
+        .get(b"privacy")
+        .is_some_and(|privacy| !privacy.eq_ignore_ascii_case(b"off"));
+    diversion
+        || address.parse_uri().is_none_or(|uri| {
+            uri.header_pairs().any(|(name, value)| {
+                name.eq_ignore_ascii_case(b"privacy") && !value.eq_ignore_ascii_case(b"none")
+            })
+        })
+}
+
+/// An entry with its parameters, and nobody's address.
+fn anonymous(value: &[u8], out: &mut Vec<u8>) {
+    out.push(b'<');
+    out.extend_from_slice(ANONYMOUS_URI);
+    out.push(b'>');
+    let params = NameAddr::parse(value).map(|address| address.params);
+    for param in params.iter().flat_map(|params| params.iter()) {
+        out.push(b';');
+        out.extend_from_slice(param.name);
+        if let Some(value) = param.value {
+            out.push(b'=');
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

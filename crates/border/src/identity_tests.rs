@@ -1,0 +1,217 @@
+use super::*;
+use wire::sip::emit;
+
+const POLICY: IdentityPolicy = IdentityPolicy {
+    assert: true,
+    privacy: true,
+    diversion: History::Remove,
+    history_info: History::Remove,
+    remote_party_id: true,
+};
+
+fn message(headers: &str) -> Vec<u8> {
+    format!(
+        "INVITE sip:b@h SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\nFrom: <sip:a@x>;tag=1\r\n\
+         To: <sip:b@x>\r\nCall-ID: 1\r\nCSeq: 1 INVITE\r\n{headers}\r\n"
+    )
+    .into_bytes()
+}
+
+/// The headers that are left, without those that every message has.
+fn passed(boundary: &Boundary<'_>, headers: &str) -> String {
+    let bytes = message(headers);
+    let message = Message::parse(&bytes).unwrap();
+    let mut texts = Texts::default();
+    let mut edits: SmallVec<[Edit<'_>; 8]> = SmallVec::new();
+    boundary.edits(
+        &message,
+        || b"border.example".to_vec(),
+        &mut texts,
+        &mut edits,
+    );
+    let mut out = Vec::new();
+    emit(&message, &edits, &mut out);
+    let text = String::from_utf8(out).unwrap();
+    let rest = text.split_once("CSeq: 1 INVITE\r\n").unwrap().1;
+    rest.trim_end().replace("\r\n", "\n")
+}
+
+fn between(policy: &IdentityPolicy, from: bool, to: bool) -> Boundary<'_> {
+    Boundary {
+        policy,
+        from,
+        to,
+        wanted: true,
+        proven: None,
+        anchored: true,
+    }
+}
+
+#[test]
+fn asserted_identities_pass_within_trust_and_are_not_believed_from_outside() {
+    let pai = "P-Asserted-Identity: \"A\" <sip:100@10.0.0.1>\nRemote-Party-ID: <sip:100@10.0.0.1>";
+    let pai = &format!("{}\r\n", pai.replace('\n', "\r\n"));
+    let rewritten =
+        "P-Asserted-Identity: \"A\" <sip:100@border.example>\nRemote-Party-ID: <sip:100@10.0.0.1>";
+    assert_eq!(passed(&between(&POLICY, true, true), pai), rewritten);
+    assert_eq!(passed(&between(&POLICY, true, false), pai), rewritten);
+    assert_eq!(passed(&between(&POLICY, false, true), pai), "");
+    assert_eq!(passed(&between(&POLICY, false, false), pai), "");
+    let unwanted = Boundary {
+        wanted: false,
+        ..between(&POLICY, true, true)
+    };
+    assert_eq!(passed(&unwanted, pai), "");
+    let policy = IdentityPolicy {
+        remote_party_id: false,
+        ..POLICY
+    };
+    assert_eq!(
+        passed(&between(&policy, true, true), pai),
+        "P-Asserted-Identity: \"A\" <sip:100@border.example>"
+    );
+}
+
+#[test]
+fn a_proven_user_is_asserted_towards_trusted_sides() {
+    let proven = |to| Boundary {
+        proven: Some("al ice"),
+        ..between(&POLICY, false, to)
+    };
+    assert_eq!(
+        passed(&proven(true), "P-Asserted-Identity: <sip:boss@x>\r\n"),
+        "P-Asserted-Identity: <sip:al%20ice@border.example>"
+    );
+    assert_eq!(
+        passed(
+            &proven(true),
+            "P-Preferred-Identity: \"Alice\" <sip:al%20ice@phone>\r\n"
+        ),
+        "P-Asserted-Identity: \"Alice\" <sip:al%20ice@border.example>"
+    );
+    // A wish to be someone else is no identity.
+    assert_eq!(
+        passed(&proven(true), "P-Preferred-Identity: <sip:boss@phone>\r\n"),
+        "P-Asserted-Identity: <sip:al%20ice@border.example>"
+    );
+    assert_eq!(
+        passed(&proven(false), "P-Preferred-Identity: <sip:x@phone>\r\n"),
+        ""
+    );
+    let policy = IdentityPolicy {
+        assert: false,
+        ..POLICY
+    };
+    let silent = Boundary {
+        policy: &policy,
+        ..proven(true)
+    };
+    assert_eq!(passed(&silent, ""), "");
+}
+
+#[test]
+fn privacy_is_carried_out_where_trust_ends_and_passes_where_it_does_not() {
+    let all = "P-Asserted-Identity: <sip:100@x>\r\nSubject: s\r\nUser-Agent: u\r\nOrganization: o\r\nX-Other: y\r\n";
+    for (privacy, left) in [
+        (
+            "id",
+            "Subject: s\nUser-Agent: u\nOrganization: o\nX-Other: y",
+        ),
+        ("user", "X-Other: y"),
+        (
+            "header",
+            "Subject: s\nUser-Agent: u\nOrganization: o\nX-Other: y",
+        ),
+        ("id;user; header ; critical", "X-Other: y"),
+        (
+            "session",
+            "P-Asserted-Identity: <sip:100@border.example>\nSubject: s\nUser-Agent: u\nOrganization: o\nX-Other: y",
+        ),
+        (
+            "none",
+            "P-Asserted-Identity: <sip:100@border.example>\nSubject: s\nUser-Agent: u\nOrganization: o\nX-Other: y\nPrivacy: none",
+        ),
+        (
+            "none;id",
+            "P-Asserted-Identity: <sip:100@border.example>\nSubject: s\nUser-Agent: u\nOrganization: o\nX-Other: y\nPrivacy: none;id",
+        ),
+        (
+            "id;token;critical",
+            "Subject: s\nUser-Agent: u\nOrganization: o\nX-Other: y\nPrivacy: token;critical",
+        ),
+    ] {
+        let headers = format!("{all}Privacy: {privacy}\r\n");
+        assert_eq!(
+            passed(&between(&POLICY, true, false), &headers),
+            left,
+            "{privacy}"
+        );
+        let inside = passed(&between(&POLICY, true, true), &headers);
+        assert!(inside.ends_with(&format!("Privacy: {privacy}")), "{inside}");
+        assert!(
+            inside.contains("Subject: s") && inside.contains("P-Asserted"),
+            "{inside}"
+        );
+    }
+    let bypass = Boundary {
+        anchored: false,
+        ..between(&POLICY, true, false)
+    };
+    assert!(passed(&bypass, "Privacy: session\r\n").ends_with("Privacy: session"));
+    let wish = |privacy: &str| {
+        Wish::of(&Message::parse(&message(&format!("Privacy: {privacy}\r\n"))).unwrap())
+    };
+    assert!(bypass.must_refuse(wish("session;critical")));
+    assert!(!bypass.must_refuse(wish("session")));
+    assert!(!between(&POLICY, true, false).must_refuse(wish("session;critical")));
+    assert!(!between(&POLICY, true, true).must_refuse(wish("session;critical")));
+    assert!(between(&POLICY, true, false).hides_caller(wish("USER")));
+    assert!(!between(&POLICY, true, false).hides_caller(wish("id")));
+    assert!(!between(&POLICY, true, true).hides_caller(wish("user")));
+    let off = IdentityPolicy {
+        privacy: false,
+        ..POLICY
+    };
+    assert!(!between(&off, true, false).hides_caller(wish("user")));
+}
+
+#[test]
+fn who_diverted_a_call_stays_within_trust() {
+    let headers = "Diversion: \"B\" <sip:b@10.0.0.1>;reason=no-answer;counter=2, <tel:+1>;privacy=full\r\n\
+                   History-Info: <sip:b@10.0.0.1>;index=1, <sip:c@10.0.0.1?Privacy=history>;index=1.1;rc=1\r\n";
+    let as_it_is = headers.trim_end().replace("\r\n", "\n");
+    assert_eq!(passed(&between(&POLICY, true, true), headers), as_it_is);
+    assert_eq!(passed(&between(&POLICY, true, false), headers), "");
+    assert_eq!(passed(&between(&POLICY, false, true), headers), "");
+    let anonymise = IdentityPolicy {
+        diversion: History::Anonymise,
+        history_info: History::Anonymise,
+        ..POLICY
+    };
+    let nobody = "<sip:anonymous@anonymous.invalid>";
+    assert_eq!(
+        passed(&between(&anonymise, true, false), headers),
+        format!(
+            "Diversion: {nobody};reason=no-answer;counter=2, {nobody};privacy=full\n\
+             History-Info: {nobody};index=1, {nobody};index=1.1;rc=1"
+        )
+    );
+    assert_eq!(passed(&between(&anonymise, false, true), headers), "");
+    let pass = IdentityPolicy {
+        diversion: History::Pass,
+        history_info: History::Pass,
+        ..POLICY
+    };
+    assert_eq!(passed(&between(&pass, false, true), headers), as_it_is);
+    // An entry that asks for it stays anonymous even there.
+    assert_eq!(
+        passed(&between(&pass, true, false), headers),
+        format!(
+            "Diversion: \"B\" <sip:b@10.0.0.1>;reason=no-answer;counter=2, {nobody};privacy=full\n\
+             History-Info: <sip:b@10.0.0.1>;index=1, {nobody};index=1.1;rc=1"
+        )
+    );
+    let private = format!("{headers}Privacy: history\r\n");
+    let out = passed(&between(&pass, true, false), &private);
+    assert!(!out.contains("10.0.0.1"), "{out}");
+}
