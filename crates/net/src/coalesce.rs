@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Over how long the thread's load is averaged.
 const WINDOW: Duration = Duration::from_millis(100);
 /// Share of time at which signalling waits for as long as it may.
-const FULL: f64 = 0.1;
+const FULL: f64 = 0.15;
 
 /// The load of one thread, and the pause that it justifies.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Coalesce {
 mod tests {
     use super::*;
 
-    const LONGEST: Duration = Duration::from_millis(4);
+    const LONGEST: Duration = Duration::from_millis(6);
 
     /// Turns of `busy` microseconds each millisecond, for a second.
     fn after(busy: u64) -> (Coalesce, Time) {
@@ -93,8 +93,8 @@ mod tests {
         let (coalesce, now) = after(500);
         assert_eq!(coalesce.pause(now), LONGEST - Duration::from_micros(500));
         assert_eq!(coalesce.pause(now + LONGEST), Duration::ZERO);
-        let (coalesce, now) = after(50);
-        let half = coalesce.pause(now) + Duration::from_micros(50);
+        let (coalesce, now) = after(75);
+        let half = coalesce.pause(now) + Duration::from_micros(75);
         assert!(half > LONGEST / 3 && half < LONGEST * 2 / 3, "{half:?}");
     }
 
