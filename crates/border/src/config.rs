@@ -537,6 +537,10 @@ pub struct Registrar {
     pub nat_expires: u32,
     /// Flow-Timer of RFC 5626; seconds.
     pub flow_timer: u32,
+    /// How often a registration that does not change is passed to the core; seconds. 0: each time.
+    pub pass_every: u32,
+    /// Registrations let in a second; 0: as many as come.
+    pub rate: u32,
 }
 
 /// Media that is anchored.

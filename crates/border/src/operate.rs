@@ -37,6 +37,9 @@ impl Border {
         core.authority.reload(&config, &before);
         core.location
             .reload(config.registrar, config.limits.registrations);
+        for admission in [&mut core.registering, &mut core.proving] {
+            admission.reload(config.registrar.rate, config.limits.registrations);
+        }
         core.carriers.reload(&config, now);
         core.rename(&renamed);
         if config.dns != before.dns {

@@ -4,11 +4,14 @@
 mod authority;
 mod binding;
 mod pass;
+mod refresh;
+mod storm;
 #[cfg(test)]
 mod tests;
 
 pub use authority::{Authority, Proof};
 pub use pass::Passing;
+pub use storm::Admission;
 
 use crate::config::{InterfaceId, Registrar};
 use crate::policy::Contact;
@@ -24,6 +27,8 @@ use wire::sip::{HeaderId, Message, NameAddr, Uri};
 /// Name of the URI parameter by which a passed registration's contact is found again.
 pub const TOKEN: &[u8] = b"hw";
 
+/// What is asked of the core for a contact at most, seconds: a week.
+const LONGEST: u32 = 604_800;
 /// Contacts of one REGISTER at most.
 const MAX_LISTED: usize = 32;
 /// Bytes that are kept of one contact at most: URI, parameters, Path, Call-ID.
@@ -87,6 +92,8 @@ struct Wanted<'m> {
     uri: Uri<'m>,
     /// What is given, seconds; 0 removes.
     expires: u32,
+    /// What the phone wishes for, seconds.
+    wish: u32,
     instance: &'m [u8],
     /// RFC 5626, where both sides use it.
     reg_id: u32,
@@ -334,6 +341,7 @@ impl Location {
             address,
             uri,
             expires,
+            wish,
             instance,
             reg_id,
         })

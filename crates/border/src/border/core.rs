@@ -11,7 +11,7 @@ use crate::carrier::Carriers;
 use crate::config::{Config, InterfaceId, Trunk, TrunkId};
 use crate::operate::Draining;
 use crate::policy::{Contact, View};
-use crate::registrar::{Authority, Location};
+use crate::registrar::{Admission, Authority, Location};
 use crate::rules::Said;
 use crate::trunks::{PingResult, Trunks};
 use engine::timers::Wheel;
@@ -88,6 +88,9 @@ pub(crate) struct Core {
     pub(crate) trunks: Trunks,
     pub(crate) authority: Authority,
     pub(crate) location: Location,
+    /// Lets those in who come to register, and apart from them those who come with proof.
+    pub(crate) registering: Admission,
+    pub(crate) proving: Admission,
     pub(crate) carriers: Carriers,
     pub(crate) asked: Slab<Asked>,
     pub(crate) asked_serial: u32,
@@ -159,6 +162,14 @@ impl Core {
         let carriers = Carriers::new(&config, entropy.fork(), Time::ZERO);
         let names = Names::new(&config, entropy.fork());
         let marks = HashKey::new(&mut entropy);
+        let mut admission = || {
+            Admission::new(
+                config.registrar.rate,
+                config.limits.registrations,
+                &mut entropy,
+            )
+        };
+        let (registering, proving) = (admission(), admission());
         let config = Arc::new(config);
         let mut core = Core {
             config: config.clone(),
@@ -181,6 +192,8 @@ impl Core {
             trunks,
             authority,
             location,
+            registering,
+            proving,
             carriers,
             asked: Slab::new(),
             asked_serial: 0,

@@ -415,6 +415,15 @@ impl Core {
         flow: Flow,
         now: Time,
     ) {
+        let user = address_of_record(request);
+        // Proof costs the most, so the crowd is held back in front of it.
+        if let Err(seconds) = self.let_register(&user, request, flow, now) {
+            let refused = Refused {
+                headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
+                ..Refused::new(503, "too many registrations at a time")
+            };
+            return self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
+        }
         let admitted = self
             .let_in(request, flow, now)
             .and_then(|(origin, user)| Ok((origin, self.admit(request, origin, flow, user)?)));
@@ -435,13 +444,79 @@ impl Core {
                 self.register_here(endpoint, transaction, request, origin, flow, now);
             }
             Register::Pass(trunk) => {
-                self.pass_register(endpoint, transaction, request, origin, trunk, flow, now);
+                let interface = origin.interface;
+                let known = match self.core_target(trunk).is_some() {
+                    true => self.location.refresh(&user, request, interface, flow, now),
+                    false => self.location.survive(&user, request, interface, flow, now),
+                };
+                match known {
+                    Some(answer) => {
+                        self.counters.refreshed += 1;
+                        self.answer_register(endpoint, transaction, flow, answer, None, now);
+                    }
+                    None => {
+                        self.pass_register(endpoint, transaction, request, origin, trunk, flow, now)
+                    }
+                }
             }
             Register::Refuse => {
                 let refused = Refused::new(403, "registrations are not taken here");
                 self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
             }
         }
+    }
+
+    /// Whether a REGISTER is let in by the rate; phones that are registered from just there are not counted, nor is
+    /// whoever answers a challenge counted with those who come for one.
+    fn let_register(
+        &mut self,
+        user: &str,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) -> Result<(), u32> {
+        if self.config.registrar.rate == 0 || self.location.holds(user, flow) {
+            return Ok(());
+        }
+        let answers =
+            request.has(HeaderId::Authorization) || request.has(HeaderId::ProxyAuthorization);
+        match answers {
+            true => self.proving.ask(user, now),
+            false => self.registering.ask(user, now),
+        }
+    }
+
+    /// The first target of the core that is not known to be away.
+    fn core_target(&self, trunk: TrunkId) -> Option<usize> {
+        let targets = self.config.trunk(trunk).map_or(0, |t| t.targets.len());
+        (0..targets).find(|&target| self.trunks.target_up(trunk, target))
+    }
+
+    /// The core did not take a REGISTER because it is away: its phone stays registered where it was before. Gives the
+    /// transaction back where it was not.
+    fn keep_registered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        passed: Box<PassedRegister>,
+        now: Time,
+    ) -> Result<(), Box<PassedRegister>> {
+        let passing = &passed.passing;
+        let Ok(request) = Message::parse(passing.request()) else {
+            return Err(passed);
+        };
+        let kept = self.location.survive(
+            &passing.user,
+            &request,
+            passing.interface(),
+            passed.asker,
+            now,
+        );
+        let Some(answer) = kept else {
+            return Err(passed);
+        };
+        self.counters.refreshed += 1;
+        self.answer_register(endpoint, passed.server, passed.asker, answer, None, now);
+        Ok(())
     }
 
     fn register_here(
@@ -513,7 +588,11 @@ impl Core {
         now: Time,
     ) {
         let config = self.config.clone();
-        let Some(target) = config.trunk(trunk).and_then(|trunk| trunk.targets.first()) else {
+        let place = self.core_target(trunk).unwrap_or(0);
+        let Some(target) = config
+            .trunk(trunk)
+            .and_then(|trunk| trunk.targets.get(place))
+        else {
             return refuse(endpoint, transaction, 503, now);
         };
         let Some((remote, transport)) = target.direct() else {
@@ -551,10 +630,10 @@ impl Core {
     ) {
         let From { origin, flow } = from;
         let config = self.config.clone();
-        let Some((settings, target)) = config
-            .trunk(trunk)
-            .and_then(|trunk| Some((trunk, trunk.targets.first()?)))
-        else {
+        let Some((settings, target)) = config.trunk(trunk).and_then(|settings| {
+            let place = self.core_target(trunk).unwrap_or(0);
+            Some((settings, settings.targets.get(place)?))
+        }) else {
             return refuse(endpoint, transaction, 503, now);
         };
         let Some(local) = self.local_for(settings.interface, transport, remote) else {
@@ -680,7 +759,9 @@ impl Core {
                         Some(response),
                         now,
                     );
-                } else {
+                } else if !matches!(status, 500 | 502..=504) {
+                    self.pass_response(endpoint, passed.server, passed.asker, response, now);
+                } else if let Err(passed) = self.keep_registered(endpoint, passed, now) {
                     self.pass_response(endpoint, passed.server, passed.asker, response, now);
                 }
             }
@@ -720,7 +801,11 @@ impl Core {
         match self.take_asked(user) {
             Some(What::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut, now),
             Some(What::Relay(relay)) => self.relay_next(endpoint, relay, 408, now),
-            Some(What::Register(passed)) => refuse(endpoint, passed.server, 504, now),
+            Some(What::Register(passed)) => {
+                if let Err(passed) = self.keep_registered(endpoint, passed, now) {
+                    refuse(endpoint, passed.server, 504, now);
+                }
+            }
             Some(What::Carrier(trunk, number)) => {
                 let result = CarrierResult::TimedOut;
                 if let Some(note) = self.carriers.result(trunk, number, result, now) {

@@ -323,12 +323,13 @@ fn registrar(raw: &Raw, sink: &mut Sink<'_>) -> Registrar {
             "set all three so that they fit",
         );
     }
-    if r.nat_expires != 0 && r.nat_expires < r.min_expires {
+    let nat_expires = r.nat_expires.unwrap_or(r.min_expires.max(30));
+    if nat_expires != 0 && nat_expires < r.min_expires {
         sink.report(
             "registrar.nat_expires",
             format!(
                 "nat_expires ({}) is below min_expires ({})",
-                r.nat_expires, r.min_expires
+                nat_expires, r.min_expires
             ),
             "raise it, or lower min_expires, or set it to 0",
         );
@@ -338,8 +339,10 @@ fn registrar(raw: &Raw, sink: &mut Sink<'_>) -> Registrar {
         max_expires: r.max_expires,
         default_expires: r.default_expires,
         max_contacts: r.max_contacts as usize,
-        nat_expires: r.nat_expires,
+        nat_expires,
         flow_timer: r.flow_timer,
+        pass_every: r.pass_every,
+        rate: r.rate,
     }
 }
 

@@ -490,12 +490,22 @@ pub(super) struct RawRegistrar {
     /// Contacts of one user at a time.
     #[schemars(range(min = 1, max = 100))]
     pub max_contacts: u32,
-    /// What a phone behind NAT is given at most on UDP, so that its pinhole stays open; seconds. 0: no such limit.
+    /// What a phone behind NAT is given at most on UDP, so that its pinhole stays open; seconds. 0: no such limit. Where it
+    /// is left out: 30, or `min_expires` where that is more.
     #[schemars(range(max = 86400))]
-    pub nat_expires: u32,
+    pub nat_expires: Option<u32>,
     /// Flow-Timer given to phones that use outbound (RFC 5626): they send keep-alives this often; seconds.
     #[schemars(range(min = 10, max = 900))]
     pub flow_timer: u32,
+    /// How often a registration that is passed on and does not change goes to the core; seconds. REGISTERs between are
+    /// answered here. The core is asked for twice as long; a phone that the core had taken stays registered while the core
+    /// is away. 0: each REGISTER is passed on.
+    #[schemars(range(max = 86400))]
+    pub pass_every: u32,
+    /// Registrations let in a second, with and without credentials each; phones beyond it get 503 with a Retry-After at
+    /// which there is room for them. Whoever is registered already, from where it was, is not counted. 0: no limit.
+    #[schemars(range(max = 1000000))]
+    pub rate: u32,
 }
 
 impl Default for RawRegistrar {
@@ -505,8 +515,10 @@ impl Default for RawRegistrar {
             max_expires: 7200,
             default_expires: 3600,
             max_contacts: 10,
-            nat_expires: 60,
+            nat_expires: None,
             flow_timer: 120,
+            pass_every: 1800,
+            rate: 0,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::policy::Contact;
 use core::ops::Range;
 use engine::Time;
 use sip::Flow;
-use wire::sip::{Params, Values};
+use wire::sip::{HeaderId, Params, Values, append_decimal};
 
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
@@ -26,6 +26,28 @@ pub(super) struct Binding {
     pub(super) until: Time,
     /// Under which it was passed to the core; 0: kept here.
     pub(super) token: u64,
+    /// What the core said of it.
+    pub(super) core: Core,
+}
+
+/// What the core granted, for a contact that was passed to it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Core {
+    /// Until then a REGISTER that changes nothing is answered here.
+    pub(super) due: Time,
+    /// The core's own end of it.
+    pub(super) until: Time,
+    /// What its answer had beside the contact; mostly nothing.
+    pub(super) given: Option<Box<Given>>,
+}
+
+/// What goes into each answer to the phone until the core says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Given {
+    /// Contact parameters (GRUU among them), each with its semicolon.
+    pub(super) params: Vec<u8>,
+    /// Service-Route, P-Associated-URI.
+    pub(super) headers: Vec<(HeaderId, Vec<u8>)>,
 }
 
 impl Binding {
@@ -66,6 +88,7 @@ impl Binding {
             since,
             until,
             token,
+            core: Core::default(),
         }
     }
 
@@ -102,6 +125,41 @@ impl Binding {
         let left = self.until.since(now);
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
         u32::try_from(seconds).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a contact of a REGISTER is this one, unchanged in everything but time.
+    pub(super) fn is_repeated_by(
+        &self,
+        wanted: &Wanted<'_>,
+        judged: &Judged<'_>,
+        interface: InterfaceId,
+        flow: Flow,
+    ) -> bool {
+        self.token != 0
+            && self.flow == flow
+            && self.interface == interface
+            && self.uri() == wanted.address.uri
+            && self.call_id() == judged.call_id
+            && judged.cseq > self.cseq
+            && self.reg_id == wanted.reg_id
+            && self.instance() == wanted.instance
+            && self.q == wanted.address.q_thousandths().unwrap_or(1000)
+            && self.params() == kept_params(wanted.address.params)
+            && self.path() == judged.path.join(&b","[..])
+    }
+
+    /// As the answer to a passed REGISTER lists it: with what the core gave it.
+    pub(super) fn listed_as_given(&self, now: Time) -> Vec<u8> {
+        let mut value = Vec::with_capacity(self.uri().len() + 32);
+        value.push(b'<');
+        value.extend_from_slice(self.uri());
+        value.push(b'>');
+        if let Some(given) = &self.core.given {
+            value.extend_from_slice(&given.params);
+        }
+        value.extend_from_slice(b";expires=");
+        append_decimal(&mut value, u64::from(self.seconds_left(now)));
+        value
     }
 
     /// As a 200 to REGISTER lists it.

@@ -1,8 +1,8 @@
 //! Registrations that are passed to the core: our Contact goes there in the place of the phone's, with a token by which
 //! the core's calls find the phone; how long it lasts is what the core's answer says.
 
-use super::binding::{Binding, kept_params};
-use super::{Answer, Location, MAX_LISTED, TOKEN, Wanted};
+use super::binding::{Binding, Core, Given, kept_params};
+use super::{Answer, LONGEST, Location, MAX_KEPT, MAX_LISTED, TOKEN, Wanted};
 use crate::config::InterfaceId;
 use crate::policy::escape_user;
 use core::hash::BuildHasher as _;
@@ -28,6 +28,18 @@ pub struct Passing {
     tokens: Vec<u64>,
     interface: InterfaceId,
     flow: Flow,
+}
+
+impl Passing {
+    /// The phone's REGISTER.
+    pub fn request(&self) -> &[u8] {
+        &self.request
+    }
+
+    /// Where it came in.
+    pub fn interface(&self) -> InterfaceId {
+        self.interface
+    }
 }
 
 impl Location {
@@ -68,12 +80,22 @@ impl Location {
                 0 => self.entropy.u64() | 1,
                 known => known,
             };
+            let expires = self.asked_of_core(wanted);
             passing
                 .contacts
-                .push(our_contact(user, wanted, host, transport, token));
+                .push(our_contact(user, wanted, host, transport, token, expires));
             passing.tokens.push(token);
         }
         Ok(passing)
+    }
+
+    /// Seconds that the core is asked for: long enough that the phone's next REGISTERs can be answered here.
+    fn asked_of_core(&self, wanted: &Wanted<'_>) -> u32 {
+        match (wanted.expires, self.settings.pass_every) {
+            (0, _) => 0,
+            (_, 0) => wanted.wish,
+            (_, every) => wanted.wish.max(every.saturating_mul(2)).min(LONGEST),
+        }
     }
 
     fn call_id_for(&self, user: &str, call_id: &[u8]) -> String {
@@ -104,7 +126,7 @@ impl Location {
             .contacts
             .iter()
             .zip(&passing.tokens)
-            .map(|(wanted, &token)| granted(response, token, wanted.expires))
+            .map(|(wanted, &token)| granted(response, token, self.asked_of_core(wanted)))
             .collect();
         // Removals first: they make room for the others.
         for (wanted, _) in judged
@@ -120,9 +142,15 @@ impl Location {
         let contacts = judged.contacts.iter().zip(&passing.tokens).zip(&granted);
         for ((wanted, &token), &seconds) in contacts.filter(|(_, seconds)| **seconds > 0) {
             let place = self.find(user, wanted);
-            let until = now + Duration::from_secs(u64::from(seconds));
+            let until = now + Duration::from_secs(u64::from(seconds.min(wanted.expires)));
             let (interface, flow) = (passing.interface, passing.flow);
-            let fresh = Binding::new(wanted, &judged, interface, flow, now, until, token);
+            let mut fresh = Binding::new(wanted, &judged, interface, flow, now, until, token);
+            let answered_here = (seconds / 2).min(self.settings.pass_every);
+            fresh.core = Core {
+                due: now + Duration::from_secs(u64::from(answered_here)),
+                until: now + Duration::from_secs(u64::from(seconds)),
+                given: given(response, token),
+            };
             self.put(user, place, fresh);
         }
         self.schedule(user);
@@ -138,13 +166,9 @@ impl Location {
                 .and_then(|token| self.by_token_text(token));
             // Contacts that did not come through us stay hidden.
             if let Some(phone) = phone {
-                let mut value = b"<".to_vec();
-                value.extend_from_slice(phone.uri());
-                value.push(b'>');
-                value.extend_from_slice(&kept_params(contact.params));
-                let left = phone.seconds_left(now);
-                value.extend_from_slice(format!(";expires={left}").as_bytes());
-                answer.headers.push((HeaderId::Contact, value));
+                answer
+                    .headers
+                    .push((HeaderId::Contact, phone.listed_as_given(now)));
             }
         }
         // As a registrar would have it (RFC 3327 section 5.3): whoever is on the way to the phone sees that it was kept.
@@ -179,6 +203,27 @@ fn granted(response: &Message<'_>, token: u64, wanted: u32) -> u32 {
         })
 }
 
+/// What the core's answer says beside how long.
+fn given(response: &Message<'_>, token: u64) -> Option<Box<Given>> {
+    let params = response
+        .contacts()
+        .take(MAX_LISTED)
+        .flatten()
+        .find(|contact| is_token(contact, token))
+        .map(|contact| kept_params(contact.params))
+        .unwrap_or_default();
+    let repeated = [HeaderId::ServiceRoute, HeaderId::PAssociatedUri];
+    let headers: Vec<(HeaderId, Vec<u8>)> = repeated
+        .into_iter()
+        .flat_map(|id| response.all(id).map(move |value| (id, value.to_vec())))
+        .take(MAX_LISTED)
+        .collect();
+    let length: usize = headers.iter().map(|(_, value)| value.len()).sum();
+    let given = Given { params, headers };
+    // More than a sane core sends is not kept: the phone's next REGISTER goes on again, see `refresh`.
+    (given != Given::default() && given.params.len() + length <= MAX_KEPT).then(|| Box::new(given))
+}
+
 fn is_token(contact: &NameAddr<'_>, token: u64) -> bool {
     let number = |text: &[u8]| {
         std::str::from_utf8(text)
@@ -199,6 +244,7 @@ fn our_contact(
     host: &str,
     transport: Transport,
     token: u64,
+    expires: u32,
 ) -> Vec<u8> {
     let mut value = b"<sip:".to_vec();
     escape_user(user, &mut value);
@@ -210,7 +256,10 @@ fn our_contact(
     value.extend_from_slice(TOKEN);
     value.extend_from_slice(format!("={token:016x}>").as_bytes());
     for param in wanted.address.params.iter() {
-        if param.name.eq_ignore_ascii_case(b"reg-id") {
+        if [&b"reg-id"[..], b"expires"]
+            .iter()
+            .any(|name| param.name.eq_ignore_ascii_case(name))
+        {
             continue;
         }
         value.push(b';');
@@ -220,5 +269,6 @@ fn our_contact(
             value.extend_from_slice(text);
         }
     }
+    value.extend_from_slice(format!(";expires={expires}").as_bytes());
     value
 }

@@ -12,6 +12,8 @@ const SETTINGS: Registrar = Registrar {
     max_contacts: 3,
     nat_expires: 90,
     flow_timer: 120,
+    pass_every: 600,
+    rate: 0,
 };
 
 fn location() -> Location {
@@ -523,8 +525,8 @@ fn passed_registrations_last_as_the_core_says_and_are_found_again() {
     );
     assert_eq!(
         contacts(&taken),
-        ["<sip:1000@10.1.1.1>;pub-gruu=\"sip:g\";expires=120"],
-        "others stay hidden"
+        ["<sip:1000@10.1.1.1>;pub-gruu=\"sip:g\";expires=90"],
+        "others stay hidden; behind NAT it lasts no longer than its pinhole"
     );
     let token = sent
         .split("hw=")
@@ -569,6 +571,190 @@ fn passed_registrations_last_as_the_core_says_and_are_found_again() {
     );
     assert!(contacts(&taken).is_empty() && store.is_empty());
     assert_eq!(store.by_token.len(), 0);
+}
+
+/// A phone behind NAT that the core has taken, and what is asked of the store for it.
+struct Cached {
+    store: Location,
+    phone: Flow,
+}
+
+impl Cached {
+    fn new(granted: u32) -> Cached {
+        let mut cached = Cached {
+            store: location(),
+            phone: flow("203.0.113.5:1024", None),
+        };
+        cached.taken(1, granted, Time::ZERO);
+        cached
+    }
+
+    /// A REGISTER that goes to the core, which takes it.
+    fn taken(&mut self, cseq: u32, granted: u32, now: Time) -> Answer {
+        let text = text(cseq, PHONE);
+        let message = Message::parse(text.as_bytes()).unwrap();
+        let passing = self
+            .store
+            .pass(
+                "1000",
+                &message,
+                InterfaceId(0),
+                self.phone,
+                "10.0.0.1",
+                Transport::Udp,
+            )
+            .unwrap();
+        let contact = String::from_utf8_lossy(&passing.contacts[0]).into_owned();
+        assert!(contact.ends_with(";expires=1200"), "{contact}");
+        let contact = contact.split_inclusive('>').next().unwrap().as_bytes();
+        let answer = core_answer(
+            &[contact.to_vec()],
+            &format!(";expires={granted};pub-gruu=\"sip:g\"\r\nService-Route: <sip:core;lr>"),
+        );
+        let answer = Message::parse(answer.as_bytes()).unwrap();
+        self.store.passed(&passing, &answer, now)
+    }
+
+    fn again(&mut self, cseq: u32, headers: &str, at: u64) -> Option<Answer> {
+        let text = text(cseq, headers);
+        let message = Message::parse(text.as_bytes()).unwrap();
+        let (at, phone) = (Time::from_secs(at), self.phone);
+        self.store
+            .refresh("1000", &message, InterfaceId(0), phone, at)
+    }
+
+    fn away(&mut self, cseq: u32, headers: &str, at: u64) -> Option<Answer> {
+        let text = text(cseq, headers);
+        let message = Message::parse(text.as_bytes()).unwrap();
+        let (at, phone) = (Time::from_secs(at), self.phone);
+        self.store
+            .survive("1000", &message, InterfaceId(0), phone, at)
+    }
+}
+
+const PHONE: &str = "Contact: <sip:1000@10.1.1.1>;expires=90\r\n";
+
+#[test]
+fn a_phone_that_repeats_itself_is_answered_here_until_the_core_is_due() {
+    let mut cached = Cached::new(1200);
+    let answer = cached.again(2, PHONE, 80).unwrap();
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        contacts(&answer),
+        ["<sip:1000@10.1.1.1>;pub-gruu=\"sip:g\";expires=90"],
+        "for the whole time again, as the core gave it"
+    );
+    assert_eq!(headers(&answer, HeaderId::ServiceRoute), ["<sip:core;lr>"]);
+    assert!(answer.notes.is_empty(), "nothing happened");
+    // It stands longer than the first answer said.
+    assert!(cached.store.expire(Time::from_secs(100)).is_empty());
+    assert!(cached.again(3, PHONE, 165).is_some());
+    assert!(cached.again(4, PHONE, 250).is_some());
+    let mut at = 250;
+    for cseq in 5.. {
+        at += 80;
+        let Some(_) = cached.again(cseq, PHONE, at) else {
+            break;
+        };
+    }
+    assert_eq!(at, 650, "the first one behind the ten minutes goes on");
+    assert_eq!(cached.taken(20, 1200, Time::from_secs(650)).status, 200);
+    assert!(cached.again(21, PHONE, 700).is_some());
+    // It stays away: gone when its own time is over, whatever the core thinks.
+    assert_eq!(cached.store.expire(Time::from_secs(791)).len(), 1);
+    assert!(cached.again(22, PHONE, 792).is_none());
+    assert!(cached.away(22, PHONE, 792).is_none());
+}
+
+#[test]
+fn whatever_changes_goes_to_the_core() {
+    let mut cached = Cached::new(1200);
+    for (what, headers) in [
+        ("a question", ""),
+        ("a removal", "Contact: <sip:1000@10.1.1.1>;expires=0\r\n"),
+        ("the end of all", "Contact: *\r\nExpires: 0\r\n"),
+        ("another contact", "Contact: <sip:1000@10.1.1.2>\r\n"),
+        ("another port", "Contact: <sip:1000@10.1.1.1:5062>\r\n"),
+        (
+            "one more",
+            "Contact: <sip:1000@10.1.1.1>, <sip:1000@10.1.1.2>\r\n",
+        ),
+        ("a preference", "Contact: <sip:1000@10.1.1.1>;q=0.5\r\n"),
+        ("a capability", "Contact: <sip:1000@10.1.1.1>;video\r\n"),
+        (
+            "a proxy",
+            "Supported: path\r\nPath: <sip:p;lr>\r\nContact: <sip:1000@10.1.1.1>\r\n",
+        ),
+        (
+            "what no one supports",
+            "Require: x\r\nContact: <sip:1000@10.1.1.1>\r\n",
+        ),
+    ] {
+        assert!(cached.again(2, headers, 10).is_none(), "{what}");
+        assert!(cached.away(2, headers, 10).is_none(), "{what}, core away");
+    }
+    assert!(cached.again(1, PHONE, 10).is_none(), "out of order");
+    let home = cached.phone;
+    for elsewhere in ["203.0.113.5:1025", "203.0.113.6:1024"] {
+        cached.phone = flow(elsewhere, None);
+        assert!(cached.again(2, PHONE, 10).is_none(), "{elsewhere}");
+        assert!(cached.away(2, PHONE, 10).is_none(), "{elsewhere}");
+    }
+    cached.phone = home;
+    assert!(cached.again(2, PHONE, 10).is_some());
+    cached.store.settings.pass_every = 0;
+    assert!(cached.again(3, PHONE, 20).is_none(), "turned off");
+    assert!(cached.away(3, PHONE, 20).is_none(), "turned off");
+}
+
+#[test]
+fn what_is_kept_here_is_never_answered_as_the_cores() {
+    let mut store = location();
+    let answer = send(&mut store, 1, &format!("Contact: {HERE}\r\n"), here(), 0);
+    assert_eq!(answer.status, 200);
+    let text = text(2, &format!("Contact: {HERE}\r\n"));
+    let message = Message::parse(text.as_bytes()).unwrap();
+    let now = Time::from_secs(1);
+    assert!(
+        store
+            .refresh("1000", &message, InterfaceId(0), here(), now)
+            .is_none()
+    );
+    assert!(
+        store
+            .survive("1000", &message, InterfaceId(0), here(), now)
+            .is_none()
+    );
+}
+
+/// The core takes less time than it was asked for.
+#[test]
+fn no_phone_is_promised_more_than_the_core_has() {
+    let mut cached = Cached::new(100);
+    let answer = cached.again(2, PHONE, 40).unwrap();
+    assert_eq!(
+        contacts(&answer),
+        ["<sip:1000@10.1.1.1>;pub-gruu=\"sip:g\";expires=60"]
+    );
+    assert!(cached.again(3, PHONE, 50).is_none(), "half of it is over");
+}
+
+#[test]
+fn a_core_that_is_away_costs_no_phone_its_registration() {
+    let mut cached = Cached::new(100);
+    assert!(cached.again(2, PHONE, 60).is_none(), "due");
+    let mut at = 60;
+    for cseq in 2..40 {
+        let answer = cached.away(cseq * 2, PHONE, at).unwrap();
+        assert_eq!((answer.status, contacts(&answer).len()), (200, 1));
+        // For a while the core is left in peace.
+        assert!(cached.again(cseq * 2 + 1, PHONE, at + 55).is_some());
+        at += 61;
+        assert!(cached.store.expire(Time::from_secs(at)).is_empty());
+        assert!(cached.again(cseq * 2 + 2, PHONE, at).is_none(), "try again");
+    }
+    assert_eq!(cached.taken(100, 1200, Time::from_secs(at)).status, 200);
+    assert!(cached.again(101, PHONE, at + 80).is_some());
 }
 
 #[test]

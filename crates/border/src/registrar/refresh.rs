@@ -1,0 +1,142 @@
+//! REGISTERs that change nothing: a phone behind NAT sends one each half minute so that its flow stays open, and the core
+//! wants to hear of it each half hour. Those between are answered here, from what the core granted. The same answers keep
+//! the phones when the core is away.
+
+use super::binding::Binding;
+use super::{Answer, Judged, Location};
+use crate::config::InterfaceId;
+use core::time::Duration;
+use engine::Time;
+use sip::Flow;
+use wire::sip::{HeaderId, Message};
+
+/// How long a core that is away is left in peace by one phone.
+const AWAY: Duration = Duration::from_secs(60);
+
+/// Why a REGISTER may be answered without the core.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The core's own answer is young enough.
+    NotDue,
+    /// The core did not answer, or not as a core that works.
+    CoreAway,
+}
+
+impl Location {
+    /// The answer to a REGISTER that repeats what the core has granted and that is not yet due there; `None` where it has to
+    /// be passed on: for a new or changed contact, a removal, a question, a phone that moved.
+    pub fn refresh(
+        &mut self,
+        user: &str,
+        request: &Message<'_>,
+        interface: InterfaceId,
+        flow: Flow,
+        now: Time,
+    ) -> Option<Answer> {
+        match self.settings.pass_every {
+            0 => None,
+            _ => self.answer_again(user, request, interface, flow, now, Why::NotDue),
+        }
+    }
+
+    /// The core is away: the answer to a REGISTER of a phone that it had taken before, so that the phone stays reachable;
+    /// for a minute its further REGISTERs are answered as by [`Location::refresh`]. `None` for every other phone.
+    pub fn survive(
+        &mut self,
+        user: &str,
+        request: &Message<'_>,
+        interface: InterfaceId,
+        flow: Flow,
+        now: Time,
+    ) -> Option<Answer> {
+        match self.settings.pass_every {
+            0 => None,
+            _ => self.answer_again(user, request, interface, flow, now, Why::CoreAway),
+        }
+    }
+
+    /// Whether this user is registered from just there.
+    pub fn holds(&self, user: &str, flow: Flow) -> bool {
+        self.bindings_of(user)
+            .iter()
+            .any(|binding| binding.flow == flow)
+    }
+
+    fn answer_again(
+        &mut self,
+        user: &str,
+        request: &Message<'_>,
+        interface: InterfaceId,
+        flow: Flow,
+        now: Time,
+        why: Why,
+    ) -> Option<Answer> {
+        // Most users have one contact: whoever comes from elsewhere is told apart before anything is read.
+        let slot = self.slot(user)?;
+        let near = |binding: &Binding| binding.token != 0 && binding.flow == flow;
+        if !self.bindings_of(user).iter().any(near) {
+            return None;
+        }
+        let judged = self.judge(request, flow).ok()?;
+        let places = self.repeated(user, &judged, interface, flow, now, why)?;
+        let mut answer = Answer {
+            status: 200,
+            ..Answer::default()
+        };
+        let record = self.records.get_mut(slot)?;
+        for (wanted, place) in judged.contacts.iter().zip(places) {
+            let binding = record.bindings.get_mut(place)?;
+            binding.cseq = judged.cseq;
+            binding.until = now + Duration::from_secs(u64::from(wanted.expires));
+            match why {
+                // Never longer than the core has it.
+                Why::NotDue => binding.until = binding.until.min(binding.core.until),
+                Why::CoreAway => {
+                    binding.core.due = now + AWAY;
+                    binding.core.until = binding.core.until.max(now + AWAY).max(binding.until);
+                }
+            }
+            let contact = binding.listed_as_given(now);
+            answer.headers.push((HeaderId::Contact, contact));
+        }
+        let given = record.bindings.iter().find_map(|b| b.core.given.as_ref());
+        if let Some(given) = given {
+            answer.headers.extend(given.headers.iter().cloned());
+        }
+        for path in request.all(HeaderId::Path) {
+            answer.headers.push((HeaderId::Path, path.to_vec()));
+        }
+        self.schedule(user);
+        Some(answer)
+    }
+
+    /// The places of the contacts of a REGISTER, where all of them are as they were.
+    fn repeated(
+        &self,
+        user: &str,
+        judged: &Judged<'_>,
+        interface: InterfaceId,
+        flow: Flow,
+        now: Time,
+        why: Why,
+    ) -> Option<Vec<usize>> {
+        if judged.star || judged.contacts.is_empty() {
+            return None;
+        }
+        let bindings = self.bindings_of(user);
+        judged
+            .contacts
+            .iter()
+            .map(|wanted| {
+                let place = self.find(user, wanted)?;
+                let binding = bindings.get(place)?;
+                let in_time =
+                    why == Why::CoreAway || (now < binding.core.due && now < binding.core.until);
+                let same = wanted.expires != 0
+                    && in_time
+                    && binding.is_repeated_by(wanted, judged, interface, flow);
+                same.then_some(place)
+            })
+            .collect()
+    }
+}

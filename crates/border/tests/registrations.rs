@@ -1,0 +1,230 @@
+//! Registrations at the rate of a carrier: what changes nothing is answered here, a core that goes away costs no phone its
+//! registration, and after a power cut each phone gets its turn.
+
+mod neighbourhood;
+
+use engine::Transport;
+use neighbourhood::*;
+use sip::{Content, Flow, Outside, Target};
+use std::time::Duration;
+use wire::sip::{Edit, HeaderId, Method};
+
+const OUT: &str = "192.0.2.1:5060";
+/// Behind NAT: not where it comes from.
+const CONTACT: &str = "<sip:1000@192.168.3.3:5060>";
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn passing() -> String {
+    PLAIN
+        .replace("kind='access'\n", "kind='access'\nregister='pass:pbx'\n")
+        .replace(
+            "target='udp:10.2.0.1:5060'",
+            "target='udp:10.2.0.1:5060'\nping=10\nping_failures=1",
+        )
+}
+
+fn register(net: &mut Neighbourhood, phone: usize, user: &str, cseq: u32, contact: &str) {
+    ask_to_register(net, phone, user, cseq, contact);
+    net.run(seconds(1));
+}
+
+/// REGISTERs that the core has seen.
+fn registers(net: &Neighbourhood, core: usize) -> Vec<Seen> {
+    let mine = |seen: &&Seen| seen.text().starts_with("REGISTER ");
+    net.seen(core).iter().filter(mine).cloned().collect()
+}
+
+/// The core takes the last REGISTER that it saw.
+fn take(net: &mut Neighbourhood, core: usize) {
+    let seen = registers(net, core).pop().unwrap();
+    let contact = seen.header("Contact").to_owned();
+    let Told::Outside(transaction) = seen.told else {
+        panic!()
+    };
+    net.tell(core, |endpoint, now| {
+        let edits = [
+            Edit::Replace {
+                id: HeaderId::Contact,
+                value: contact.as_bytes(),
+            },
+            Edit::Add {
+                id: HeaderId::ServiceRoute,
+                value: b"<sip:core;lr>",
+            },
+        ];
+        endpoint
+            .respond(transaction, 200, &Content::default().with(&edits), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+}
+
+/// OPTIONS pings are answered, REGISTERs by [`take`].
+fn answer_pings(net: &mut Neighbourhood, core: usize, done: &mut usize) {
+    let pings: Vec<Seen> = net.seen(core)[*done..].to_vec();
+    *done += pings.len();
+    for seen in pings {
+        if let (true, Told::Outside(transaction)) =
+            (seen.text().starts_with("OPTIONS "), seen.told.clone())
+        {
+            net.tell(core, |endpoint, now| {
+                let _ = endpoint.respond(transaction, 200, &Content::default(), now);
+            });
+        }
+    }
+}
+
+fn answers(net: &Neighbourhood, phone: usize, status: u16) -> usize {
+    let told = net.told(phone);
+    let same = |told: &&Told| **told == Told::OutsideResponse(status);
+    told.iter().filter(same).count()
+}
+
+#[test]
+fn the_core_hears_of_a_phone_when_something_changes_or_is_due() {
+    let mut net = Neighbourhood::new(&passing(), 1);
+    let phone = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let core = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    net.phones[core].ears.manners.outside = None;
+    let mut done = 0;
+    let contact = format!("{CONTACT};expires=600");
+    register(&mut net, phone, "1000", 1, &contact);
+    let seen = registers(&net, core);
+    assert_eq!(seen.len(), 1);
+    assert!(
+        seen[0].header("Contact").ends_with(">;expires=3600"),
+        "{}",
+        seen[0].header("Contact")
+    );
+    take(&mut net, core);
+    let answer = net.last(phone, |told| *told == Told::OutsideResponse(200));
+    assert_eq!(answer.header("Contact"), format!("{CONTACT};expires=30"));
+    let mut cseq = 1;
+    let mut now = 2;
+    while registers(&net, core).len() == 1 {
+        for _ in 0..3 {
+            net.run(seconds(8));
+            answer_pings(&mut net, core, &mut done);
+        }
+        cseq += 1;
+        now += 25;
+        register(&mut net, phone, "1000", cseq, &contact);
+        assert!(now < 4_000, "never passed on");
+        if registers(&net, core).len() == 1 {
+            let answer = net.last(phone, |told| *told == Told::OutsideResponse(200));
+            assert_eq!(answer.header("Contact"), format!("{CONTACT};expires=30"));
+            assert_eq!(answer.header("Service-Route"), "<sip:core;lr>");
+        }
+    }
+    assert!(now >= 1_800, "{now}");
+    take(&mut net, core);
+    assert_eq!(answers(&net, phone, 200), cseq as usize);
+    register(
+        &mut net,
+        phone,
+        "1000",
+        cseq + 1,
+        &format!("{CONTACT};expires=0"),
+    );
+    assert_eq!(registers(&net, core).len(), 3, "it leaves");
+}
+
+#[test]
+fn a_core_that_is_away_costs_no_phone_its_registration() {
+    let mut net = Neighbourhood::new(&passing(), 1);
+    let phone = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let core = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    net.phones[core].ears.manners.outside = None;
+    register(&mut net, phone, "1000", 1, CONTACT);
+    take(&mut net, core);
+    let mut cseq = 1;
+    // No ping is answered: the trunk is down soon, and stays so beyond what the core had granted.
+    for _ in 0..180 {
+        net.run(seconds(24));
+        cseq += 1;
+        register(&mut net, phone, "1000", cseq, CONTACT);
+    }
+    assert_eq!(answers(&net, phone, 200), cseq as usize);
+    assert_eq!(registers(&net, core).len(), 1);
+    // A phone that the core never took gets no promise from us.
+    let other = net.phone("10.1.0.2:5060", Manners::answering(SDP_A));
+    register(&mut net, other, "1001", 1, CONTACT);
+    net.run(seconds(40));
+    assert_eq!(answers(&net, other, 200), 0);
+}
+
+/// Hundreds of phones behind one address come back at once, each obeys Retry-After.
+#[test]
+fn after_a_power_cut_each_phone_gets_its_turn() {
+    let config = PLAIN.replace("kind='access'\n", "kind='access'\nregister='local'\n")
+        + "[[route]]\nregistered=true\n[registrar]\nrate=40\n";
+    let mut net = Neighbourhood::new(&config, 1);
+    let phones: Vec<usize> = (0..300)
+        .map(|phone| {
+            let address = format!("10.1.0.1:{}", 10_000 + phone);
+            net.phone(&address, Manners::answering(SDP_A))
+        })
+        .collect();
+    let wait_of = |net: &Neighbourhood, phone: usize| -> Option<u64> {
+        let last = net.told(phone).pop()?;
+        match last {
+            Told::OutsideResponse(503) => {
+                let seen = net.last(phone, |told| *told == Told::OutsideResponse(503));
+                Some(seen.header("Retry-After").parse().unwrap())
+            }
+            Told::OutsideResponse(200) => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut due: Vec<(u64, usize)> = phones.iter().map(|&phone| (0, phone)).collect();
+    let mut asked = vec![0; phones.len()];
+    let mut now = 0;
+    while let Some(&(at, _)) = due.iter().min() {
+        net.run(seconds(at.saturating_sub(now)));
+        now = now.max(at);
+        let (turn, later): (Vec<_>, Vec<_>) = due.into_iter().partition(|(due, _)| *due <= now);
+        due = later;
+        for &(_, phone) in &turn {
+            asked[phone - phones[0]] += 1;
+            let user = (1000 + phone).to_string();
+            let contact = format!("<sip:{user}@192.168.3.3:5060>");
+            ask_to_register(&mut net, phone, &user, asked[phone - phones[0]], &contact);
+        }
+        net.run(Duration::from_millis(200));
+        for &(_, phone) in &turn {
+            if let Some(wait) = wait_of(&net, phone) {
+                due.push((now + wait, phone));
+            }
+        }
+    }
+    assert!(now <= 8, "{now} seconds");
+    assert!(asked.iter().all(|asked| *asked <= 2), "{asked:?}");
+}
+
+fn ask_to_register(net: &mut Neighbourhood, phone: usize, user: &str, cseq: u32, contact: &str) {
+    let flow = Flow {
+        local: net.phones[phone].local,
+        transport: Transport::Udp,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    let address = format!("<sip:{user}@192.0.2.1>");
+    net.tell(phone, |endpoint, now| {
+        let edits = [Edit::Replace {
+            id: HeaderId::Contact,
+            value: contact.as_bytes(),
+        }];
+        let outside = Outside {
+            from: Some(address.as_bytes()),
+            to: Some(address.as_bytes()),
+            call_id: Some(user.as_bytes()),
+            cseq: Some(cseq),
+            content: Content::default().with(&edits),
+            ..Outside::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+        };
+        endpoint.send(&outside, now).unwrap();
+    });
+}
