@@ -274,9 +274,16 @@ impl Rig {
 
     /// A listener of WebSockets in the clear.
     pub fn websocket(settings: WebSocketSettings) -> (Rig, SocketAddr) {
+        Rig::websocket_with(settings, |config| config.websocket_message = 10_000)
+    }
+
+    pub fn websocket_with(
+        settings: WebSocketSettings,
+        edit: impl FnOnce(&mut DriverConfig),
+    ) -> (Rig, SocketAddr) {
         let mut security = Security::default();
         security.websocket("127.0.0.1:0".parse().unwrap(), settings);
-        let mut rig = Rig::with(security, |config| config.websocket_message = 10_000);
+        let mut rig = Rig::with(security, edit);
         let address = rig.open(SocketKind::WsListener).unwrap();
         rig.host.echo = true;
         (rig, address)
