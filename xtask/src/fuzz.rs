@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
-pub const TARGETS: [&str; 8] = [
-    "sip", "sdp", "media", "endpoint", "border", "capture", "srtp", "codec",
+pub const TARGETS: [&str; 9] = [
+    "sip", "sdp", "media", "endpoint", "border", "capture", "srtp", "codec", "rules",
 ];
 
 /// Runs each target for the given number of seconds, side by side, then minimises its corpus.

@@ -96,6 +96,22 @@ impl Config {
         }
     }
 
+    /// The place at which a message comes or leaves, as header rules see it.
+    pub fn place(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> ::rules::Place {
+        let core = self
+            .interface(interface)
+            .is_some_and(|interface| interface.kind == InterfaceKind::Core);
+        ::rules::Place {
+            interface: interface.0,
+            kind: match (trunk, core) {
+                (Some(_), _) => ::rules::Kind::Trunk,
+                (None, true) => ::rules::Kind::Core,
+                (None, false) => ::rules::Kind::Access,
+            },
+            trunk: trunk.map(|trunk| trunk.0),
+        }
+    }
+
     /// The interface of this name.
     pub fn interface_named(&self, name: &str) -> Option<InterfaceId> {
         let at = self.interfaces.iter().position(|i| i.name == name)?;

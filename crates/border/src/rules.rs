@@ -8,8 +8,8 @@
 use crate::border::Core;
 use crate::call::offered::{Origin, Refused};
 use crate::call::{Call, CallKey, Side};
-use crate::config::{InterfaceId, InterfaceKind, TrunkId};
-use ::rules::{Direction, Effects, Kind, Line, Place, Refusal, Scene, Tag};
+use crate::config::{InterfaceId, TrunkId};
+use ::rules::{Direction, Effects, Line, Refusal, Scene, Tag};
 use engine::{DropReason, Note, Time, Transport};
 use sip::{Content, Endpoint, Flow, Indication, LegId, ServerTransaction};
 use smallvec::SmallVec;
@@ -67,23 +67,6 @@ enum Judged {
 }
 
 impl Core {
-    /// The place that a side of a call is at.
-    fn place(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> Place {
-        let core = self
-            .config
-            .interface(interface)
-            .is_some_and(|interface| interface.kind == InterfaceKind::Core);
-        Place {
-            interface: interface.0,
-            kind: match (trunk, core) {
-                (Some(_), _) => Kind::Trunk,
-                (None, true) => Kind::Core,
-                (None, false) => Kind::Access,
-            },
-            trunk: trunk.map(|trunk| trunk.0),
-        }
-    }
-
     /// The scene of a message at a place.
     fn scene<'a>(
         &self,
@@ -94,7 +77,7 @@ impl Core {
     ) -> Scene<'a> {
         Scene {
             direction,
-            place: self.place(interface, trunk),
+            place: self.config.place(interface, trunk),
             peer: flow.map(|flow| flow.remote),
             transport: flow.map_or(Transport::Udp, |flow| flow.transport),
             trusted: self.config.trusts(interface, trunk),
@@ -199,7 +182,7 @@ impl Core {
         };
         let scene = Scene {
             direction: Direction::Out,
-            place: self.place(interface, trunk),
+            place: self.config.place(interface, trunk),
             peer: Some(flow.remote),
             transport: flow.transport,
             trusted: self.config.trusts(interface, trunk),

@@ -5,6 +5,7 @@ mod configuration;
 mod laboratory;
 mod log;
 mod notify;
+mod rules;
 mod service;
 
 use clap::{Parser, Subcommand};
@@ -29,6 +30,9 @@ enum Command {
     Check(configuration::Check),
     /// Print the JSON Schema of the configuration.
     Schema(configuration::Schema),
+    /// Header rules: what they make of a message.
+    #[command(subcommand)]
+    Rules(rules::Rules),
     /// The main job from end to end on this machine: border, exchange, phones, speech, report.
     Demo(laboratory::Demo),
     /// Experiments, reports, and the analysis of captures.
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         Command::Run(options) => service::run(&options),
         Command::Check(options) => configuration::check(&options),
         Command::Schema(options) => configuration::schema(&options),
+        Command::Rules(command) => rules::run(&command),
         Command::Demo(demo) => laboratory::demo(demo),
         Command::Lab(lab) => laboratory::run(lab),
     }

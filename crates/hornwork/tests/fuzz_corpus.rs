@@ -15,6 +15,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("media", media),
     ("capture", lab::analyse::fuzz_capture),
     ("border", border::fuzz_border),
+    ("rules", rules::fuzz_rules),
 ];
 
 fn media(data: &[u8]) {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 enum By {
     Makefile,
     Border,
+    Rules,
     Phones,
     Laboratory,
 }
@@ -23,6 +24,8 @@ enum By {
 const STAY: &str = "hornwork demo --stay";
 const RUN: &str = "hornwork run -c examples/pbx.toml";
 const FOREIGN: &str = "hornwork lab run call-capacity --set subject.address=10.0.0.20:5060 --set callees.address=10.0.0.9:5080 --out results/pbx";
+
+const TRY: &str = "printf 'INVITE sip:030123@192.0.2.1 SIP/2.0\\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1\\nFrom: <sip:a@192.0.2.7>;tag=1\\nTo: <sip:030123@192.0.2.1>\\nCall-ID: 1\\nCSeq: 1 INVITE\\nContent-Length: 0\\n\\n' | hornwork rules try examples/header-rules.toml";
 
 const SEARCH: &str = "hornwork lab search call-rate --out results/capacity";
 
@@ -33,6 +36,7 @@ const COMMANDS: &[(&str, By)] = &[
     ("hornwork check -c examples/pbx.toml", By::Border),
     (RUN, By::Border),
     ("hornwork schema", By::Border),
+    (TRY, By::Rules),
     (STAY, By::Phones),
     ("mkdir -p phone", By::Phones),
     (
@@ -246,6 +250,18 @@ fn the_border_runs_as_is_said() {
     wait_for(&border, "configuration_reloaded", Duration::from_secs(5));
     border.signal("TERM");
     assert_eq!(border.wait(Duration::from_secs(5)), Some(true));
+}
+
+#[test]
+fn a_rule_set_is_tried_as_is_said() {
+    let place = Place::new("readme-rules");
+    for command in commands(By::Rules) {
+        let shown = place.good(command);
+        assert!(
+            shown.starts_with("INVITE sip:+4930123@192.0.2.1 SIP/2.0\r\n"),
+            "{shown}"
+        );
+    }
 }
 
 /// What the telephones of the README need on a machine without sound card and network.

@@ -296,6 +296,10 @@ fn every_built_in_experiment_runs_in_virtual_time() {
         ("call-capacity", &SHORT[..]),
         ("call-rate", &["levels.values=[50]", "callers.seconds=2.0"]),
         (
+            "header-rules",
+            &["repeat=1", "callers.rate=50.0", "callers.seconds=2.0"],
+        ),
+        (
             "registrations",
             &["levels.values=[50]", "registrations.users=50"],
         ),

@@ -11,6 +11,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/call-rate.toml"),
     ),
     (
+        "header-rules",
+        include_str!("../../../../scenarios/header-rules.toml"),
+    ),
+    (
         "registrations",
         include_str!("../../../../scenarios/registrations.toml"),
     ),

@@ -58,6 +58,11 @@ pub struct Experiment {
     pub thresholds: Thresholds,
 }
 
+/// Whether a number says none; serde asks by reference.
+fn is_none(number: &u8) -> bool {
+    *number == 0
+}
+
 fn one() -> u32 {
     1
 }
@@ -121,6 +126,10 @@ pub struct Subject {
     pub media: SubjectMedia,
     /// IP versions around our border.
     pub ip: IpVersions,
+    /// 1: our border has header rules that change two headers and add two in every message that it passes on, on both
+    /// sides; 0: it has none. A number, so that a sweep can set it.
+    #[serde(skip_serializing_if = "is_none")]
+    pub header_rules: u8,
     /// CPU to which our border's thread is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,

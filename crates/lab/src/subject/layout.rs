@@ -88,7 +88,34 @@ pub struct Layout {
     pub users: Vec<(String, String)>,
     /// Media passes by.
     pub bypass: bool,
+    /// Two headers are changed and two added in every message that is passed on, on both sides.
+    pub header_rules: bool,
 }
+
+/// The rules of the virtualised border's study: on both interfaces two headers changed, two added.
+const HEADER_RULES: &str = r#"[[rules]]
+name = "towards the core"
+interface = "inside"
+direction = "out"
+do = [
+  { set = "User-Agent", value = "Hornwork border" },
+  { set = "Subject", value = "through ${interface}" },
+  { add = "X-Border", value = "header rules" },
+  { add = "X-Caller", value = "${from.user}" },
+]
+
+[[rules]]
+name = "towards the callers"
+interface = "outside"
+direction = "out"
+do = [
+  { set = "Server", value = "Hornwork border" },
+  { set = "User-Agent", value = "Hornwork border" },
+  { add = "X-Border", value = "header rules" },
+  { add = "X-Called", value = "${to.user}" },
+]
+
+"#;
 
 impl Layout {
     /// A border at these addresses.
@@ -100,6 +127,7 @@ impl Layout {
             trunk: None,
             users: Vec::new(),
             bypass: false,
+            header_rules: false,
         }
     }
 
@@ -193,6 +221,9 @@ impl Layout {
                 "[[user]]\nname = {user:?}\npassword = {password:?}\n\n"
             );
         }
+        if self.header_rules {
+            text.push_str(HEADER_RULES);
+        }
         text
     }
 
@@ -243,6 +274,7 @@ mod tests {
         for bypass in [false, true] {
             for users in [0, 3] {
                 layout.bypass = bypass;
+                layout.header_rules = bypass;
                 layout.users = (0..users)
                     .map(|n| (format!("100{n}"), "a\"b\\c".to_owned()))
                     .collect();

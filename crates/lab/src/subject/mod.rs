@@ -156,6 +156,7 @@ impl Layout {
         far: Option<SocketAddr>,
     ) -> Layout {
         self.bypass = experiment.subject.media == SubjectMedia::Bypass;
+        self.header_rules = experiment.subject.header_rules > 0;
         self.trunk = far;
         let mut logins: Vec<(String, String)> = Vec::new();
         if let Some(registrations) = &experiment.registrations {

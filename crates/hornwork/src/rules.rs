@@ -1,0 +1,229 @@
+//! `hornwork rules try`: what the header rules of a configuration make of one message.
+
+use crate::configuration::load;
+use border::config::{Config, InterfaceId, TrunkId};
+use clap::{Args, Subcommand, ValueEnum};
+use engine::Transport;
+use rules::{Direction, Effects, Scene};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use wire::sip::{Edit, Message, emit};
+
+/// Header rules.
+#[derive(Debug, Subcommand)]
+pub enum Rules {
+    /// Show what the rules make of the message on standard input: which ones hold goes to standard error, the message
+    /// after them to standard output. 1: a rule could not do what it says; 2: bad input.
+    Try(Try),
+}
+
+/// Options of `hornwork rules try`.
+#[derive(Debug, Args)]
+pub struct Try {
+    /// The configuration.
+    #[arg(value_name = "FILE")]
+    config: PathBuf,
+    /// Interface at which the message comes or leaves. Default: the first one.
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// Whether it comes or leaves.
+    #[arg(long, value_enum, default_value_t = Way::In)]
+    direction: Way,
+    /// The other end: ADDRESS or ADDRESS:PORT. Default: an address of nobody's (192.0.2.1).
+    #[arg(long, value_name = "ADDRESS")]
+    source: Option<String>,
+    /// The trunk that the other end is. Default: the one that the source belongs to.
+    #[arg(long, value_name = "NAME")]
+    trunk: Option<String>,
+    /// Transport.
+    #[arg(long, value_name = "NAME", default_value = "udp", value_parser = ["udp", "tcp", "tls", "ws", "wss"])]
+    transport: String,
+    /// The user that the sender has proved to be.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    user: String,
+    /// A tag that an earlier message of the call was given, as NAME=VALUE.
+    #[arg(long, value_name = "NAME=VALUE")]
+    tag: Vec<String>,
+}
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Way {
+    In,
+    Out,
+}
+
+/// Why there is nothing to show.
+type Bad = String;
+
+/// `hornwork rules`.
+pub fn run(command: &Rules) -> ExitCode {
+    let Rules::Try(options) = command;
+    let config = match load(&options.config) {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    let mut bytes = Vec::new();
+    if let Err(error) = std::io::stdin().lock().read_to_end(&mut bytes) {
+        eprintln!("hornwork: standard input: {error}");
+        return ExitCode::from(2);
+    }
+    match attempt(&config, options, &bytes) {
+        Ok(code) => code,
+        Err(why) => {
+            eprintln!("hornwork: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn attempt(config: &Config, options: &Try, bytes: &[u8]) -> Result<ExitCode, Bad> {
+    let bytes = with_line_ends(bytes);
+    let message = Message::parse(&bytes).map_err(|why| format!("standard input: {why}"))?;
+    message
+        .validate()
+        .map_err(|why| format!("standard input: {}", why.reason))?;
+    let interface = interface(config, options.interface.as_deref())?;
+    let peer = peer(options.source.as_deref())?;
+    let transport = transport(&options.transport);
+    let trunk = match &options.trunk {
+        Some(name) => Some(
+            config
+                .trunk_named(name)
+                .ok_or_else(|| format!("there is no trunk \"{name}\""))?,
+        ),
+        None => config.trunk_of(interface, peer, transport),
+    };
+    let tags = tags(&options.tag)?;
+    let scene = Scene {
+        peer: Some(peer),
+        trusted: config.trusts(interface, trunk),
+        user: &options.user,
+        tags: &tags,
+        ..Scene::of(
+            &message,
+            match options.direction {
+                Way::In => Direction::In,
+                Way::Out => Direction::Out,
+            },
+            config.place(interface, trunk),
+            transport,
+        )
+    };
+    let mut effects = Effects::default();
+    config.rules.run(&scene, &mut effects);
+    eprint!("{}", report(config, &effects));
+    let edits: Vec<Edit<'_>> = effects.all_edits().collect();
+    let mut out = Vec::new();
+    emit(&message, &edits, &mut out);
+    std::io::stdout()
+        .write_all(&out)
+        .map_err(|error| format!("standard output: {error}"))?;
+    let failed = effects.refused_edits > 0 || effects.failed_conditions > 0;
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// What the rules did, line by line.
+fn report(config: &Config, effects: &Effects) -> String {
+    let rules = &config.rules;
+    let mut lines: Vec<String> = rules
+        .hits(effects)
+        .map(|hit| format!("rule {} holds: {}", hit.index + 1, hit.name))
+        .collect();
+    if lines.is_empty() {
+        lines.push(format!("none of {} rules holds", rules.len()));
+    }
+    for tag in &effects.tags {
+        lines.push(format!("tag {} = {}", tag.name, tag.value));
+    }
+    for line in &effects.log {
+        lines.push(format!("log of {}: {}", rules.name(line.rule), line.text));
+    }
+    if let Some(trunk) = effects.route {
+        let name = config
+            .trunk(TrunkId(trunk))
+            .map(|trunk| trunk.name.as_str());
+        lines.push(format!("goes to trunk {}", name.unwrap_or_default()));
+    }
+    if let Some(refusal) = &effects.refusal {
+        let reason = refusal.reason.as_deref().unwrap_or("the usual reason");
+        lines.push(format!("refused with {} ({reason})", refusal.status));
+    }
+    if effects.refused_edits > 0 {
+        lines.push(format!(
+            "left out, because the message would break: {} changes",
+            effects.refused_edits
+        ));
+    }
+    if effects.failed_conditions > 0 {
+        lines.push(format!(
+            "without a value for this message, and taken for false: {} conditions",
+            effects.failed_conditions
+        ));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Line ends of a message typed in an editor become those of SIP, as far as the blank line.
+fn with_line_ends(bytes: &[u8]) -> Vec<u8> {
+    let head = bytes.windows(2).position(|pair| pair == b"\n\n");
+    if bytes.windows(2).any(|pair| pair == b"\r\n") {
+        return bytes.to_vec();
+    }
+    let (head, body) = match head {
+        Some(at) => bytes.split_at(at + 2),
+        None => (bytes, &b""[..]),
+    };
+    let mut out = String::from_utf8_lossy(head)
+        .replace('\n', "\r\n")
+        .into_bytes();
+    if body.is_empty() && !out.ends_with(b"\r\n\r\n") {
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(body);
+    out
+}
+
+fn interface(config: &Config, name: Option<&str>) -> Result<InterfaceId, Bad> {
+    match name {
+        None => Ok(InterfaceId(0)),
+        Some(name) => config.interface_named(name).ok_or_else(|| {
+            let names: Vec<&str> = config.interfaces.iter().map(|i| i.name.as_str()).collect();
+            format!(
+                "there is no interface \"{name}\"; there are: {}",
+                names.join(", ")
+            )
+        }),
+    }
+}
+
+fn peer(text: Option<&str>) -> Result<SocketAddr, Bad> {
+    let text = text.unwrap_or("192.0.2.1");
+    text.parse::<SocketAddr>()
+        .ok()
+        .or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 5060)))
+        .ok_or_else(|| format!("\"{text}\" is no address: write ADDRESS or ADDRESS:PORT"))
+}
+
+fn transport(name: &str) -> Transport {
+    match name {
+        "tcp" => Transport::Tcp,
+        "tls" => Transport::Tls,
+        "ws" => Transport::Ws,
+        "wss" => Transport::Wss,
+        _ => Transport::Udp,
+    }
+}
+
+fn tags(words: &[String]) -> Result<Vec<(Box<str>, Box<str>)>, Bad> {
+    words
+        .iter()
+        .map(|word| match word.split_once('=') {
+            Some((name, value)) => Ok((name.into(), value.into())),
+            None => Err(format!("\"{word}\" is no tag: write NAME=VALUE")),
+        })
+        .collect()
+}
