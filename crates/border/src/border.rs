@@ -8,6 +8,7 @@ mod resolve;
 pub(crate) mod sockets;
 
 pub(crate) use self::core::{Alarm, Core, Placed, identities};
+pub(crate) use outside::address_of_record;
 pub use report::{BorderCensus, CallInfo, Counters, Outcome};
 
 use crate::call::CallKey;
@@ -16,8 +17,9 @@ use engine::{
     Control, Deadline, DropReason, Drops, Engine, Entropy, Event, Input, Output, SocketId, Time,
 };
 use media::{MediaCommand, MediaEvent};
-use sip::{Endpoint, Indication, User};
+use sip::{Endpoint, Flow, Indication, Stateless, User};
 use sockets::{MEDIA_BASE, SocketWork};
+use wire::sip::Message;
 use wire::stun::{MediaProtocol, media_protocol};
 
 /// A session border controller without IO: an [`Engine`] for signalling that controls a forwarder of media
@@ -232,6 +234,10 @@ impl Control for Border {
 impl User for Core {
     fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         self.ruled(endpoint, indication, now);
+    }
+
+    fn greet(&mut self, request: &Message<'_>, flow: &Flow, now: Time) -> Option<Stateless> {
+        self.answer_at_the_gate(request, *flow, now)
     }
 }
 

@@ -10,6 +10,7 @@ mod check;
 mod interfaces;
 mod mistake;
 mod node;
+mod rates;
 mod raw;
 mod routes;
 mod rules;
@@ -20,6 +21,7 @@ mod trunks;
 
 pub use address::{Cidr, HostName, ListenAddress};
 pub use mistake::Mistake;
+pub use rates::Rates;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
 
@@ -226,6 +228,8 @@ pub struct Interface {
     pub allow: Vec<Cidr>,
     /// Proof that is asked for.
     pub authenticate: Authenticate,
+    /// How many calls and registrations it lets in.
+    pub rates: Rates,
     /// What is done with REGISTER.
     pub register: Register,
     /// Where media is anchored: at most one address per address family; at least one.
@@ -291,6 +295,8 @@ pub struct Trunk {
     pub ping_failures: u32,
     /// Calls at a time, both directions.
     pub max_calls: Option<u32>,
+    /// How many calls and registrations from it are let in.
+    pub rates: Rates,
     /// How long a target may take to answer an INVITE with anything before the next one is tried.
     pub answer_timeout: Duration,
     /// Whether it is trusted with asserted identities.

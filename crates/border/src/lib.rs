@@ -8,6 +8,7 @@ pub mod carrier;
 pub mod config;
 #[doc(hidden)]
 pub mod fuzz;
+mod gate;
 pub(crate) mod identity;
 pub mod operate;
 pub mod policy;

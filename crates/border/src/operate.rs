@@ -37,6 +37,7 @@ impl Border {
         core.authority.reload(&config, &before);
         core.location
             .reload(config.registrar, config.limits.registrations);
+        core.gate.reload();
         for admission in [&mut core.registering, &mut core.proving] {
             admission.reload(config.registrar.rate, config.limits.registrations);
         }

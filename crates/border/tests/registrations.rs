@@ -5,7 +5,7 @@ mod neighbourhood;
 
 use engine::Transport;
 use neighbourhood::*;
-use sip::{Content, Flow, Outside, Target};
+use sip::{Content, Failure, Flow, Outside, Target};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Method};
 
@@ -227,4 +227,46 @@ fn ask_to_register(net: &mut Neighbourhood, phone: usize, user: &str, cseq: u32,
         };
         endpoint.send(&outside, now).unwrap();
     });
+}
+
+/// More calls than are wanted: the limit comes through, every other call gets the status that was chosen, nothing is kept
+/// of it, and whoever talks already notices nothing.
+#[test]
+fn calls_beyond_the_rate_get_the_chosen_status() {
+    let config = PLAIN.replace(
+        "kind='access'\n",
+        "kind='access'\nrates={calls=40,status=486}\n",
+    );
+    let mut net = Neighbourhood::new(&config, 1);
+    let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let offered = 700;
+    for _ in 0..offered {
+        net.call(
+            caller,
+            "sip:2000@192.0.2.1",
+            OUT,
+            &Content::sdp(SDP_A.as_bytes()),
+        );
+        net.run(Duration::from_nanos(1_000_000_000 / 70));
+    }
+    net.run(seconds(5));
+    let told = net.told(caller);
+    let answered = told.iter().filter(|t| **t == Told::Answered).count();
+    let shielded = told
+        .iter()
+        .filter(|t| matches!(t, Told::Failed(Failure::Response, 486)))
+        .count();
+    assert_eq!(answered + shielded, offered, "{told:?}");
+    assert!((400..=405).contains(&answered), "{answered}");
+    let counters = net.operate(|border, _| border.counters().clone());
+    assert_eq!(counters.offered as usize, answered);
+    assert_eq!(counters.shielded as usize, shielded);
+    assert_eq!(
+        net.names()
+            .iter()
+            .filter(|name| **name == "rate_exceeded")
+            .count(),
+        1
+    );
 }

@@ -121,6 +121,17 @@ events! {
         /// Who asked.
         source: String,
     }
+    /// More came than the rates let in; told at most each ten seconds for one interface or trunk.
+    RateExceeded "rate_exceeded" {
+        /// Name of the interface or trunk.
+        place: String,
+        /// Method of the last one.
+        method: String,
+        /// Requests refused since this was last told.
+        refused: u64,
+        /// Where the last one came from.
+        source: String,
+    }
     /// A trunk answers again.
     TrunkUp "trunk_up" {
         /// Name of the trunk.

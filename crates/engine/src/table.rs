@@ -102,6 +102,11 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         self.map.iter()
     }
 
+    /// Takes all entries out; the room stays.
+    pub fn clear(&mut self) {
+        self.map.clear();
+    }
+
     /// Keeps the entries for which `keep` says so.
     pub fn retain(&mut self, keep: impl FnMut(&K, &mut V) -> bool) {
         self.map.retain(keep);

@@ -495,8 +495,27 @@ pub enum Indication<'m> {
     },
 }
 
+/// An answer of which nothing is kept (RFC 3261 section 8.2.7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stateless {
+    /// Final status.
+    pub status: u16,
+    /// Reason phrase; `None`: the usual.
+    pub reason: Option<&'static str>,
+    /// Headers to add, in order.
+    pub headers: Vec<(HeaderId, Vec<u8>)>,
+}
+
 /// Who uses an endpoint.
 pub trait User {
+    /// A request came that would found something new: outside of any dialog, part of no transaction that stands, and no
+    /// CANCEL. `Some`: it is answered with that at once, without a transaction; so its repetitions come here, too, and must
+    /// do no harm. `None`: it takes its usual way.
+    fn greet(&mut self, request: &Message<'_>, flow: &Flow, now: Time) -> Option<Stateless> {
+        let _ = (request, flow, now);
+        None
+    }
+
     /// Something happened. Commands may be given to `endpoint` at once; they never call back from inside.
     fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time);
 }

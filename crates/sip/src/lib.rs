@@ -27,7 +27,8 @@ mod transport;
 
 pub use api::{
     Body, Census, Content, Ending, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Local,
-    LocalId, Login, Outside, Prack, Refused, ServerTransaction, Target, TransactionId, User,
+    LocalId, Login, Outside, Prack, Refused, ServerTransaction, Stateless, Target, TransactionId,
+    User,
 };
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};
 pub use endpoint::Endpoint;

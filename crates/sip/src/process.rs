@@ -11,6 +11,7 @@ use crate::leg::uac::remote_side;
 use crate::names::{MAGIC, NAME_LEN, Name};
 use crate::transaction::{ClientState, Owner, ServerState};
 use engine::{DropReason, Time, Transport};
+use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, Response};
 
 impl Endpoint {
@@ -32,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    /// Answers a request without keeping anything (section 8.2.7); an ACK never, nor what names nowhere to answer to.
+    /// Answers a request without keeping anything (section 8.2.7), also with 2xx; an ACK never, nor what names nowhere to answer to.
     pub(crate) fn refuse_stateless(
         &mut self,
         request: &Message<'_>,
@@ -94,6 +95,20 @@ impl Endpoint {
         };
         if let Some(&slot) = self.index.get(&key) {
             self.repeated_request(slot, request, flow, now);
+            return;
+        }
+        if tag.is_none()
+            && method != Method::Cancel
+            && let Some(answer) = user.greet(request, flow, now)
+        {
+            let usual = reason(answer.status);
+            let words = answer.reason.map_or(usual, str::as_bytes);
+            let headers: SmallVec<[(HeaderId, &[u8]); 4]> = answer
+                .headers
+                .iter()
+                .map(|(id, value)| (*id, value.as_slice()))
+                .collect();
+            self.refuse_stateless(request, answer.status, words, &headers, flow, now);
             return;
         }
         let Some(slot) = self.open_server(key, request, flow) else {

@@ -9,6 +9,7 @@ use crate::anchor::{MediaPlane, MediaPool, MediaSide};
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
 use crate::config::{Config, InterfaceId, Trunk, TrunkId};
+use crate::gate::Gate;
 use crate::operate::Draining;
 use crate::policy::{Contact, View};
 use crate::registrar::{Admission, Authority, Location};
@@ -91,6 +92,8 @@ pub(crate) struct Core {
     /// Lets those in who come to register, and apart from them those who come with proof.
     pub(crate) registering: Admission,
     pub(crate) proving: Admission,
+    /// Rates of interfaces, trunks and sources.
+    pub(crate) gate: Gate,
     pub(crate) carriers: Carriers,
     pub(crate) asked: Slab<Asked>,
     pub(crate) asked_serial: u32,
@@ -170,6 +173,7 @@ impl Core {
             )
         };
         let (registering, proving) = (admission(), admission());
+        let gate = Gate::new(&mut entropy);
         let config = Arc::new(config);
         let mut core = Core {
             config: config.clone(),
@@ -194,6 +198,7 @@ impl Core {
             location,
             registering,
             proving,
+            gate,
             carriers,
             asked: Slab::new(),
             asked_serial: 0,

@@ -487,7 +487,7 @@ impl Core {
     }
 
     /// The first target of the core that is not known to be away.
-    fn core_target(&self, trunk: TrunkId) -> Option<usize> {
+    pub(crate) fn core_target(&self, trunk: TrunkId) -> Option<usize> {
         let targets = self.config.trunk(trunk).map_or(0, |t| t.targets.len());
         (0..targets).find(|&target| self.trunks.target_up(trunk, target))
     }
@@ -1054,7 +1054,7 @@ impl Core {
 }
 
 /// The user part of To.
-fn address_of_record(request: &Message<'_>) -> String {
+pub(crate) fn address_of_record(request: &Message<'_>) -> String {
     let user = request
         .to()
         .ok()

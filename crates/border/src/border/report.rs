@@ -66,6 +66,8 @@ pub struct Counters {
     pub media_sessions_ended: u64,
     /// Requests outside of calls that were passed on.
     pub relayed: u64,
+    /// Calls and registrations refused because more came than the rates let in.
+    pub shielded: u64,
     /// REGISTERs of phones that the core had taken before, answered without it.
     pub refreshed: u64,
 }

@@ -46,6 +46,7 @@ pub(super) fn interface_of(
         trusted: interface.trusted.unwrap_or(interface.kind == RawKind::Core),
         allow: cidrs(&interface.allow, &format!("{path}.allow"), sink),
         authenticate,
+        rates: interface.rates,
         register: register(raw, interface, &path, sink),
         media: media_addresses(interface, &listen, &path, ranges, placed, sink),
         listen,

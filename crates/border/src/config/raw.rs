@@ -140,6 +140,9 @@ pub(super) struct RawInterface {
     /// What is done with REGISTER: `local` (kept here), `pass:TRUNK` (passed to that trunk, our Contact in the place of
     /// the phone's) or `refuse` (403). Default: `local` where there are users, else `refuse`.
     pub register: Option<String>,
+    /// How many calls and registrations a second are let in; beyond that they are refused at once.
+    #[serde(default)]
+    pub rates: super::Rates,
     /// Where media is anchored; one table, or one per address family. Default: the first listening address, ports
     /// 20000-39999.
     #[serde(default)]
@@ -257,6 +260,9 @@ pub(super) struct RawTrunk {
     /// Calls at a time, both directions; further ones go to the next trunk of the route. Default: no limit of its own.
     #[schemars(range(min = 1))]
     pub max_calls: Option<u32>,
+    /// How many calls and registrations a second are taken from it; beyond that they are refused at once.
+    #[serde(default)]
+    pub rates: super::Rates,
     /// Seconds that a target may take to answer an INVITE with anything before the next one is tried.
     #[serde(default = "default_answer_timeout")]
     #[schemars(range(min = 1, max = 32))]

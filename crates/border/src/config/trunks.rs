@@ -63,6 +63,7 @@ pub(super) fn trunk_of(
         ping: optional_seconds(trunk.ping),
         ping_failures: trunk.ping_failures,
         max_calls: trunk.max_calls,
+        rates: trunk.rates,
         answer_timeout: seconds(trunk.answer_timeout),
         trusted: trunk.trusted,
         identity: match trunk.identity {

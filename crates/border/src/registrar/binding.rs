@@ -140,7 +140,8 @@ impl Binding {
             && self.interface == interface
             && self.uri() == wanted.address.uri
             && self.call_id() == judged.call_id
-            && judged.cseq > self.cseq
+            // The same again is a repetition, answered as before: no transaction stands between.
+            && judged.cseq >= self.cseq
             && self.reg_id == wanted.reg_id
             && self.instance() == wanted.instance
             && self.q == wanted.address.q_thousandths().unwrap_or(1000)
