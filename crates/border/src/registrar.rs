@@ -535,9 +535,12 @@ impl Location {
 
     /// Sets the timer of a user to the earliest end of a binding.
     fn schedule(&mut self, user: &str) {
-        let Some(slot) = self.slot(user) else {
-            return;
-        };
+        if let Some(slot) = self.slot(user) {
+            self.schedule_at(slot);
+        }
+    }
+
+    fn schedule_at(&mut self, slot: usize) {
         let Some(record) = self.records.get_mut(slot) else {
             return;
         };

@@ -145,8 +145,9 @@ impl Binding {
             && self.reg_id == wanted.reg_id
             && self.instance() == wanted.instance
             && self.q == wanted.address.q_thousandths().unwrap_or(1000)
-            && self.params() == kept_params(wanted.address.params)
-            && self.path() == judged.path.join(&b","[..])
+            && keeps(self.params(), wanted.address.params)
+            && (judged.path.is_empty() == self.path().is_empty())
+            && (judged.path.is_empty() || self.path() == judged.path.join(&b","[..]))
     }
 
     /// As the answer to a passed REGISTER lists it: with what the core gave it.
@@ -184,6 +185,23 @@ impl Binding {
     }
 }
 
+/// Whether `kept` is what [`kept_params`] makes of `params`.
+fn keeps(kept: &[u8], params: Params<'_>) -> bool {
+    let mut rest = kept;
+    let mut eat = |text: &[u8]| {
+        let next = rest.strip_prefix(text);
+        rest = next.unwrap_or(rest);
+        next.is_some()
+    };
+    let same = params
+        .iter()
+        .filter(|param| !param.name.eq_ignore_ascii_case(b"expires"))
+        .all(|param| {
+            eat(b";") && eat(param.name) && param.value.is_none_or(|value| eat(b"=") && eat(value))
+        });
+    same && rest.is_empty()
+}
+
 /// Contact parameters without `expires`, each with its semicolon.
 pub(super) fn kept_params(params: Params<'_>) -> Vec<u8> {
     let mut kept = Vec::new();
@@ -199,4 +217,20 @@ pub(super) fn kept_params(params: Params<'_>) -> Vec<u8> {
         }
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_known_again(text in "(;?(a|b|expires)(=(1|2|\"x;y\"))?){0,4}", other in "(;?(a|b|expires)(=(1|2|\"x;y\"))?){0,4}") {
+            let (params, others) = (Params::new(text.as_bytes()), Params::new(other.as_bytes()));
+            let kept = kept_params(params);
+            prop_assert!(keeps(&kept, params));
+            prop_assert_eq!(keeps(&kept, others), kept == kept_params(others));
+        }
+    }
 }

@@ -3,11 +3,12 @@
 //! the phones when the core is away.
 
 use super::binding::Binding;
-use super::{Answer, Judged, Location};
+use super::{Answer, Location};
 use crate::config::InterfaceId;
 use core::time::Duration;
 use engine::Time;
 use sip::Flow;
+use smallvec::SmallVec;
 use wire::sip::{HeaderId, Message};
 
 /// How long a core that is away is left in peace by one phone.
@@ -71,19 +72,33 @@ impl Location {
         now: Time,
         why: Why,
     ) -> Option<Answer> {
-        // Most users have one contact: whoever comes from elsewhere is told apart before anything is read.
         let slot = self.slot(user)?;
-        let near = |binding: &Binding| binding.token != 0 && binding.flow == flow;
-        if !self.bindings_of(user).iter().any(near) {
+        let judged = self.judge(request, flow).ok()?;
+        if judged.star || judged.contacts.is_empty() {
             return None;
         }
-        let judged = self.judge(request, flow).ok()?;
-        let places = self.repeated(user, &judged, interface, flow, now, why)?;
+        let record = self.records.get_mut(slot)?;
+        let in_time = |binding: &Binding| {
+            why == Why::CoreAway || (now < binding.core.due && now < binding.core.until)
+        };
+        // All is judged before anything is changed. Whoever repeats itself writes its address as it did before: what is
+        // only equivalent goes on to the core.
+        let mut places: SmallVec<[usize; 2]> = SmallVec::new();
+        for wanted in &judged.contacts {
+            let place = record
+                .bindings
+                .iter()
+                .position(|b| b.is_repeated_by(wanted, &judged, interface, flow))?;
+            let due = !record.bindings.get(place).is_some_and(in_time);
+            if due || wanted.expires == 0 {
+                return None;
+            }
+            places.push(place);
+        }
         let mut answer = Answer {
             status: 200,
             ..Answer::default()
         };
-        let record = self.records.get_mut(slot)?;
         for (wanted, place) in judged.contacts.iter().zip(places) {
             let binding = record.bindings.get_mut(place)?;
             binding.cseq = judged.cseq;
@@ -106,37 +121,7 @@ impl Location {
         for path in request.all(HeaderId::Path) {
             answer.headers.push((HeaderId::Path, path.to_vec()));
         }
-        self.schedule(user);
+        self.schedule_at(slot);
         Some(answer)
-    }
-
-    /// The places of the contacts of a REGISTER, where all of them are as they were.
-    fn repeated(
-        &self,
-        user: &str,
-        judged: &Judged<'_>,
-        interface: InterfaceId,
-        flow: Flow,
-        now: Time,
-        why: Why,
-    ) -> Option<Vec<usize>> {
-        if judged.star || judged.contacts.is_empty() {
-            return None;
-        }
-        let bindings = self.bindings_of(user);
-        judged
-            .contacts
-            .iter()
-            .map(|wanted| {
-                let place = self.find(user, wanted)?;
-                let binding = bindings.get(place)?;
-                let in_time =
-                    why == Why::CoreAway || (now < binding.core.due && now < binding.core.until);
-                let same = wanted.expires != 0
-                    && in_time
-                    && binding.is_repeated_by(wanted, judged, interface, flow);
-                same.then_some(place)
-            })
-            .collect()
     }
 }
