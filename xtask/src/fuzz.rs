@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
-pub const TARGETS: [&str; 9] = [
+pub const TARGETS: [&str; 10] = [
     "sip", "sdp", "media", "endpoint", "border", "capture", "srtp", "codec", "rules",
+    "scenario_xml",
 ];
 
 /// Runs each target for the given number of seconds, side by side, then minimises its corpus.

@@ -32,8 +32,8 @@ pub enum Lab {
         /// Its name.
         name: String,
     },
-    /// Run an experiment.
-    Run(Run),
+    /// Run an experiment, or a SIPp scenario (a file that ends in .xml).
+    Run(Box<Run>),
     /// Search the highest level of an experiment's sweep at which its thresholds hold.
     Search(Search),
     /// Find calls and media streams in a capture and judge them.
@@ -61,8 +61,10 @@ pub enum Lab {
 /// Options of `hornwork lab run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The name of a built-in experiment, or a file.
+    /// The name of a built-in experiment, or a file: an experiment's (.toml), or a SIPp scenario (.xml).
     experiment: String,
+    #[command(flatten)]
+    scenario: crate::scenario::Scenario,
     /// Change a value of the file: --set load.rate=50
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -123,7 +125,10 @@ pub fn run(command: Lab) -> ExitCode {
             print!("{text}");
             Verdict::Passed
         }),
-        Lab::Run(options) => experiment(options),
+        Lab::Run(options) => match crate::scenario::is_scenario(&options.experiment) {
+            true => scenario(*options),
+            false => experiment(*options),
+        },
         Lab::Search(options) => search(options),
         Lab::Analyse { capture, json } => analyse(&capture, json.as_deref()),
         Lab::Report { dir } => lab::report::write(&dir).map(|path| {
@@ -144,7 +149,22 @@ fn list() -> Result<Verdict, LabError> {
     Ok(Verdict::Passed)
 }
 
+fn scenario(options: Run) -> Result<Verdict, LabError> {
+    if !options.sets.is_empty() || options.out.is_some() || options.repeat.is_some() {
+        return Err(LabError::bad(
+            "--set, --out and --repeat are for experiments, not for scenarios",
+        ));
+    }
+    let mut read = options.scenario.options()?;
+    read.file = options.experiment.into();
+    read.json = options.json;
+    read.simulate = options.simulate;
+    read.seed = options.seed;
+    lab::sipp::run(&read)
+}
+
 fn experiment(options: Run) -> Result<Verdict, LabError> {
+    options.scenario.none_given()?;
     let run = lab::run::RunOptions {
         set: options.sets,
         json: options.json,

@@ -6,6 +6,7 @@ mod laboratory;
 mod log;
 mod notify;
 mod rules;
+mod scenario;
 mod service;
 
 use clap::{Parser, Subcommand};

@@ -14,6 +14,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("sdp", wire::fuzz::fuzz_sdp),
     ("media", media),
     ("capture", lab::analyse::fuzz_capture),
+    ("scenario_xml", lab::sipp::fuzz_scenario),
     ("border", border::fuzz_border),
     ("rules", rules::fuzz_rules),
 ];

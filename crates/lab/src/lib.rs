@@ -16,6 +16,7 @@ pub mod raw;
 pub mod record;
 pub mod report;
 pub mod run;
+pub mod sipp;
 pub mod subject;
 pub mod terminal;
 pub mod trial;

@@ -1,0 +1,279 @@
+//! SIPp's scenarios in SIPp and in our generator: each pair of scenarios is played three times, SIPp against SIPp, ours against
+//! SIPp, SIPp against ours, and ours has to come to the same end as SIPp in its place.
+
+mod common;
+
+use common::{Process, free_port, installed, root, scratch, testdata};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Who plays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Player {
+    Sipp,
+    Ours,
+}
+
+use Player::{Ours, Sipp};
+
+/// How a scenario is played.
+struct Part<'p> {
+    file: &'p Path,
+    port: u16,
+    target: Option<u16>,
+    transport: &'p str,
+    calls: u32,
+}
+
+impl Part<'_> {
+    fn start(&self, player: Player, folder: &Path, name: &str) -> Process {
+        let mut command = match player {
+            Sipp => self.sipp(),
+            Ours => self.ours(),
+        };
+        command.current_dir(folder).stdin(Stdio::null());
+        Process::start(&mut command, &folder.join(format!("{name}.log")))
+    }
+
+    fn sipp(&self) -> Command {
+        let mut command = Command::new("sipp");
+        if let Some(target) = self.target {
+            command.arg(format!("127.0.0.1:{target}"));
+        }
+        let file = self.file.display().to_string();
+        let (port, calls) = (self.port.to_string(), self.calls.to_string());
+        let kind = if self.transport == "tcp" { "t1" } else { "u1" };
+        command.args(["-sf", &file, "-i", "127.0.0.1", "-p", &port, "-m", &calls]);
+        command.args(["-t", kind, "-r", "20", "-l", "100", "-d", "200"]);
+        command.args(["-timeout", "20s", "-nostdin", "-inf", "fields.csv"]);
+        command
+    }
+
+    fn ours(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+        command.args(["lab", "run"]).arg(self.file);
+        if let Some(target) = self.target {
+            command.arg(format!("127.0.0.1:{target}"));
+        }
+        let (local, calls) = (format!("127.0.0.1:{}", self.port), self.calls.to_string());
+        command.args(["--local", &local, "--calls", &calls, "--rate", "20"]);
+        command.args(["--limit", "100", "--hold", "200", "--timeout", "20"]);
+        let media = format!("127.0.0.1:{}", self.port + 10_000);
+        command.args(["--transport", self.transport, "--inject", "fields.csv"]);
+        command.args(["--media", &media]);
+        command
+    }
+}
+
+/// What came of a pair: the caller's end and the callee's.
+#[derive(Debug, PartialEq, Eq)]
+struct Ends {
+    caller: bool,
+    callee: bool,
+    said: String,
+}
+
+fn play(
+    folder: &Path,
+    pair: (&Path, &Path),
+    players: (Player, Player),
+    transport: &str,
+    calls: u32,
+) -> Ends {
+    let port = free_port();
+    let (caller_port, callee_port) = (port, port + 1);
+    let callee = Part {
+        file: pair.1,
+        port: callee_port,
+        target: None,
+        transport,
+        calls,
+    };
+    let mut callee = callee.start(players.1, folder, "callee");
+    std::thread::sleep(Duration::from_millis(400));
+    let caller = Part {
+        file: pair.0,
+        port: caller_port,
+        target: Some(callee_port),
+        transport,
+        calls,
+    };
+    let mut caller = caller.start(players.0, folder, "caller");
+    let caller_end = caller.wait(Duration::from_secs(30)) == Some(true);
+    // How a callee ends whose caller failed is a matter of time: it is not asked.
+    let callee_end = caller_end && callee.wait(Duration::from_secs(40)) == Some(true);
+    let last = |text: String| {
+        let lines: Vec<&str> = text.lines().rev().take(30).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    };
+    Ends {
+        caller: caller_end,
+        callee: callee_end,
+        said: format!(
+            "caller:\n{}\ncallee:\n{}",
+            last(caller.said()),
+            last(callee.said())
+        ),
+    }
+}
+
+/// Plays a pair three times and tells where ours differs from SIPp.
+fn compare(
+    folder: &Path,
+    name: &str,
+    pair: (&Path, &Path),
+    transport: &str,
+    failures: &mut Vec<String>,
+) {
+    let wanted = play(folder, pair, (Sipp, Sipp), transport, 3);
+    for players in [(Ours, Sipp), (Sipp, Ours)] {
+        let got = play(folder, pair, players, transport, 3);
+        if (got.caller, got.callee) != (wanted.caller, wanted.callee) {
+            failures.push(format!(
+                "{name} over {transport}, {players:?}: {} {}, in SIPp {} {}\n{}\nin SIPp:\n{}",
+                got.caller, got.callee, wanted.caller, wanted.callee, got.said, wanted.said
+            ));
+        }
+    }
+}
+
+fn prepared(name: &str) -> PathBuf {
+    let folder = scratch(name);
+    std::fs::write(folder.join("fields.csv"), "SEQUENTIAL\nfoo;127.0.0.1;x\n").expect("a file");
+    folder
+}
+
+/// A scenario that SIPp has built in, written out by SIPp itself.
+fn built_in(folder: &Path, name: &str) -> PathBuf {
+    let output = Command::new("sipp")
+        .args(["-sd", name])
+        .stdin(Stdio::null())
+        .output()
+        .expect("sipp");
+    let path = folder.join(format!("{name}.xml"));
+    std::fs::write(&path, output.stdout).expect("a file");
+    path
+}
+
+#[test]
+fn built_in_scenarios_of_sipp() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let folder = prepared("scenarios-built-in");
+    let mut failures = Vec::new();
+    for (caller, callee) in [("uac", "uas"), ("regexp", "uas"), ("branchc", "branchs")] {
+        let pair = (built_in(&folder, caller), built_in(&folder, callee));
+        for transport in ["udp", "tcp"] {
+            compare(
+                &folder,
+                caller,
+                (&pair.0, &pair.1),
+                transport,
+                &mut failures,
+            );
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+#[test]
+fn our_own_scenarios_run_in_sipp() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let folder = prepared("scenarios-own");
+    let own = root().join("scenarios/sipp");
+    for players in [(Sipp, Ours), (Ours, Sipp), (Sipp, Sipp), (Ours, Ours)] {
+        let ends = play(
+            &folder,
+            (&own.join("uac.xml"), &own.join("uas.xml")),
+            players,
+            "udp",
+            20,
+        );
+        assert!(ends.caller && ends.callee, "{players:?}\n{}", ends.said);
+    }
+}
+
+/// Shared callers and callees that fit each other; a callee without a folder is one of ours.
+const PAIRS: [(&str, &str); 15] = [
+    (
+        "drachtio_drachtio-srf/uac.xml",
+        "saghul_sipp-scenarios/sipp_uas_basic.xml",
+    ),
+    (
+        "drachtio_drachtio-srf/uac-nosdp.xml",
+        "saghul_sipp-scenarios/sipp_uas_basic.xml",
+    ),
+    (
+        "drachtio_drachtio-srf/uac-cancel.xml",
+        "drachtio_drachtio-srf/uas-cancel.xml",
+    ),
+    ("drachtio_drachtio-srf/uac-expect-480.xml", "uas-480.xml"),
+    (
+        "drachtio_drachtio-srf/uac-expect-480.xml",
+        "drachtio_drachtio-srf/uas-404.xml",
+    ),
+    ("drachtio_drachtio-srf/uac-prack.xml", "uas-prack.xml"),
+    (
+        "saghul_sipp-scenarios/sipp_uac_basic.xml",
+        "saghul_sipp-scenarios/sipp_uas_basic.xml",
+    ),
+    (
+        "saghul_sipp-scenarios/sipp_uac_late_offer.xml",
+        "saghul_sipp-scenarios/sipp_uas_basic.xml",
+    ),
+    (
+        "saghul_sipp-scenarios/sipp_uac_options.xml",
+        "drachtio_drachtio-srf/uas-options-expect-200.xml",
+    ),
+    (
+        "thevoiceguy_siphon-rs/options.xml",
+        "drachtio_drachtio-srf/uas-options-expect-200.xml",
+    ),
+    (
+        "thevoiceguy_siphon-rs/invite_bye.xml",
+        "thevoiceguy_siphon-rs/uas_invite.xml",
+    ),
+    (
+        "thevoiceguy_siphon-rs/cancel.xml",
+        "drachtio_drachtio-srf/uas-cancel.xml",
+    ),
+    ("thevoiceguy_siphon-rs/message.xml", "uas-message.xml"),
+    ("thevoiceguy_siphon-rs/prack.xml", "uas-prack.xml"),
+    (
+        "thevoiceguy_siphon-rs/proxy_invite_bye.xml",
+        "thevoiceguy_siphon-rs/uas_invite.xml",
+    ),
+];
+
+#[test]
+fn shared_scenarios_end_as_in_sipp() {
+    let Some(data) = testdata() else { return };
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let folder = prepared("scenarios-shared");
+    let path = |name: &str| match name.contains('/') {
+        true => data.join("sipp").join(name),
+        false => root().join("crates/hornwork/tests/sipp").join(name),
+    };
+    let mut failures = Vec::new();
+    for (caller, callee) in PAIRS {
+        compare(
+            &folder,
+            caller,
+            (&path(caller), &path(callee)),
+            "udp",
+            &mut failures,
+        );
+    }
+    assert!(
+        failures.is_empty(),
+        "{} differ:\n{}",
+        failures.len(),
+        failures.join("\n\n")
+    );
+}

@@ -1,0 +1,126 @@
+//! Digest in both roles, by the product's own code.
+
+use super::incoming::{Incoming, values};
+use engine::Entropy;
+use protect::digest::{
+    Algorithm, Challenge, ClientSession, Proof, Qop, Secret, answer_header, ha1,
+};
+use wire::sip::{AuthParams, Credentials, HeaderId, Message, unquote};
+
+/// A challenge that waits for credentials.
+#[derive(Clone, Debug)]
+pub struct Challenged {
+    challenge: Challenge,
+    header: HeaderId,
+}
+
+impl Challenged {
+    /// The challenge of a response that we can answer; `None` where there is none.
+    pub fn read(response: &[u8]) -> Option<Challenged> {
+        let message = Message::parse(response).ok()?;
+        let secret = Secret::Password(Vec::new());
+        [HeaderId::WwwAuthenticate, HeaderId::ProxyAuthenticate]
+            .into_iter()
+            .find_map(|id| {
+                let challenge = Challenge::choose(&message, id, &secret)
+                    .into_iter()
+                    .next()?;
+                Some(Challenged {
+                    challenge,
+                    header: answer_header(id),
+                })
+            })
+    }
+
+    /// The header that answers.
+    pub fn header(&self) -> &'static [u8] {
+        match self.header {
+            HeaderId::ProxyAuthorization => b"Proxy-Authorization",
+            _ => b"Authorization",
+        }
+    }
+
+    /// Appends the value of that header.
+    pub fn write(
+        &self,
+        username: &[u8],
+        password: &[u8],
+        request: &Request<'_>,
+        session: &mut Option<Box<ClientSession>>,
+        entropy: &mut Entropy,
+        out: &mut Vec<u8>,
+    ) {
+        let same = session
+            .as_ref()
+            .is_some_and(|session| *session.challenge() == self.challenge);
+        if !same {
+            let secret = Secret::Password(password.to_vec());
+            let made = ClientSession::new(self.challenge.clone(), username, &secret, entropy);
+            *session = made.map(Box::new);
+        }
+        if let Some(session) = session {
+            session.write_credentials(request.method, request.uri, request.body, out);
+        }
+    }
+}
+
+/// What a request's digest covers.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'r> {
+    /// Method.
+    pub method: &'r [u8],
+    /// URI.
+    pub uri: &'r [u8],
+    /// Body.
+    pub body: &'r [u8],
+}
+
+/// Whether a request's credentials are right for this user and password. The nonce is the scenario's own affair.
+pub fn verify(request: &Incoming<'_>, username: &[u8], password: &[u8]) -> bool {
+    let headers = values(request.bytes, b"Authorization")
+        .chain(values(request.bytes, b"Proxy-Authorization"));
+    headers
+        .filter_map(Credentials::parse)
+        .any(|credentials| is_right(&credentials, request, username, password))
+}
+
+fn is_right(
+    credentials: &Credentials<'_>,
+    request: &Incoming<'_>,
+    username: &[u8],
+    password: &[u8],
+) -> bool {
+    let params: &AuthParams<'_> = &credentials.params;
+    let get = |name: &[u8]| params.get(name).map(unquote).unwrap_or_default();
+    let algorithm = match params.get(b"algorithm") {
+        None => Some(Algorithm::MD5),
+        Some(token) => Algorithm::from_token(token),
+    };
+    let qop = get(b"qop");
+    let qop = match &*qop {
+        b"" => Qop::None,
+        token if token.eq_ignore_ascii_case(b"auth") => Qop::Auth,
+        token if token.eq_ignore_ascii_case(b"auth-int") => Qop::AuthInt,
+        _ => return false,
+    };
+    let Some(algorithm) = algorithm.filter(|_| credentials.is_digest()) else {
+        return false;
+    };
+    if &*get(b"username") != username {
+        return false;
+    }
+    let (realm, nonce, cnonce) = (get(b"realm"), get(b"nonce"), get(b"cnonce"));
+    let (nc, uri) = (get(b"nc"), get(b"uri"));
+    let proof = Proof {
+        algorithm,
+        ha1: ha1(algorithm.hash, username, &realm, password),
+        nonce: &nonce,
+        cnonce: &cnonce,
+        nc: &nc,
+        qop,
+        method: request.method,
+        uri: &uri,
+        body: request.body(),
+    };
+    proof.response().matches(&get(b"response"))
+}

@@ -1,0 +1,212 @@
+//! POSIX extended regular expressions, as SIPp's `ereg` has them, in terms of the `regex` library.
+//!
+//! What differs in the notation is rewritten: brackets take a backslash as itself, a brace that opens no count is itself, a dot
+//! takes line ends, and `^` and `$` are the ends of the text. What remains different: of several ways to match, POSIX takes the
+//! longest, the library the first alternative. It shows where an alternative is the beginning of a later one.
+
+use regex::bytes::{Regex, RegexBuilder};
+
+/// Memory of one compiled expression, bytes.
+const SIZE: usize = 1 << 20;
+
+/// Compiles an expression.
+///
+/// # Errors
+/// Where it is no such expression, or a monstrous one.
+pub fn compile(expression: &str) -> Result<Regex, String> {
+    let text = rewrite(expression);
+    RegexBuilder::new(&text)
+        .unicode(false)
+        .dot_matches_new_line(true)
+        .size_limit(SIZE)
+        .dfa_size_limit(SIZE)
+        .nest_limit(60)
+        .build()
+        .map_err(|error| match error {
+            regex::Error::Syntax(_) => format!("{expression:?} is no regular expression"),
+            error => format!("{expression:?}: {error}"),
+        })
+}
+
+/// POSIX's notation to the library's. Characters stand for bytes.
+fn rewrite(expression: &str) -> String {
+    let characters: Vec<char> = expression.chars().collect();
+    let mut out = String::with_capacity(expression.len() + 8);
+    let mut at = 0;
+    while let Some(&character) = characters.get(at) {
+        at += 1;
+        match character {
+            '\\' => {
+                let next = characters.get(at).copied();
+                at += 1;
+                match next {
+                    // What the GNU library knows beyond POSIX.
+                    Some('w' | 'W' | 's' | 'S' | 'b' | 'B' | '<' | '>') => {
+                        out.push('\\');
+                        out.extend(next);
+                    }
+                    Some('`') => out.push_str("\\A"),
+                    Some('\'') => out.push_str("\\z"),
+                    Some(next) => push(next, &mut out),
+                    None => out.push_str("\\\\"),
+                }
+            }
+            '[' => at = bracket(&characters, at, &mut out),
+            '{' if !is_count(characters.get(at..).unwrap_or_default()) => out.push_str("\\{"),
+            // POSIX has no groups with a question mark; the library would take them as something else.
+            '(' if characters.get(at) == Some(&'?') => out.push_str("(\\"),
+            '^' | '$' | '.' | '*' | '+' | '?' | '(' | ')' | '|' | '{' | '}' => out.push(character),
+            character => push(character, &mut out),
+        }
+    }
+    out
+}
+
+/// One character as itself.
+fn push(character: char, out: &mut String) {
+    let code = u32::from(character);
+    if code >= 0x80 {
+        // The expression works on bytes.
+        let mut bytes = [0; 4];
+        match u8::try_from(code) {
+            Ok(byte) => out.push_str(&format!("(?-u:\\x{byte:02x})")),
+            Err(_) => {
+                for byte in character.encode_utf8(&mut bytes).bytes() {
+                    out.push_str(&format!("(?-u:\\x{byte:02x})"));
+                }
+            }
+        }
+    } else {
+        out.push_str(&regex::escape(character.encode_utf8(&mut [0; 4])));
+    }
+}
+
+/// Whether an interval follows: digits, perhaps a comma and digits, a closing brace.
+fn is_count(rest: &[char]) -> bool {
+    let Some(end) = rest.iter().position(|character| *character == '}') else {
+        return false;
+    };
+    let inside = rest.get(..end).unwrap_or_default();
+    let digits = |part: &[char]| part.iter().all(char::is_ascii_digit);
+    let mut parts = inside.splitn(2, |character| *character == ',');
+    let first = parts.next().unwrap_or_default();
+    !first.is_empty() && digits(first) && parts.next().is_none_or(digits)
+}
+
+/// A bracket expression, behind its `[`; gives where it ends. One that is not closed is a bracket.
+fn bracket(characters: &[char], from: usize, out: &mut String) -> usize {
+    let mut at = from;
+    let negated = characters.get(at) == Some(&'^');
+    at += usize::from(negated);
+    let mut inside = String::new();
+    let mut first = true;
+    loop {
+        match characters.get(at) {
+            None => {
+                out.push_str("\\[");
+                return from;
+            }
+            Some(']') if !first => break,
+            Some('[') if matches!(characters.get(at + 1), Some(':')) => {
+                let rest = characters.get(at..).unwrap_or_default();
+                match rest.windows(2).position(|pair| pair == [':', ']']) {
+                    Some(end) => {
+                        inside.extend(rest.iter().take(end + 2));
+                        at += end + 2;
+                    }
+                    None => {
+                        inside.push_str("\\[");
+                        at += 1;
+                    }
+                }
+            }
+            // A range keeps its dash; one at either end is itself.
+            Some('-') if !first && !matches!(characters.get(at + 1), None | Some(']')) => {
+                inside.push('-');
+                at += 1;
+            }
+            Some(&character) => {
+                match u8::try_from(u32::from(character)) {
+                    Ok(byte) => inside.push_str(&format!("\\x{byte:02x}")),
+                    Err(_) => inside.push(character),
+                }
+                at += 1;
+            }
+        }
+        first = false;
+    }
+    out.push('[');
+    if negated {
+        out.push('^');
+    }
+    out.push_str(&inside);
+    out.push(']');
+    at + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(expression: &str, text: &str) -> Option<Vec<String>> {
+        let captures = compile(expression).unwrap().captures(text.as_bytes())?;
+        Some(
+            captures
+                .iter()
+                .map(|group| {
+                    group.map_or(String::new(), |group| {
+                        String::from_utf8_lossy(group.as_bytes()).into_owned()
+                    })
+                })
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn the_documentation_s_examples() {
+        assert_eq!(
+            found(
+                "o=([[:alnum:]]*) ([[:alnum:]]*) ([[:alnum:]]*)",
+                "\r\no=user1 53655765 2353687637 IN"
+            )
+            .unwrap(),
+            [
+                "o=user1 53655765 2353687637",
+                "user1",
+                "53655765",
+                "2353687637"
+            ]
+        );
+        let address = "([0-9]{1,3}\\.){3}[0-9]{1,3}:[0-9]*";
+        assert_eq!(
+            found(address, "Via: 10.0.0.1:5060;x").unwrap()[0],
+            "10.0.0.1:5060"
+        );
+        assert_eq!(
+            found("<sip:([^;@]*)", "To: <sip:bob@x>").unwrap(),
+            ["<sip:bob", "bob"]
+        );
+        assert_eq!(
+            found(
+                "Digest .*username=\"([^\"]*)\"",
+                "Digest a=b, username=\"joe\""
+            )
+            .unwrap()[1],
+            "joe"
+        );
+    }
+
+    #[test]
+    fn posix_differs_from_perl() {
+        // A backslash in brackets is itself, a dot takes line ends, a lone brace is itself.
+        assert_eq!(found("[\\n]+", "a\\nb").unwrap(), ["\\n"]);
+        assert_eq!(found("a.b", "a\nb").unwrap(), ["a\nb"]);
+        assert_eq!(found("{a", "x{a").unwrap(), ["{a"]);
+        assert_eq!(found("[]a-]+", "-]a").unwrap(), ["-]a"]);
+        assert_eq!(found("[a&&b]+", "&b").unwrap(), ["&b"]);
+        assert_eq!(found("^b", "a\nb"), None);
+        assert_eq!(found("[[:digit:]x-z]+", "ay9z").unwrap(), ["y9z"]);
+        assert!(compile("a(").is_err());
+        assert!(compile("(a{1000}){1000}").is_err());
+    }
+}

@@ -1,0 +1,236 @@
+//! Recorded media that calls play.
+
+use engine::Time;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::capture::{Reader, Step};
+use wire::ethernet::{Inner, network_packet};
+
+/// Packets of one recording, at most.
+const PACKETS: usize = 1_000_000;
+
+/// UDP payloads with the times at which they were sent, from the first on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// Time and payload.
+    pub packets: Vec<(Duration, Vec<u8>)>,
+}
+
+impl Recording {
+    /// Reads a capture: the payloads of all its UDP packets.
+    ///
+    /// # Errors
+    /// Where it is no capture, or holds none.
+    pub fn read(file: &[u8]) -> Result<Recording, String> {
+        let (mut reader, mut input) = (Reader::new(), file);
+        let mut packets = Vec::new();
+        let mut first = None;
+        loop {
+            let used = match reader.step(input, true) {
+                Step::Frame { used, frame } => {
+                    if let Some(payload) = udp_payload(network_packet(frame.link, frame.data)) {
+                        let start = *first.get_or_insert(frame.time);
+                        let at = Duration::from_nanos(frame.time.saturating_sub(start));
+                        packets.push((at, payload.to_vec()));
+                    }
+                    used
+                }
+                Step::Skip { used } => used,
+                Step::Damaged { error, .. } if packets.is_empty() => {
+                    return Err(format!("no capture: {error}"));
+                }
+                Step::Damaged { .. } => break,
+                Step::End | Step::More { .. } => break,
+            };
+            if packets.len() > PACKETS {
+                return Err(format!("more than {PACKETS} packets"));
+            }
+            input = input.get(used..).unwrap_or_default();
+        }
+        match packets.is_empty() {
+            true => Err("it holds no UDP packets".to_owned()),
+            false => Ok(Recording { packets }),
+        }
+    }
+
+    /// The packets of a sound: raw samples or frames, or a WAV file that holds such.
+    ///
+    /// # Errors
+    /// Where there is nothing in it.
+    pub fn of_sound(file: &[u8], payload_type: u8, seed: u32) -> Result<Recording, String> {
+        let samples = wav_data(file).unwrap_or(file);
+        // Octets and time stamp units of 20 ms; G.722 counts at 8 kHz (RFC 3551 section 4.5.2).
+        let (octets, step) = match payload_type {
+            18 => (20, 160u32),
+            _ => (160, 160),
+        };
+        let mut packets = Vec::new();
+        for (number, chunk) in samples.chunks_exact(octets).take(PACKETS).enumerate() {
+            let count = number as u32;
+            let mut packet = vec![0x80, payload_type & 0x7f];
+            packet.extend_from_slice(&(count as u16).to_be_bytes());
+            packet.extend_from_slice(&count.wrapping_mul(step).to_be_bytes());
+            packet.extend_from_slice(&seed.to_be_bytes());
+            packet.extend_from_slice(chunk);
+            packets.push((Duration::from_millis(20) * count, packet));
+        }
+        match packets.is_empty() {
+            true => Err("it is shorter than one packet".to_owned()),
+            false => Ok(Recording { packets }),
+        }
+    }
+
+    /// From the first packet to one packet time behind the last.
+    pub fn length(&self) -> Duration {
+        let last = self.packets.last().map_or(Duration::ZERO, |(at, _)| *at);
+        last + Duration::from_millis(20)
+    }
+}
+
+fn udp_payload<'a>(inner: Option<Inner<'a>>) -> Option<&'a [u8]> {
+    let packet = inner?.payload;
+    let udp = match packet.first()? >> 4 {
+        4 => {
+            let header = usize::from(packet.first()? & 15) * 4;
+            (*packet.get(9)? == 17).then_some(packet.get(header..)?)?
+        }
+        6 => (*packet.get(6)? == 17).then_some(packet.get(40..)?)?,
+        _ => return None,
+    };
+    let length = usize::from(u16::from_be_bytes([*udp.get(4)?, *udp.get(5)?]));
+    udp.get(8..length.min(udp.len()))
+}
+
+/// The samples of a WAV file.
+fn wav_data(file: &[u8]) -> Option<&[u8]> {
+    let mut rest = file
+        .strip_prefix(b"RIFF")?
+        .get(4..)?
+        .strip_prefix(b"WAVE")?;
+    loop {
+        let (name, tail) = rest.split_first_chunk::<4>()?;
+        let (length, tail) = tail.split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        if name == b"data" {
+            return Some(tail.get(..length).unwrap_or(tail));
+        }
+        rest = tail.get(length + (length & 1)..)?;
+    }
+}
+
+/// A recording on its way.
+#[derive(Clone, Debug)]
+pub struct Playing {
+    recording: Arc<Recording>,
+    destination: SocketAddr,
+    video: bool,
+    /// When the present pass began.
+    begun: Time,
+    next: usize,
+    /// Passes still to come; `None`: without end.
+    left: Option<u32>,
+    /// Packets sent, for sequence numbers beyond the first pass.
+    passes: u32,
+    stream: bool,
+}
+
+impl Playing {
+    /// From `now` on; `times` passes, without end where negative. `stream`: of our own packets, whose numbers go on.
+    pub fn new(
+        recording: Arc<Recording>,
+        destination: SocketAddr,
+        video: bool,
+        times: i32,
+        stream: bool,
+        now: Time,
+    ) -> Playing {
+        Playing {
+            recording,
+            destination,
+            video,
+            begun: now,
+            next: 0,
+            left: u32::try_from(times)
+                .ok()
+                .map(|times| times.saturating_sub(1)),
+            passes: 0,
+            stream,
+        }
+    }
+
+    /// When its next packet is due; `None` where it is over.
+    pub fn next_at(&self) -> Option<Time> {
+        let (at, _) = self.recording.packets.get(self.next)?;
+        Some(self.begun + *at)
+    }
+
+    /// Whether packets go out by the socket for video.
+    pub fn is_video(&self) -> bool {
+        self.video
+    }
+
+    /// It was held for so long.
+    pub fn shift(&mut self, by: Duration) {
+        self.begun += by;
+    }
+
+    /// Appends the next packet; tells where it goes.
+    pub fn take(&mut self, out: &mut Vec<u8>) -> Option<SocketAddr> {
+        let (_, packet) = self.recording.packets.get(self.next)?;
+        let start = out.len();
+        out.extend_from_slice(packet);
+        if self.stream
+            && let Some(header) = out.get_mut(start..start + 8)
+        {
+            // Sequence number and time stamp go on where the pass before ended.
+            let count = self
+                .passes
+                .wrapping_mul(self.recording.packets.len() as u32);
+            let number = count.wrapping_add(self.next as u32);
+            header[2..4].copy_from_slice(&(number as u16).to_be_bytes());
+            header[4..8].copy_from_slice(&number.wrapping_mul(160).to_be_bytes());
+        }
+        self.next += 1;
+        if self.next == self.recording.packets.len() && self.left != Some(0) {
+            self.left = self.left.map(|left| left - 1);
+            self.begun += self.recording.length();
+            self.passes += 1;
+            self.next = 0;
+        }
+        Some(self.destination)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sound_becomes_packets_that_go_on() {
+        let mut wav = b"RIFF\0\0\0\0WAVEfmt \x02\0\0\0ab".to_vec();
+        wav.extend_from_slice(b"data\x40\x01\0\0");
+        wav.extend_from_slice(&[7; 320]);
+        let recording = Arc::new(Recording::of_sound(&wav, 8, 5).unwrap());
+        assert_eq!(recording.packets.len(), 2);
+        let to = SocketAddr::from(([127, 0, 0, 1], 9));
+        let mut playing = Playing::new(recording, to, false, 2, true, Time::from_secs(1));
+        let mut sent = Vec::new();
+        while let Some(at) = playing.next_at() {
+            let mut packet = Vec::new();
+            assert_eq!(playing.take(&mut packet), Some(to));
+            sent.push((at.as_millis(), packet[3], packet[7], packet.len()));
+        }
+        assert_eq!(
+            sent,
+            [
+                (1_000, 0, 0, 172),
+                (1_020, 1, 160, 172),
+                (1_040, 2, 64, 172),
+                (1_060, 3, 224, 172)
+            ]
+        );
+        assert!(Recording::of_sound(&[0; 10], 0, 1).is_err());
+        assert!(Recording::read(b"nothing").is_err());
+    }
+}

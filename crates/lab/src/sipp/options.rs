@@ -1,0 +1,637 @@
+//! What `hornwork lab run SCENARIO.xml` was told, read into what a run needs.
+
+use super::compile::compile;
+use super::engine::Parts;
+use super::inject::Injection;
+use super::media::Recording;
+use super::program::{Action, Media, Program};
+use super::schedule::Limits;
+use super::settings::{Behaviours, Settings};
+use super::template::Names;
+use super::xml;
+use crate::error::LabError;
+use crate::pace::Pace;
+use engine::{Time, Transport};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Threads, at most.
+const THREADS: u64 = 256;
+
+/// Options of the command line, as they were written.
+#[derive(Clone, Debug)]
+pub struct ScenarioOptions {
+    /// The scenario.
+    pub file: PathBuf,
+    /// Where calls go: `host[:port]`; threads take them in turn.
+    pub targets: Vec<String>,
+    /// Calls per second.
+    pub rate: f64,
+    /// The rate at the end of the ramp.
+    pub rate_to: Option<f64>,
+    /// Seconds of the ramp.
+    pub ramp: f64,
+    /// Exponentially distributed gaps.
+    pub poisson: bool,
+    /// Open calls, at most.
+    pub limit: Option<u64>,
+    /// Calls in total.
+    pub calls: Option<u64>,
+    /// Seconds for which calls are begun.
+    pub duration: Option<f64>,
+    /// Seconds after which all ends.
+    pub timeout: Option<f64>,
+    /// Milliseconds of pauses without a length.
+    pub hold: u64,
+    /// Calls by so many users.
+    pub users: u64,
+    /// `[service]`
+    pub service: String,
+    /// Injection files.
+    pub inject: Vec<PathBuf>,
+    /// `FILE:FIELD`
+    pub index: Vec<String>,
+    /// `NAME=VALUE` for keywords.
+    pub keys: Vec<String>,
+    /// `NAME=VALUE` for variables.
+    pub variables: Vec<String>,
+    /// `ADDRESS[:PORT]`
+    pub local: Option<String>,
+    /// `ADDRESS[:PORT]`
+    pub media: Option<String>,
+    /// `udp` or `tcp`.
+    pub transport: String,
+    /// A socket for each call.
+    pub per_call: bool,
+    /// User name for digest.
+    pub username: Option<String>,
+    /// Password for digest.
+    pub password: String,
+    /// URI for digest.
+    pub digest_uri: Option<String>,
+    /// `all`, `none`, `bye`, `abort`, `ping`, each perhaps behind a minus sign, between commas.
+    pub behaviour: String,
+    /// Answer INFO, NOTIFY, OPTIONS and UPDATE.
+    pub auto_answer: bool,
+    /// Milliseconds.
+    pub receive_timeout: Option<u64>,
+    /// Retransmissions of anything.
+    pub retransmissions: Option<u32>,
+    /// None at all.
+    pub no_retransmissions: bool,
+    /// First `[cseq]`.
+    pub base_cseq: u32,
+    /// Pattern of Call-IDs.
+    pub call_id: String,
+    /// Send media back.
+    pub echo: bool,
+    /// Percent.
+    pub lost: f64,
+    /// Threads.
+    pub threads: u64,
+    /// Microseconds.
+    pub batch: u64,
+    /// Shell commands of the scenario are carried out.
+    pub allow_commands: bool,
+    /// Messages go here.
+    pub trace: Option<PathBuf>,
+    /// Lines of `<log>` go here.
+    pub log: Option<PathBuf>,
+    /// Figures of every second go here, as CSV.
+    pub csv: Option<PathBuf>,
+    /// Result as JSON; `-` is standard output.
+    pub json: Option<PathBuf>,
+    /// The other end's scenario; both in virtual time.
+    pub against: Option<PathBuf>,
+    /// In virtual time.
+    pub simulate: bool,
+    /// Seed.
+    pub seed: Option<u64>,
+}
+
+impl Default for ScenarioOptions {
+    fn default() -> Self {
+        ScenarioOptions {
+            file: PathBuf::new(),
+            targets: Vec::new(),
+            rate: 10.0,
+            rate_to: None,
+            ramp: 0.0,
+            poisson: false,
+            limit: None,
+            calls: None,
+            duration: None,
+            timeout: None,
+            hold: 0,
+            users: 0,
+            service: "service".to_owned(),
+            inject: Vec::new(),
+            index: Vec::new(),
+            keys: Vec::new(),
+            variables: Vec::new(),
+            local: None,
+            media: None,
+            transport: "udp".to_owned(),
+            per_call: false,
+            username: None,
+            password: "password".to_owned(),
+            digest_uri: None,
+            behaviour: "all".to_owned(),
+            auto_answer: false,
+            receive_timeout: None,
+            retransmissions: None,
+            no_retransmissions: false,
+            base_cseq: 1,
+            call_id: "%u-%p@%s".to_owned(),
+            echo: false,
+            lost: 0.0,
+            threads: 1,
+            batch: 500,
+            allow_commands: false,
+            trace: None,
+            log: None,
+            csv: None,
+            json: None,
+            against: None,
+            simulate: false,
+            seed: None,
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, LabError> {
+    std::fs::read(path).map_err(|error| LabError::bad(format!("{}: {error}", path.display())))
+}
+
+/// A scenario with all that it reads.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The program.
+    pub program: Program,
+    files: Vec<Injection>,
+    recordings: Vec<Arc<Recording>>,
+    sounds: BTreeMap<(u16, u8), Arc<Recording>>,
+}
+
+impl Loaded {
+    /// What one generator is made of.
+    pub fn parts(&self, settings: Settings) -> Parts {
+        Parts {
+            program: self.program.clone(),
+            settings,
+            files: self.files.clone(),
+            recordings: self.recordings.clone(),
+            sounds: self.sounds.clone(),
+        }
+    }
+}
+
+/// Reads a scenario and the files that it names.
+///
+/// # Errors
+/// Where one cannot be read, or the scenario has what is not supported: each with file and line.
+pub fn load(path: &Path, options: &ScenarioOptions) -> Result<Loaded, LabError> {
+    let text = read(path)?;
+    let told = |mistakes: Vec<xml::Mistake>| {
+        let lines: Vec<String> = mistakes
+            .iter()
+            .map(|mistake| format!("{}:{mistake}", path.display()))
+            .collect();
+        LabError::bad(lines.join("\n"))
+    };
+    let root = xml::read(&text).map_err(|mistake| told(vec![mistake]))?;
+    let files = injections(options)?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut wanted = BTreeMap::new();
+    loop {
+        let mut names = Names {
+            keys: pairs(&options.keys, "--key")?.into_iter().collect(),
+            wanted_files: wanted.clone(),
+            users: options.users > 0,
+            ..Names::default()
+        }
+        .with_files(&files);
+        let compiled = compile(&root, &mut names);
+        // Texts that stand in files of their own are read, and then it is compiled again with them.
+        let missing: Vec<String> = names
+            .wanted_files
+            .iter()
+            .filter(|(name, text)| text.is_none() && !wanted.contains_key(*name))
+            .map(|(name, _)| name.clone())
+            .collect();
+        if missing.is_empty() {
+            let program = compiled.map_err(told)?;
+            return finish(program, files, folder, options);
+        }
+        for name in missing {
+            let text = find(folder, &name).and_then(|path| std::fs::read(path).ok());
+            wanted.insert(name, text);
+        }
+    }
+}
+
+/// A file that a scenario names: beside the place where we run, or beside the scenario.
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    [PathBuf::from(name), folder.join(name)]
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
+fn finish(
+    program: Program,
+    files: Vec<Injection>,
+    folder: &Path,
+    options: &ScenarioOptions,
+) -> Result<Loaded, LabError> {
+    if program.commands && !options.allow_commands {
+        return Err(LabError::cannot(
+            "the scenario runs shell commands (<exec command=...>)",
+            "read it, then allow it with --allow-commands",
+        ));
+    }
+    let file = |name: &str| {
+        find(folder, name)
+            .ok_or_else(|| LabError::bad(format!("{name}: no such file")))
+            .and_then(|path| read(&path))
+    };
+    let wrong = |name: &str, why: String| LabError::bad(format!("{name}: {why}"));
+    let mut recordings = Vec::new();
+    for name in &program.captures {
+        let recording = Recording::read(&file(name)?).map_err(|why| wrong(name, why))?;
+        recordings.push(Arc::new(recording));
+    }
+    let mut sounds = BTreeMap::new();
+    for action in program.steps.iter().flat_map(|step| &step.actions) {
+        if let Action::Media(Media::Stream {
+            sound,
+            payload_type,
+            ..
+        }) = action
+        {
+            let name = program
+                .sounds
+                .get(usize::from(*sound))
+                .map_or("", String::as_str);
+            let recording = Recording::of_sound(&file(name)?, *payload_type, 0x5349_5050)
+                .map_err(|why| wrong(name, why))?;
+            sounds.insert((*sound, *payload_type), Arc::new(recording));
+        }
+    }
+    for (name, _) in pairs(&options.variables, "--var")? {
+        if !program.variables.iter().any(|(known, _)| *known == name) {
+            let text = format!("--var {name}: the scenario has no variable of that name");
+            return Err(LabError::bad(text));
+        }
+    }
+    Ok(Loaded {
+        program,
+        files,
+        recordings,
+        sounds,
+    })
+}
+
+fn injections(options: &ScenarioOptions) -> Result<Vec<Injection>, LabError> {
+    let mut files = Vec::new();
+    for path in &options.inject {
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let file = Injection::read(&name, read(path)?)
+            .map_err(|mistake| LabError::bad(format!("{}:{mistake}", path.display())))?;
+        files.push(file);
+    }
+    for index in &options.index {
+        let bad = || LabError::bad(format!("--index {index}: FILE:FIELD of an injection file"));
+        let (name, field) = index.rsplit_once(':').ok_or_else(bad)?;
+        let name = name.rsplit('/').next().unwrap_or(name);
+        let field = field.parse().map_err(|_| bad())?;
+        files
+            .iter_mut()
+            .find(|file| file.name == name)
+            .ok_or_else(bad)?
+            .index_by(field);
+    }
+    Ok(files)
+}
+
+fn pairs(list: &[String], option: &str) -> Result<Vec<(String, String)>, LabError> {
+    list.iter()
+        .map(|pair| {
+            pair.split_once('=')
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .ok_or_else(|| LabError::bad(format!("{option} {pair}: NAME=VALUE")))
+        })
+        .collect()
+}
+
+/// Settings of the threads of a run; the wall clock at time zero, and when the plan begins, are the runner's.
+///
+/// # Errors
+/// Where an option makes no sense.
+pub fn settings(
+    options: &ScenarioOptions,
+    server: bool,
+    seed: u64,
+) -> Result<Vec<Settings>, LabError> {
+    let transport = transport(&options.transport)?;
+    if options.threads == 0 || options.threads > THREADS {
+        return Err(LabError::bad(format!("--threads: 1 to {THREADS}")));
+    }
+    let targets: Vec<SocketAddr> = options
+        .targets
+        .iter()
+        .map(|target| resolve(target))
+        .collect::<Result<_, _>>()?;
+    if !server && targets.is_empty() {
+        return Err(LabError::bad(
+            "the scenario makes calls: say where to, HOST[:PORT]",
+        ));
+    }
+    let local = local(options, targets.first().copied(), server)?;
+    let (media_ip, media_port) = match &options.media {
+        None => (local.ip(), 6_000),
+        Some(text) => {
+            let address = address(text, 6_000)
+                .ok_or_else(|| LabError::bad(format!("--media {text}: ADDRESS[:PORT]")))?;
+            (address.ip(), address.port())
+        }
+    };
+    let pace = pace(options)?;
+    let seconds = |value: Option<f64>, option: &str| match value {
+        None => Ok(None),
+        Some(value) => Duration::try_from_secs_f64(value)
+            .map(Some)
+            .map_err(|_| LabError::bad(format!("{option} {value}: seconds"))),
+    };
+    let limits = Limits {
+        total: options.calls,
+        open: options.limit,
+        span: seconds(options.duration, "--duration")?,
+    };
+    if !(0.0..=100.0).contains(&options.lost) {
+        return Err(LabError::bad("--loss: 0 to 100 percent"));
+    }
+    let defaults = Settings::default();
+    let retransmissions = match options.retransmissions {
+        Some(count) => [count; 2],
+        None => defaults.retransmissions,
+    };
+    let per = |index: u64, base: u16, step: u64| -> Result<u16, LabError> {
+        if base == 0 {
+            return Ok(0);
+        }
+        u16::try_from(u64::from(base) + index * step)
+            .map_err(|_| LabError::bad("too few ports behind the first for that many threads"))
+    };
+    (0..options.threads)
+        .map(|index| {
+            let remote = match targets.as_slice() {
+                [] => None,
+                targets => targets.get(index as usize % targets.len()).copied(),
+            };
+            let host = options.targets.get(index as usize % targets.len().max(1));
+            let host = host.map(String::as_str).unwrap_or_default();
+            Ok(Settings {
+                service: options.service.clone(),
+                remote_host: split_port(host).0.to_owned(),
+                remote,
+                local: SocketAddr::new(local.ip(), per(index, local.port(), 1)?),
+                media_ip,
+                media_port: per(index, media_port, 4)?,
+                transport,
+                per_call: options.per_call,
+                hold: Duration::from_millis(options.hold),
+                username: options
+                    .username
+                    .clone()
+                    .unwrap_or_else(|| options.service.clone()),
+                password: options.password.clone(),
+                digest_uri: options.digest_uri.clone(),
+                behaviours: behaviours(&options.behaviour)?,
+                auto_answer: options.auto_answer,
+                receive_timeout: options.receive_timeout.map(Duration::from_millis),
+                retransmissions,
+                retransmits: !options.no_retransmissions,
+                base_cseq: options.base_cseq,
+                call_id: options.call_id.clone(),
+                users: options.users,
+                echo: options.echo,
+                remember: match transport {
+                    Transport::Udp => defaults.remember,
+                    _ => Duration::ZERO,
+                },
+                lost: options.lost,
+                pid: (seed % 4_000_000) as u32 + 1,
+                share: (index, options.threads),
+                pace,
+                limits,
+                batch: Duration::from_micros(options.batch),
+                trace: options.trace.is_some(),
+                preset: pairs(&options.variables, "--var")?,
+                start: Time::ZERO,
+                ..Settings::default()
+            })
+        })
+        .collect()
+}
+
+fn transport(name: &str) -> Result<Transport, LabError> {
+    match name.to_ascii_lowercase().as_str() {
+        "udp" => Ok(Transport::Udp),
+        "tcp" => Ok(Transport::Tcp),
+        other @ ("tls" | "ws" | "wss" | "sctp") => Err(LabError::bad(format!(
+            "--transport {other}: scenarios run over udp and tcp so far"
+        ))),
+        other => Err(LabError::bad(format!("--transport {other}: udp or tcp"))),
+    }
+}
+
+fn pace(options: &ScenarioOptions) -> Result<Pace, LabError> {
+    let sound = |rate: f64| rate.is_finite() && rate >= 0.0;
+    if !sound(options.rate) || !options.rate_to.is_none_or(sound) || !sound(options.ramp) {
+        return Err(LabError::bad(
+            "--rate, --rate-to and --ramp: numbers from 0 on",
+        ));
+    }
+    match (options.rate_to, options.poisson) {
+        (Some(_), true) => Err(LabError::bad("either --rate-to or --poisson")),
+        (Some(to), false) => Ok(Pace::Ramp {
+            from: options.rate,
+            to,
+            over: options.ramp,
+        }),
+        (None, _) if options.ramp > 0.0 => Err(LabError::bad("--ramp wants --rate-to")),
+        (None, true) => Ok(Pace::Poisson { rate: options.rate }),
+        (None, false) => Ok(Pace::Constant { rate: options.rate }),
+    }
+}
+
+fn behaviours(text: &str) -> Result<Behaviours, LabError> {
+    let mut found = Behaviours {
+        bye: false,
+        abort: false,
+        ping: false,
+    };
+    for word in text.split(',').map(str::trim) {
+        let (word, on) = match word.strip_prefix('-') {
+            Some(word) => (word, false),
+            None => (word, true),
+        };
+        match word {
+            "all" | "none" => {
+                let on = on == (word == "all");
+                found = Behaviours {
+                    bye: on,
+                    abort: on,
+                    ping: on,
+                };
+            }
+            "bye" => found.bye = on,
+            "abort" | "abortunexp" => found.abort = on,
+            "ping" | "pingreply" => found.ping = on,
+            other => {
+                return Err(LabError::bad(format!(
+                    "--behaviour {other}: all, none, bye, abort or ping, perhaps with a minus sign"
+                )));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Host and port of `host`, `host:port`, `[v6]:port`.
+fn split_port(text: &str) -> (&str, Option<u16>) {
+    if let Some(rest) = text.strip_prefix('[')
+        && let Some((host, after)) = rest.split_once(']')
+    {
+        return (
+            host,
+            after.strip_prefix(':').and_then(|port| port.parse().ok()),
+        );
+    }
+    match text.rsplit_once(':') {
+        // An IPv6 address without brackets has more than one colon.
+        Some((host, port)) if !host.contains(':') => match port.parse() {
+            Ok(port) => (host, Some(port)),
+            Err(_) => (text, None),
+        },
+        _ => (text, None),
+    }
+}
+
+fn resolve(target: &str) -> Result<SocketAddr, LabError> {
+    let (host, port) = split_port(target);
+    (host, port.unwrap_or(5060))
+        .to_socket_addrs()
+        .map_err(|error| LabError::bad(format!("{target}: {error}")))?
+        .next()
+        .ok_or_else(|| LabError::bad(format!("{target}: no address")))
+}
+
+fn address(text: &str, port: u16) -> Option<SocketAddr> {
+    let (host, given) = split_port(text);
+    Some(SocketAddr::new(host.parse().ok()?, given.unwrap_or(port)))
+}
+
+/// Our address: as given, or the one of this machine on the way to the target.
+fn local(
+    options: &ScenarioOptions,
+    target: Option<SocketAddr>,
+    server: bool,
+) -> Result<SocketAddr, LabError> {
+    let port = if server { 5060 } else { 0 };
+    if let Some(text) = &options.local {
+        if let Some(only) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
+            return Ok(SocketAddr::new(towards(target)?, only));
+        }
+        return address(text, port)
+            .ok_or_else(|| LabError::bad(format!("--local {text}: ADDRESS[:PORT] or :PORT")));
+    }
+    Ok(SocketAddr::new(towards(target)?, port))
+}
+
+fn towards(target: Option<SocketAddr>) -> Result<IpAddr, LabError> {
+    // Connecting a datagram socket sends nothing; it only asks for the route. Without a target, the way out into the world
+    // (an address of RFC 5737).
+    let to = target.unwrap_or(SocketAddr::from(([192, 0, 2, 1], 9)));
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let found = UdpSocket::bind((any, 0))
+        .and_then(|socket| socket.connect(to).and_then(|()| socket.local_addr()));
+    match (found, target) {
+        (Ok(address), _) => Ok(address.ip()),
+        (Err(_), None) => Ok(Ipv4Addr::LOCALHOST.into()),
+        (Err(error), Some(to)) => Err(LabError::cannot(
+            format!("no way to {to}: {error}"),
+            "give an address that this machine has a route to, or --local",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(split_port("h:5080"), ("h", Some(5080)));
+        assert_eq!(split_port("[::1]:7"), ("::1", Some(7)));
+        assert_eq!(split_port("::1"), ("::1", None));
+        assert_eq!(split_port("h"), ("h", None));
+        assert_eq!(resolve("127.0.0.1").unwrap().port(), 5060);
+    }
+
+    #[test]
+    fn behaviour_words() {
+        let all = behaviours("all").unwrap();
+        assert!(all.bye && all.abort && all.ping);
+        let some = behaviours("all,-bye").unwrap();
+        assert!(!some.bye && some.abort);
+        let one = behaviours("none,abortunexp").unwrap();
+        assert!(!one.bye && one.abort && !one.ping);
+        assert!(behaviours("al").is_err());
+    }
+
+    #[test]
+    fn threads_share_ports_and_targets() {
+        let options = ScenarioOptions {
+            targets: vec!["127.0.0.1:5080".into(), "127.0.0.1:5081".into()],
+            local: Some("127.0.0.1:6060".into()),
+            threads: 3,
+            ..ScenarioOptions::default()
+        };
+        let all = settings(&options, false, 7).unwrap();
+        let ports: Vec<_> = all
+            .iter()
+            .map(|one| (one.local.port(), one.remote.unwrap().port(), one.media_port))
+            .collect();
+        assert_eq!(
+            ports,
+            [(6060, 5080, 6000), (6061, 5081, 6004), (6062, 5080, 6008)]
+        );
+        for wrong in [
+            ScenarioOptions::default(),
+            ScenarioOptions {
+                transport: "tls".into(),
+                ..options.clone()
+            },
+            ScenarioOptions {
+                threads: 0,
+                ..options.clone()
+            },
+            ScenarioOptions {
+                ramp: 3.0,
+                ..options.clone()
+            },
+        ] {
+            assert!(settings(&wrong, false, 7).is_err());
+        }
+    }
+}

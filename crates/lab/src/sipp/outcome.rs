@@ -1,0 +1,361 @@
+//! What came of a run: as a table, as JSON, as CSV.
+
+use super::program::{Kind, Program};
+use super::stats::{Failure, Statistics, StepCount, Times};
+use crate::error::Verdict;
+use crate::terminal::columns;
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::Duration;
+
+/// A run that is over.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The scenario.
+    pub program: Program,
+    /// Its file.
+    pub file: String,
+    /// Figures.
+    pub statistics: Statistics,
+    /// How long it took.
+    pub seconds: f64,
+    /// CPU time of the whole process.
+    pub cpu: Option<Duration>,
+    /// 99th percentile of the host's own scheduling noise beside it, microseconds.
+    pub noise_p99_us: Option<f64>,
+    /// In virtual time.
+    pub simulated: bool,
+    /// The other end, in virtual time.
+    pub other: Option<Box<Outcome>>,
+}
+
+impl Outcome {
+    /// Passed where calls were made and all went through.
+    pub fn verdict(&self) -> Verdict {
+        let good = self.statistics.failures() == 0
+            && self.statistics.no_room == 0
+            && self.statistics.successful > 0;
+        match good {
+            true => Verdict::Passed,
+            false => Verdict::Missed,
+        }
+    }
+
+    fn cpu_per_call_us(&self) -> Option<f64> {
+        let calls = self.statistics.created;
+        let cpu = self.cpu.filter(|_| calls > 0)?;
+        Some(cpu.as_secs_f64() * 1e6 / calls as f64)
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> Value {
+        let statistics = &self.statistics;
+        let failed: serde_json::Map<String, Value> = Failure::ALL
+            .iter()
+            .zip(&statistics.failed)
+            .filter(|(_, count)| **count > 0)
+            .map(|(failure, count)| (failure.name().to_owned(), json!(count)))
+            .collect();
+        let named = |name: &String, times: &Times| {
+            let mut value = times_json(times);
+            value["name"] = json!(name);
+            value
+        };
+        let responses: Vec<Value> = self
+            .program
+            .timers
+            .iter()
+            .zip(&statistics.responses)
+            .map(|(name, times)| named(name, times))
+            .collect();
+        let counters: serde_json::Map<String, Value> = self
+            .program
+            .counters
+            .iter()
+            .zip(&statistics.counters)
+            .map(|(name, count)| (name.clone(), json!(count)))
+            .collect();
+        let steps: Vec<Value> = self
+            .program
+            .steps
+            .iter()
+            .zip(&statistics.steps)
+            .map(|(step, count)| {
+                json!({
+                    "line": step.line,
+                    "kind": kind(&step.kind),
+                    "label": step.label,
+                    "messages": count.messages,
+                    "retransmissions": count.retransmissions,
+                    "timeouts": count.timeouts,
+                    "unexpected": count.unexpected,
+                    "lost": count.lost,
+                })
+            })
+            .collect();
+        json!({
+            "scenario": self.program.name,
+            "file": self.file,
+            "simulated": self.simulated,
+            "verdict": self.verdict().name(),
+            "seconds": self.seconds,
+            "calls": {
+                "created": statistics.created,
+                "successful": statistics.successful,
+                "failed": statistics.failures(),
+                "failures": failed,
+                "peak": statistics.peak,
+                "no_room": statistics.no_room,
+            },
+            "messages": {
+                "retransmissions": statistics.retransmissions(),
+                "out_of_call": statistics.out_of_call,
+                "garbage": statistics.garbage,
+                "late": statistics.late,
+                "answered_by_themselves": statistics.answered,
+            },
+            "media": {
+                "sent": statistics.media[0],
+                "received": statistics.media[1],
+                "echoed": statistics.media[2],
+            },
+            "response_times": responses,
+            "call_length": times_json(&statistics.lengths),
+            "counters": counters,
+            "lateness_us": spread(&statistics.lateness),
+            "held_back_us": spread(&statistics.held_back),
+            "host_noise_p99_us": self.noise_p99_us,
+            "cpu_seconds": self.cpu.map(|cpu| cpu.as_secs_f64()),
+            "cpu_us_per_call": self.cpu_per_call_us(),
+            "steps": steps,
+            "other_end": self.other.as_ref().map(|other| other.to_json()),
+        })
+    }
+
+    /// As a table.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        let statistics = &self.statistics;
+        // Writing to a text does not fail.
+        let _ = writeln!(out, "{} ({})\n", self.program.name, self.file);
+        out.push_str(&self.steps_text());
+        let _ = writeln!(
+            out,
+            "\n{} calls in {:.2} s: {} successful, {} failed, {} open at most, {} retransmissions",
+            statistics.created,
+            self.seconds,
+            statistics.successful,
+            statistics.failures(),
+            statistics.peak,
+            statistics.retransmissions()
+        );
+        for (failure, count) in Failure::ALL.iter().zip(&statistics.failed) {
+            if *count > 0 {
+                let _ = writeln!(out, "  failed, {}: {count}", failure.name());
+            }
+        }
+        for (what, count) in [
+            ("calls without room", statistics.no_room),
+            ("messages of no call", statistics.out_of_call),
+            ("messages of calls that were over", statistics.late),
+            ("what was no SIP", statistics.garbage),
+            ("answered by themselves", statistics.answered),
+            ("media packets sent", statistics.media[0]),
+            ("media packets received", statistics.media[1]),
+            ("media packets sent back", statistics.media[2]),
+        ] {
+            if count > 0 {
+                let _ = writeln!(out, "  {what}: {count}");
+            }
+        }
+        out.push('\n');
+        out.push_str(&self.times_text());
+        for (name, count) in self.program.counters.iter().zip(&statistics.counters) {
+            let _ = writeln!(out, "counter {name}: {count}");
+        }
+        if let Some(cost) = self.cpu_per_call_us() {
+            let _ = writeln!(out, "generator: {cost:.1} us CPU a call");
+        }
+        if !statistics.lateness.is_empty() {
+            let noise = self
+                .noise_p99_us
+                .map(|noise| format!("; a timer of this host alone is {noise:.0} us late (p99)"))
+                .unwrap_or_default();
+            let _ = writeln!(
+                out,
+                "generator: calls began {} us late (p50), {} (p99), {} (most){noise}",
+                statistics.lateness.value_at_quantile(0.5),
+                statistics.lateness.value_at_quantile(0.99),
+                statistics.lateness.max()
+            );
+        }
+        if !statistics.held_back.is_empty() {
+            let _ = writeln!(
+                out,
+                "{} calls were held back by --limit, {} us at most",
+                statistics.held_back.len(),
+                statistics.held_back.max()
+            );
+        }
+        if let Some(other) = &self.other {
+            let _ = write!(out, "\nthe other end: {}", other.to_text());
+        }
+        out
+    }
+
+    fn steps_text(&self) -> String {
+        let headings = ["", "messages", "retrans", "timeout", "unexpected", "lost"];
+        let rows: Vec<Vec<String>> = self
+            .program
+            .steps
+            .iter()
+            .zip(&self.statistics.steps)
+            .filter(|(step, _)| !step.hidden)
+            .flat_map(|(step, count)| {
+                let row = step_row(kind(&step.kind), &step.label, count);
+                let gap = step.gap.then(|| vec![String::new(); headings.len()]);
+                std::iter::once(row).chain(gap)
+            })
+            .collect();
+        columns(&headings, &rows)
+    }
+
+    fn times_text(&self) -> String {
+        let headings = ["ms", "count", "mean", "p50", "p90", "p99", "max"];
+        let mut rows = Vec::new();
+        let mut classes = String::new();
+        let named = self
+            .program
+            .timers
+            .iter()
+            .zip(&self.statistics.responses)
+            .map(|(name, times)| (format!("response time {name}"), times));
+        let lengths = ("call length".to_owned(), &self.statistics.lengths);
+        for (name, times) in named.chain(std::iter::once(lengths)) {
+            if times.histogram.is_empty() {
+                continue;
+            }
+            let ms = |micros: f64| format!("{:.3}", micros / 1e3);
+            let at = |share: f64| ms(times.histogram.value_at_quantile(share) as f64);
+            rows.push(vec![
+                name.clone(),
+                times.histogram.len().to_string(),
+                ms(times.histogram.mean()),
+                at(0.5),
+                at(0.9),
+                at(0.99),
+                ms(times.histogram.max() as f64),
+            ]);
+            if !times.edges.is_empty() {
+                let _ = writeln!(classes, "{name}: {}", classes_text(times));
+            }
+        }
+        match rows.is_empty() {
+            true => String::new(),
+            false => columns(&headings, &rows) + &classes + "\n",
+        }
+    }
+}
+
+fn step_row(kind: &str, label: &str, count: &StepCount) -> Vec<String> {
+    let arrow = match kind {
+        "send" => "-->",
+        "receive" => "<--",
+        _ => "   ",
+    };
+    let mut row = vec![format!("{arrow} {label}")];
+    row.extend(
+        [
+            count.messages,
+            count.retransmissions,
+            count.timeouts,
+            count.unexpected,
+            count.lost,
+        ]
+        .map(|count| count.to_string()),
+    );
+    row
+}
+
+fn kind(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Send(_) => "send",
+        Kind::Receive(_) => "receive",
+        Kind::Pause { .. } => "pause",
+        Kind::Nothing => "nop",
+    }
+}
+
+/// `< 10: 3, < 20: 0, rest: 1`
+fn classes_text(times: &Times) -> String {
+    let mut words: Vec<String> = times
+        .edges
+        .iter()
+        .zip(&times.classes)
+        .map(|(edge, count)| format!("< {edge}: {count}"))
+        .collect();
+    words.extend(times.classes.last().map(|count| format!("rest: {count}")));
+    words.join(", ")
+}
+
+fn spread(histogram: &Histogram<u64>) -> Value {
+    json!({
+        "count": histogram.len(),
+        "mean": histogram.mean(),
+        "p50": histogram.value_at_quantile(0.5),
+        "p90": histogram.value_at_quantile(0.9),
+        "p99": histogram.value_at_quantile(0.99),
+        "max": histogram.max(),
+    })
+}
+
+fn times_json(times: &Times) -> Value {
+    json!({
+        "us": spread(&times.histogram),
+        "edges_ms": times.edges,
+        "classes": times.classes,
+    })
+}
+
+/// The first line of the figures of every second.
+///
+/// # Errors
+/// Those of the file.
+pub fn write_csv_head(out: &mut impl Write) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "seconds,created,open,successful,failed,retransmissions,out_of_call,response_p50_us,response_p99_us,lateness_p99_us"
+    )
+}
+
+/// One line of them; counts are from the beginning on.
+///
+/// # Errors
+/// Those of the file.
+pub fn write_csv_line(
+    out: &mut impl Write,
+    seconds: f64,
+    statistics: &Statistics,
+) -> std::io::Result<()> {
+    let at = |share: f64| {
+        statistics
+            .responses
+            .first()
+            .map_or(0, |times| times.histogram.value_at_quantile(share))
+    };
+    writeln!(
+        out,
+        "{seconds:.3},{},{},{},{},{},{},{},{},{}",
+        statistics.created,
+        statistics.open,
+        statistics.successful,
+        statistics.failures(),
+        statistics.retransmissions(),
+        statistics.out_of_call,
+        at(0.5),
+        at(0.99),
+        statistics.lateness.value_at_quantile(0.99)
+    )
+}

@@ -1,0 +1,608 @@
+//! A scenario on sockets, or in virtual time.
+
+use super::engine::{Effect, Generator};
+use super::options::{ScenarioOptions, load, settings};
+use super::outcome::{Outcome, write_csv_head, write_csv_line};
+use super::settings::Settings;
+use super::stats::Statistics;
+use crate::error::{LabError, Verdict};
+use crate::subject::system_entropy;
+use engine::{Entropy, Time};
+use net::{Clock, Driver, DriverConfig, NoiseSampler, Signals};
+use sim::World;
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+/// From the opening of the sockets to the first call.
+const LEAD: Duration = Duration::from_millis(50);
+/// How often threads look for orders and tell their figures.
+const LOOK: Duration = Duration::from_millis(100);
+/// Commands of a scenario that run at a time, at most.
+const COMMANDS: usize = 256;
+/// Longest simulated run where none is given.
+const SIMULATED: Duration = Duration::from_secs(86_400);
+
+/// Orders to the threads: the larger number holds.
+const GO_ON: u32 = 0;
+const STOP: u32 = 1;
+const END: u32 = 2;
+
+/// Runs a scenario as the command line says and prints what came of it.
+///
+/// # Errors
+/// Where the scenario or an option is wrong, or this machine cannot run it.
+pub fn run(options: &ScenarioOptions) -> Result<Verdict, LabError> {
+    let outcome = match options.simulate {
+        true => simulate(options)?,
+        false => on_sockets(options)?,
+    };
+    let to_stdout = options
+        .json
+        .as_ref()
+        .is_some_and(|path| path.as_os_str() == "-");
+    if let Some(path) = &options.json {
+        let text = format!("{:#}\n", outcome.to_json());
+        match to_stdout {
+            true => print!("{text}"),
+            false => std::fs::write(path, text).map_err(|error| cannot_write(path, &error))?,
+        }
+    }
+    if !to_stdout {
+        print!("{}", outcome.to_text());
+    }
+    Ok(outcome.verdict())
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> LabError {
+    LabError::cannot(
+        format!("{}: {error}", path.display()),
+        "choose a file that can be written",
+    )
+}
+
+/// What a thread tells.
+enum News {
+    Ready(SocketAddr),
+    Failed(String),
+    Effects(Vec<Effect>),
+    Figures(usize, Box<Statistics>),
+    Done(usize, Box<Statistics>, Duration),
+}
+
+/// Runs a scenario on sockets.
+///
+/// # Errors
+/// As [`run`].
+pub fn on_sockets(options: &ScenarioOptions) -> Result<Outcome, LabError> {
+    if options.against.is_some() {
+        return Err(LabError::bad("--against goes with --simulate"));
+    }
+    let loaded = load(&options.file, options)?;
+    let mut entropy = match options.seed {
+        Some(seed) => Entropy::from_number(seed),
+        None => system_entropy()?,
+    };
+    let threads = settings(options, loaded.program.server, entropy.u64())?;
+    let signals =
+        Signals::install().map_err(|error| LabError::cannot(format!("signals: {error}"), ""))?;
+    // A generator needs a descriptor for each call where calls have sockets of their own.
+    net::raise_open_files()
+        .map_err(|error| LabError::cannot(format!("limit of open files: {error}"), "ulimit -n"))?;
+    let clock = Clock::new();
+    let noise = NoiseSampler::start(Duration::from_millis(5), None)
+        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
+    let order = AtomicU32::new(GO_ON);
+    let (news, inbox) = mpsc::channel();
+    let mut sinks = Sinks::open(options, clock)?;
+    let count = threads.len();
+    let start = clock.now() + LEAD;
+    let cpu_before = net::process_cpu();
+    let (statistics, cpu) = std::thread::scope(|scope| {
+        for (index, mut settings) in threads.into_iter().enumerate() {
+            settings.start = start;
+            settings.wall = clock.unix_nanos(Time::ZERO);
+            let generator = Generator::new(loaded.parts(settings), entropy.fork());
+            let (news, order) = (news.clone(), &order);
+            std::thread::Builder::new()
+                .name(format!("scenario-{index}"))
+                .spawn_scoped(scope, move || {
+                    if let Err(error) = serve(index, generator, clock, order, &news) {
+                        // The main thread is gone only where the run is over anyway.
+                        let _ = news.send(News::Failed(error));
+                    }
+                })
+                .map_err(|error| LabError::cannot(format!("thread: {error}"), ""))?;
+        }
+        drop(news);
+        let watched = watch(
+            options,
+            &signals,
+            &order,
+            &inbox,
+            &mut sinks,
+            (clock, start, count),
+        );
+        order.fetch_max(END, Ordering::AcqRel);
+        watched
+    })?;
+    let seconds = clock.now().since(start).as_secs_f64();
+    let noise = noise
+        .stop()
+        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
+    sinks.finish()?;
+    let process = net::process_cpu().saturating_sub(cpu_before);
+    Ok(Outcome {
+        program: loaded.program,
+        file: options.file.display().to_string(),
+        statistics,
+        seconds,
+        cpu: Some(process.max(cpu)),
+        noise_p99_us: Some(noise.p99_us),
+        simulated: false,
+        other: None,
+    })
+}
+
+/// Waits for the threads and does what they ask for.
+fn watch(
+    options: &ScenarioOptions,
+    signals: &Signals,
+    order: &AtomicU32,
+    inbox: &Receiver<News>,
+    sinks: &mut Sinks,
+    (clock, start, count): (Clock, Time, usize),
+) -> Result<(Statistics, Duration), LabError> {
+    let mut figures: Vec<Option<Box<Statistics>>> = vec![None; count];
+    let (mut done, mut cpu) = (0, Duration::ZERO);
+    let mut display = Live::new();
+    let end = options
+        .timeout
+        .and_then(|seconds| Some(start + Duration::try_from_secs_f64(seconds.max(0.0)).ok()?));
+    while done < count {
+        let news = match inbox.recv_timeout(LOOK) {
+            Ok(news) => Some(news),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        match news {
+            Some(News::Ready(address)) => display.ready(address),
+            Some(News::Failed(why)) => {
+                order.fetch_max(END, Ordering::AcqRel);
+                return Err(LabError::cannot(
+                    why,
+                    "free the port, choose another with --local, or raise the limit of open files",
+                ));
+            }
+            Some(News::Effects(effects)) => sinks.take(effects)?,
+            Some(News::Figures(index, statistics)) => {
+                if let Some(place) = figures.get_mut(index) {
+                    *place = Some(statistics);
+                }
+            }
+            Some(News::Done(index, statistics, thread_cpu)) => {
+                if let Some(place) = figures.get_mut(index) {
+                    *place = Some(statistics);
+                }
+                done += 1;
+                cpu += thread_cpu;
+            }
+            None => {}
+        }
+        let now = clock.now();
+        if signals.stops() > 0 {
+            order.fetch_max(signals.stops().min(END), Ordering::AcqRel);
+        }
+        if end.is_some_and(|end| now >= end) {
+            order.fetch_max(END, Ordering::AcqRel);
+        }
+        if display.is_due(now) {
+            let total = merged(&figures);
+            display.show(now, start, total.as_ref());
+            sinks.figures(now, start, total.as_ref())?;
+        }
+    }
+    let total = merged(&figures);
+    sinks.figures(clock.now(), start, total.as_ref())?;
+    display.end();
+    total
+        .map(|total| (total, cpu))
+        .ok_or_else(|| LabError::cannot("no thread told its figures", ""))
+}
+
+fn merged(figures: &[Option<Box<Statistics>>]) -> Option<Statistics> {
+    let mut total: Option<Statistics> = None;
+    for one in figures.iter().flatten() {
+        match &mut total {
+            None => total = Some(Statistics::clone(one)),
+            Some(total) => total.merge(one),
+        }
+    }
+    total
+}
+
+fn serve(
+    index: usize,
+    mut generator: Generator,
+    clock: Clock,
+    order: &AtomicU32,
+    news: &Sender<News>,
+) -> Result<(), String> {
+    let batch = generator.settings().batch;
+    let config = DriverConfig {
+        receive_timestamps: true,
+        coalesce: batch,
+        order: Some(wire::sip::call_number),
+        connections: generator.settings().room,
+        connections_per_source: generator.settings().room,
+        ..DriverConfig::default()
+    };
+    let mut driver = Driver::plain(config, clock).map_err(|error| error.to_string())?;
+    let cpu_before = net::thread_cpu();
+    let mut told = Time::ZERO;
+    let mut ready = false;
+    loop {
+        driver
+            .turn_engine(&mut generator, LOOK)
+            .map_err(|error| error.to_string())?;
+        let now = clock.now();
+        generator.settle(now);
+        while driver.next_event().is_some() {}
+        if let Some(why) = generator.fatal() {
+            return Err(why.to_owned());
+        }
+        if !ready && generator.is_ready() {
+            ready = true;
+            tell(news, News::Ready(generator.address()));
+        }
+        let effects = generator.effects();
+        if !effects.is_empty() {
+            tell(news, News::Effects(effects));
+        }
+        match order.load(Ordering::Acquire) {
+            GO_ON => {}
+            STOP => generator.stop(),
+            _ => generator.end(now),
+        }
+        if generator.is_done() || order.load(Ordering::Acquire) == END {
+            break;
+        }
+        if now.since(told) >= LOOK * 5 {
+            told = now;
+            let statistics = Box::new(generator.statistics().clone());
+            tell(news, News::Figures(index, statistics));
+        }
+    }
+    // What the last step said still has to be sent.
+    driver
+        .turn_engine(&mut generator, Duration::ZERO)
+        .map_err(|error| error.to_string())?;
+    tell(news, News::Effects(generator.effects()));
+    let cpu = net::thread_cpu().saturating_sub(cpu_before);
+    let statistics = Box::new(generator.statistics().clone());
+    tell(news, News::Done(index, statistics, cpu));
+    Ok(())
+}
+
+fn tell(news: &Sender<News>, what: News) {
+    // The main thread stops listening only when all is over.
+    let _ = news.send(what);
+}
+
+/// Where what a scenario says goes.
+struct Sinks {
+    clock: Clock,
+    trace: Option<BufWriter<File>>,
+    log: Option<BufWriter<File>>,
+    csv: Option<BufWriter<File>>,
+    children: Vec<Child>,
+    warnings: u64,
+}
+
+impl Sinks {
+    fn open(options: &ScenarioOptions, clock: Clock) -> Result<Sinks, LabError> {
+        let open = |path: &Option<std::path::PathBuf>| {
+            path.as_ref()
+                .map(|path| {
+                    File::create(path)
+                        .map(BufWriter::new)
+                        .map_err(|error| cannot_write(path, &error))
+                })
+                .transpose()
+        };
+        let mut sinks = Sinks {
+            clock,
+            trace: open(&options.trace)?,
+            log: open(&options.log)?,
+            csv: open(&options.csv)?,
+            children: Vec::new(),
+            warnings: 0,
+        };
+        if let Some(csv) = &mut sinks.csv {
+            write_csv_head(csv).map_err(|error| full(&error))?;
+        }
+        Ok(sinks)
+    }
+
+    fn take(&mut self, effects: Vec<Effect>) -> Result<(), LabError> {
+        for effect in effects {
+            match effect {
+                Effect::Log(line) => {
+                    let Some(log) = &mut self.log else { continue };
+                    log.write_all(&line)
+                        .and_then(|()| log.write_all(b"\n"))
+                        .map_err(|error| full(&error))?;
+                }
+                Effect::Warning(line) => {
+                    self.warnings += 1;
+                    // The first ones tell what is wrong; thousands more would hide it.
+                    if self.warnings <= 20 {
+                        eprintln!("{line}");
+                    }
+                    if self.warnings == 20 {
+                        eprintln!("further remarks of this kind are left out");
+                    }
+                }
+                Effect::Command(line) => self.command(&String::from_utf8_lossy(&line)),
+                Effect::Message {
+                    at,
+                    sent,
+                    peer,
+                    bytes,
+                } => {
+                    let Some(trace) = &mut self.trace else {
+                        continue;
+                    };
+                    let unix = self.clock.unix_nanos(at);
+                    let peer = peer.map_or("-".to_owned(), |peer| peer.to_string());
+                    write_message(trace, (unix, sent, &peer), &bytes)
+                        .map_err(|error| full(&error))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, line: &str) {
+        self.children
+            .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        if self.children.len() >= COMMANDS {
+            eprintln!("not run, {COMMANDS} commands are running: {line}");
+            return;
+        }
+        let child = Command::new("sh")
+            .args(["-c", line])
+            .stdin(Stdio::null())
+            .spawn();
+        match child {
+            Ok(child) => self.children.push(child),
+            Err(error) => eprintln!("{line}: {error}"),
+        }
+    }
+
+    fn figures(
+        &mut self,
+        now: Time,
+        start: Time,
+        total: Option<&Statistics>,
+    ) -> Result<(), LabError> {
+        if let (Some(csv), Some(total)) = (&mut self.csv, total) {
+            write_csv_line(csv, now.since(start).as_secs_f64(), total)
+                .map_err(|error| full(&error))?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), LabError> {
+        for file in [&mut self.trace, &mut self.log, &mut self.csv]
+            .into_iter()
+            .flatten()
+        {
+            file.flush().map_err(|error| full(&error))?;
+        }
+        for mut child in self.children {
+            child
+                .wait()
+                .map_err(|error| LabError::cannot(format!("a command: {error}"), ""))?;
+        }
+        Ok(())
+    }
+}
+
+fn full(error: &std::io::Error) -> LabError {
+    LabError::cannot(
+        format!("a file cannot be written: {error}"),
+        "make room on the disk",
+    )
+}
+
+fn write_message(
+    out: &mut impl Write,
+    (unix, sent, peer): (u64, bool, &str),
+    bytes: &[u8],
+) -> std::io::Result<()> {
+    let word = if sent { "sent to" } else { "received from" };
+    writeln!(
+        out,
+        "----- {}.{:09} {word} {peer}, {} bytes",
+        unix / 1_000_000_000,
+        unix % 1_000_000_000,
+        bytes.len()
+    )?;
+    out.write_all(bytes)?;
+    out.write_all(b"\n")
+}
+
+/// What is shown while a run goes on: one line on a terminal.
+struct Live {
+    terminal: bool,
+    next: Time,
+    shown: bool,
+}
+
+impl Live {
+    fn new() -> Live {
+        Live {
+            terminal: std::io::stderr().is_terminal(),
+            next: Time::ZERO,
+            shown: false,
+        }
+    }
+
+    fn ready(&self, address: SocketAddr) {
+        eprintln!("at {address}");
+    }
+
+    fn is_due(&mut self, now: Time) -> bool {
+        if now < self.next {
+            return false;
+        }
+        self.next = now + Duration::from_secs(1);
+        true
+    }
+
+    fn show(&mut self, now: Time, start: Time, total: Option<&Statistics>) {
+        let Some(total) = total.filter(|_| self.terminal) else {
+            return;
+        };
+        self.shown = true;
+        eprint!(
+            "\r{:7.1} s  {} calls, {} open, {} good, {} failed, {} retransmissions   ",
+            now.since(start).as_secs_f64(),
+            total.created,
+            total.open,
+            total.successful,
+            total.failures(),
+            total.retransmissions()
+        );
+    }
+
+    fn end(&self) {
+        if self.shown {
+            eprintln!();
+        }
+    }
+}
+
+/// Plays a client's scenario against a server's in virtual time.
+///
+/// # Errors
+/// As [`run`].
+pub fn simulate(options: &ScenarioOptions) -> Result<Outcome, LabError> {
+    let Some(against) = &options.against else {
+        return Err(LabError::bad(
+            "--simulate wants the other end's scenario: --against FILE",
+        ));
+    };
+    if options.threads != 1 || !options.targets.is_empty() || options.local.is_some() {
+        return Err(LabError::bad(
+            "in virtual time there are no targets, local addresses and threads",
+        ));
+    }
+    let (ours, theirs) = (load(&options.file, options)?, load(against, options)?);
+    let (client, server, swapped) = match (ours.program.server, theirs.program.server) {
+        (false, true) => (ours, theirs, false),
+        (true, false) => (theirs, ours, true),
+        _ => {
+            return Err(LabError::bad(
+                "one of the two scenarios has to make the calls, the other to take them",
+            ));
+        }
+    };
+    let seed = options.seed.unwrap_or(1);
+    let mut world = World::new(seed);
+    let (near, far) = (
+        SocketAddr::from(([10, 0, 0, 1], 5060)),
+        SocketAddr::from(([10, 0, 0, 2], 5060)),
+    );
+    let base = ScenarioOptions {
+        targets: vec![far.to_string()],
+        local: Some(near.to_string()),
+        ..options.clone()
+    };
+    let one = |mut list: Vec<Settings>| {
+        list.pop()
+            .ok_or_else(|| LabError::bad("a run without a thread"))
+    };
+    let mut client_settings = one(settings(&base, false, seed)?)?;
+    client_settings.start = Time::from_millis(100);
+    client_settings.at_once = true;
+    let mut server_settings = one(settings(
+        &ScenarioOptions {
+            targets: Vec::new(),
+            local: Some(far.to_string()),
+            calls: None,
+            ..base
+        },
+        true,
+        seed,
+    )?)?;
+    server_settings.limits = super::schedule::Limits::default();
+    let entropy = world.entropy();
+    let server = world.add_engine(
+        "server",
+        &[far.ip()],
+        Generator::new(server.parts(server_settings), entropy),
+    );
+    let entropy = world.entropy();
+    let client = world.add_engine(
+        "client",
+        &[near.ip()],
+        Generator::new(client.parts(client_settings), entropy),
+    );
+    let limit = match options.timeout {
+        Some(seconds) => Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(SIMULATED),
+        None => SIMULATED,
+    };
+    let end = Time::ZERO + limit;
+    while world.now() < end {
+        world.run_until(world.now() + LOOK);
+        let done = world.with_engine(client, |client: &mut Generator, _| client.is_done());
+        if done != Some(false) {
+            break;
+        }
+    }
+    let seconds = world.now().as_secs_f64();
+    // The server's last calls may linger.
+    world.run_until(world.now() + Duration::from_secs(40));
+    let mut finish = |host| {
+        world
+            .with_engine(host, |generator: &mut Generator, now| {
+                generator.end(now);
+                let lines = generator.effects();
+                (
+                    generator.program().clone(),
+                    generator.statistics().clone(),
+                    lines,
+                )
+            })
+            .ok_or_else(|| LabError::bad("a simulated host is down"))
+    };
+    let (client, server) = (finish(client)?, finish(server)?);
+    for effect in client.2.iter().chain(&server.2).take(20) {
+        if let Effect::Warning(line) = effect {
+            eprintln!("{line}");
+        }
+    }
+    let outcome = |file: &Path, (program, statistics, _): (_, _, Vec<Effect>)| Outcome {
+        program,
+        file: file.display().to_string(),
+        statistics,
+        seconds,
+        cpu: None,
+        noise_p99_us: None,
+        simulated: true,
+        other: None,
+    };
+    let (mut mine, other) = match swapped {
+        false => (outcome(&options.file, client), outcome(against, server)),
+        true => (outcome(&options.file, server), outcome(against, client)),
+    };
+    mine.other = Some(Box::new(other));
+    Ok(mine)
+}

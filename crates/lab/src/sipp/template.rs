@@ -1,0 +1,803 @@
+//! Texts with keywords, cut up beforehand: what does not change from call to call is one piece.
+
+use super::inject::Injection;
+use super::program::{Scope, Variable};
+use std::collections::BTreeMap;
+
+/// Pieces of one text, at most.
+const PIECES: usize = 4_096;
+/// Keywords within keywords, at most.
+const DEPTH: usize = 4;
+
+/// A value that is the same in all calls of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Constant {
+    /// `[service]`
+    Service,
+    /// `[remote_host]`
+    RemoteHost,
+    /// `[transport]`
+    Transport,
+    /// `[local_ip]`, `[server_ip]`
+    LocalIp,
+    /// `[local_ip_type]`
+    LocalIpType,
+    /// `[media_ip]`
+    MediaIp,
+    /// `[media_ip_type]`
+    MediaIpType,
+    /// `[media_port]` and its like.
+    MediaPort,
+    /// `[pid]`
+    Pid,
+    /// `[sipp_version]`
+    Version,
+    /// `[users]`
+    Users,
+}
+
+/// A piece of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    /// As it stands.
+    Text(Vec<u8>),
+    /// The same in all calls; with what is added to a number.
+    Constant(Constant, i64),
+    /// `[remote_ip]`
+    RemoteIp,
+    /// `[remote_port]`
+    RemotePort(i64),
+    /// `[local_port]`
+    LocalPort(i64),
+    /// `[call_number]`
+    CallNumber,
+    /// `[call_id]`
+    CallId,
+    /// `[cseq]`
+    Cseq(i64),
+    /// `[branch]`
+    Branch(i64),
+    /// `[len]`
+    Length(i64),
+    /// `[msg_index]`
+    StepIndex,
+    /// `[clock_tick]`
+    ClockTick,
+    /// `[timestamp]`
+    Timestamp,
+    /// `[date]`
+    Date,
+    /// `[dynamic_id]`
+    DynamicId,
+    /// `[userid]`
+    UserId,
+    /// `[peer_tag_param]`
+    PeerTag,
+    /// `[routes]`
+    Routes,
+    /// `[next_url]`
+    NextUrl,
+    /// `[last_Name:]`
+    Last {
+        /// The header's name.
+        name: Vec<u8>,
+        /// Without the name in front.
+        bare: bool,
+    },
+    /// `[last_message]`
+    LastMessage,
+    /// `[last_cseq_number]`
+    LastCseq(i64),
+    /// `[last_Request_URI]`
+    LastRequestUri,
+    /// `[$name]`
+    Variable(Variable),
+    /// `[field0]`
+    Field {
+        /// Injection file.
+        file: u16,
+        /// Field.
+        field: u16,
+        /// The line, where the text says which.
+        line: Option<Box<Text>>,
+    },
+    /// `[authentication]`
+    Authentication {
+        /// User name; the command line's where absent.
+        username: Option<Box<Text>>,
+        /// Password; the command line's where absent.
+        password: Option<Box<Text>>,
+        /// The line has the header's name already.
+        bare: bool,
+    },
+    /// `[fill]`
+    Fill {
+        /// Length.
+        variable: Variable,
+        /// What is repeated.
+        text: Vec<u8>,
+    },
+}
+
+/// A text: of a message, in a head and a body; of anything else, in the head alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Text {
+    /// Start line, headers and the empty line; or all.
+    pub head: Vec<Piece>,
+    /// The body.
+    pub body: Vec<Piece>,
+    /// The head needs the body's length or bytes.
+    pub needs_body: bool,
+}
+
+impl Text {
+    /// A text without keywords.
+    pub fn plain(text: &[u8]) -> Text {
+        Text {
+            head: vec![Piece::Text(text.to_vec())],
+            ..Text::default()
+        }
+    }
+
+    /// The text where it has no keywords.
+    pub fn as_plain(&self) -> Option<&[u8]> {
+        match self.head.as_slice() {
+            [] => Some(b""),
+            [Piece::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// All pieces, those inside others too.
+    pub fn each(&self, see: &mut dyn FnMut(&Piece)) {
+        for piece in self.head.iter().chain(&self.body) {
+            see(piece);
+            for inner in piece.inner().into_iter().flatten() {
+                inner.each(see);
+            }
+        }
+    }
+
+    /// Puts constants in place and joins what lies together.
+    pub fn bind(&mut self, value: &dyn Fn(&Piece) -> Option<Vec<u8>>) {
+        bind(&mut self.head, value);
+        bind(&mut self.body, value);
+        // A body that is known has a known length.
+        if let [] | [Piece::Text(_)] = self.body.as_slice() {
+            let length = match self.body.first() {
+                Some(Piece::Text(text)) => text.len() as i64,
+                _ => 0,
+            };
+            bind(&mut self.head, &|piece| match piece {
+                Piece::Length(offset) => Some((length + offset).to_string().into_bytes()),
+                _ => None,
+            });
+        }
+        self.needs_body = self.head.iter().any(|piece| {
+            matches!(
+                piece,
+                Piece::Length(_) | Piece::Authentication { .. } | Piece::Field { .. }
+            )
+        });
+    }
+}
+
+fn bind(pieces: &mut Vec<Piece>, value: &dyn Fn(&Piece) -> Option<Vec<u8>>) {
+    let mut bound: Vec<Piece> = Vec::with_capacity(pieces.len());
+    for mut piece in pieces.drain(..) {
+        if let Some(text) = value(&piece) {
+            piece = Piece::Text(text);
+        }
+        for inner in piece.inner_mut().into_iter().flatten() {
+            inner.bind(value);
+        }
+        match (bound.last_mut(), piece) {
+            (Some(Piece::Text(before)), Piece::Text(text)) => before.extend_from_slice(&text),
+            (_, piece) => bound.push(piece),
+        }
+    }
+    *pieces = bound;
+}
+
+impl Piece {
+    fn inner(&self) -> [Option<&Text>; 2] {
+        match self {
+            Piece::Field { line, .. } => [line.as_deref(), None],
+            Piece::Authentication {
+                username, password, ..
+            } => [username.as_deref(), password.as_deref()],
+            _ => [None, None],
+        }
+    }
+
+    fn inner_mut(&mut self) -> [Option<&mut Text>; 2] {
+        match self {
+            Piece::Field { line, .. } => [line.as_deref_mut(), None],
+            Piece::Authentication {
+                username, password, ..
+            } => [username.as_deref_mut(), password.as_deref_mut()],
+            _ => [None, None],
+        }
+    }
+
+    /// It may come out empty, and then takes the rest of its line with it.
+    pub fn may_vanish(&self) -> bool {
+        matches!(
+            self,
+            Piece::Last { .. } | Piece::Routes | Piece::Authentication { .. }
+        )
+    }
+}
+
+/// Names that texts refer to: they are given numbers as they are met.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Variables with their scopes.
+    pub variables: Vec<(String, Scope)>,
+    /// Keywords of the command line.
+    pub keys: BTreeMap<String, String>,
+    /// Injection files, by name.
+    pub files: Vec<String>,
+    /// Contents for `[file name=...]`, as far as they were asked for.
+    pub wanted_files: BTreeMap<String, Option<Vec<u8>>>,
+    /// Whether calls are made by users.
+    pub users: bool,
+}
+
+impl Names {
+    /// The number of a variable.
+    ///
+    /// # Errors
+    /// Where there are too many.
+    pub fn variable(&mut self, name: &str) -> Result<Variable, String> {
+        if let Some(at) = self.variables.iter().position(|(known, _)| known == name) {
+            return Ok(at as Variable);
+        }
+        if self.variables.len() >= 1_000 {
+            return Err("more than 1000 variables".to_owned());
+        }
+        if name.is_empty() {
+            return Err("a variable without a name".to_owned());
+        }
+        self.variables.push((name.to_owned(), Scope::Call));
+        Ok((self.variables.len() - 1) as Variable)
+    }
+
+    /// The number of an injection file; the first where no name is given.
+    ///
+    /// # Errors
+    /// Where there is no such file.
+    pub fn file(&self, name: Option<&str>) -> Result<u16, String> {
+        let found = match name {
+            None if self.files.is_empty() => {
+                return Err("a field, but no injection file (--inject FILE)".to_owned());
+            }
+            None => Some(0),
+            Some(name) => {
+                let last = name.rsplit('/').next().unwrap_or(name);
+                self.files.iter().position(|known| known == last)
+            }
+        };
+        found.map(|at| at as u16).ok_or_else(|| {
+            format!(
+                "no injection file is called {:?} (--inject FILE)",
+                name.unwrap_or_default()
+            )
+        })
+    }
+
+    /// Takes the injection files' names.
+    pub fn with_files(mut self, files: &[Injection]) -> Names {
+        self.files = files.iter().map(|file| file.name.clone()).collect();
+        self
+    }
+}
+
+/// Cuts up a text that is no message.
+///
+/// # Errors
+/// Where a keyword is not known; the text says which.
+pub fn text(source: &[u8], names: &mut Names) -> Result<Text, String> {
+    cut(source, names, DEPTH).map(|head| Text {
+        head,
+        ..Text::default()
+    })
+}
+
+/// Cuts up a message as it stands in a `<send>`: space around lines goes, line ends become CRLF, an empty line ends the head.
+///
+/// # Errors
+/// As [`text`].
+pub fn message(source: &[u8], names: &mut Names) -> Result<Text, String> {
+    let mut lines: Vec<&[u8]> = source
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .skip_while(|line| line.is_empty())
+        .collect();
+    while lines.last().is_some_and(|line| line.is_empty()) {
+        lines.pop();
+    }
+    if lines.is_empty() {
+        return Err("a message without text".to_owned());
+    }
+    let end = lines
+        .iter()
+        .position(|line| line.is_empty())
+        .unwrap_or(lines.len());
+    let join = |lines: &[&[u8]]| {
+        let mut joined = Vec::new();
+        for line in lines {
+            joined.extend_from_slice(line);
+            joined.extend_from_slice(b"\r\n");
+        }
+        joined
+    };
+    let mut head = join(lines.get(..end).unwrap_or_default());
+    head.extend_from_slice(b"\r\n");
+    let body = join(lines.get(end + 1..).unwrap_or_default());
+    Ok(Text {
+        head: cut(&head, names, DEPTH)?,
+        body: cut(&body, names, DEPTH)?,
+        needs_body: true,
+    })
+}
+
+/// Cuts a text at its keywords.
+fn cut(source: &[u8], names: &mut Names, depth: usize) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut plain = Vec::new();
+    let mut rest = source;
+    while let Some(&byte) = rest.first() {
+        if byte == b'\\'
+            && let Some(code) = hexadecimal(rest)
+        {
+            plain.push(code);
+            rest = rest.get(4..).unwrap_or_default();
+            continue;
+        }
+        let inside = match byte {
+            b'[' => enclosed(rest),
+            _ => None,
+        };
+        let Some(inside) = inside else {
+            plain.push(byte);
+            rest = rest.get(1..).unwrap_or_default();
+            continue;
+        };
+        let bare = line_has_authorization(&plain);
+        let piece = keyword(inside, names, depth, bare)?;
+        if !plain.is_empty() {
+            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+        }
+        pieces.push(piece);
+        if pieces.len() > PIECES {
+            return Err(format!("more than {PIECES} keywords in one text"));
+        }
+        rest = rest.get(inside.len() + 2..).unwrap_or_default();
+    }
+    if !plain.is_empty() {
+        pieces.push(Piece::Text(plain));
+    }
+    Ok(pieces)
+}
+
+/// `\x5b`
+fn hexadecimal(text: &[u8]) -> Option<u8> {
+    let digits = text.strip_prefix(b"\\x")?.get(..2)?;
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// What stands between a bracket and the one that closes it, on one line.
+fn enclosed(text: &[u8]) -> Option<&[u8]> {
+    let mut depth = 0usize;
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            b'[' => depth += 1,
+            b']' if depth == 1 => return text.get(1..at),
+            b']' => depth -= 1,
+            b'\n' => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The line so far is the name of a header for credentials.
+fn line_has_authorization(plain: &[u8]) -> bool {
+    let line = plain
+        .rsplit(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii();
+    [&b"Authorization:"[..], b"Proxy-Authorization:"]
+        .iter()
+        .any(|name| line.eq_ignore_ascii_case(name))
+}
+
+/// A keyword with what is added to it: `local_port+2`.
+fn with_offset(word: &str) -> (&str, i64) {
+    let at = word.rfind(['+', '-']).filter(|at| *at > 0);
+    if let Some((name, number)) = at.map(|at| word.split_at(at))
+        && let Ok(offset) = number.parse::<i32>()
+    {
+        return (name, i64::from(offset));
+    }
+    (word, 0)
+}
+
+fn keyword(inside: &[u8], names: &mut Names, depth: usize, bare: bool) -> Result<Piece, String> {
+    let whole = String::from_utf8_lossy(inside).into_owned();
+    if depth == 0 {
+        return Err(format!("[{whole}]: keywords within keywords, too deep"));
+    }
+    if let Some(name) = whole.strip_prefix('$') {
+        return names.variable(name.trim()).map(Piece::Variable);
+    }
+    if let Some(value) = names.keys.get(whole.trim()) {
+        return Ok(Piece::Text(value.clone().into_bytes()));
+    }
+    let (word, parameters) = match whole.find(char::is_whitespace) {
+        Some(at) => whole.split_at(at),
+        None => (whole.as_str(), ""),
+    };
+    let parameters = Parameters::read(&whole, parameters)?;
+    match word {
+        "authentication" => return authentication(parameters, names, depth, bare),
+        "fill" => return fill(parameters, names),
+        "file" => return file(parameters, names),
+        _ => {}
+    }
+    let (name, offset) = with_offset(word);
+    if let Some(field) = word
+        .strip_prefix("field")
+        .and_then(|digits| digits.parse::<u16>().ok())
+    {
+        return injected(field, parameters, names, depth);
+    }
+    parameters.none()?;
+    if let Some(piece) = simple(name, offset) {
+        return Ok(piece);
+    }
+    if let Some(header) = word.strip_prefix("last_") {
+        return Ok(last(header));
+    }
+    Err(format!("the keyword [{whole}] is not supported"))
+}
+
+/// Keywords that are one word.
+fn simple(name: &str, offset: i64) -> Option<Piece> {
+    let numbered = match name {
+        "remote_port" => Some(Piece::RemotePort(offset)),
+        "local_port" => Some(Piece::LocalPort(offset)),
+        "media_port" | "auto_media_port" | "rtpstream_audio_port" => {
+            Some(Piece::Constant(Constant::MediaPort, offset))
+        }
+        "rtpstream_video_port" => Some(Piece::Constant(Constant::MediaPort, offset + 2)),
+        "cseq" => Some(Piece::Cseq(offset)),
+        "branch" => Some(Piece::Branch(offset)),
+        "len" => Some(Piece::Length(offset)),
+        "last_cseq_number" => Some(Piece::LastCseq(offset)),
+        _ => None,
+    };
+    if numbered.is_some() {
+        return numbered;
+    }
+    if offset != 0 {
+        return None;
+    }
+    Some(match name {
+        "service" => Piece::Constant(Constant::Service, 0),
+        "remote_host" => Piece::Constant(Constant::RemoteHost, 0),
+        "remote_ip" => Piece::RemoteIp,
+        "transport" => Piece::Constant(Constant::Transport, 0),
+        "local_ip" | "server_ip" => Piece::Constant(Constant::LocalIp, 0),
+        "local_ip_type" => Piece::Constant(Constant::LocalIpType, 0),
+        "media_ip" => Piece::Constant(Constant::MediaIp, 0),
+        "media_ip_type" => Piece::Constant(Constant::MediaIpType, 0),
+        "pid" => Piece::Constant(Constant::Pid, 0),
+        "sipp_version" => Piece::Constant(Constant::Version, 0),
+        "users" => Piece::Constant(Constant::Users, 0),
+        "call_number" => Piece::CallNumber,
+        "call_id" => Piece::CallId,
+        "msg_index" => Piece::StepIndex,
+        "clock_tick" => Piece::ClockTick,
+        "timestamp" => Piece::Timestamp,
+        "date" => Piece::Date,
+        "dynamic_id" => Piece::DynamicId,
+        "userid" => Piece::UserId,
+        "peer_tag_param" => Piece::PeerTag,
+        "routes" => Piece::Routes,
+        "next_url" => Piece::NextUrl,
+        "last_message" => Piece::LastMessage,
+        "last_Request_URI" => Piece::LastRequestUri,
+        _ => return None,
+    })
+}
+
+fn last(header: &str) -> Piece {
+    let (name, bare) = match header.strip_suffix(".value") {
+        Some(name) => (name, true),
+        None => (header, false),
+    };
+    Piece::Last {
+        name: name.trim_end_matches(':').trim().as_bytes().to_vec(),
+        bare,
+    }
+}
+
+fn injected(
+    field: u16,
+    mut parameters: Parameters,
+    names: &mut Names,
+    depth: usize,
+) -> Result<Piece, String> {
+    let file = names.file(parameters.take("file").as_deref())?;
+    let line = match parameters.take("line") {
+        Some(line) => Some(Box::new(inner(&line, names, depth)?)),
+        None => None,
+    };
+    parameters.none()?;
+    Ok(Piece::Field { file, field, line })
+}
+
+fn inner(source: &str, names: &mut Names, depth: usize) -> Result<Text, String> {
+    Ok(Text {
+        head: cut(source.as_bytes(), names, depth - 1)?,
+        ..Text::default()
+    })
+}
+
+fn authentication(
+    mut parameters: Parameters,
+    names: &mut Names,
+    depth: usize,
+    bare: bool,
+) -> Result<Piece, String> {
+    let mut part = |name: &str| {
+        parameters
+            .take(name)
+            .map(|value| inner(&value, names, depth).map(Box::new))
+            .transpose()
+    };
+    let piece = Piece::Authentication {
+        username: part("username")?,
+        password: part("password")?,
+        bare,
+    };
+    parameters.none()?;
+    Ok(piece)
+}
+
+fn fill(mut parameters: Parameters, names: &mut Names) -> Result<Piece, String> {
+    let variable = parameters
+        .take("variable")
+        .ok_or("[fill] wants variable=NAME")?;
+    let text = parameters.take("text").unwrap_or_else(|| "X".to_owned());
+    parameters.none()?;
+    if text.is_empty() {
+        return Err("[fill] with an empty text".to_owned());
+    }
+    Ok(Piece::Fill {
+        variable: names.variable(&variable)?,
+        text: text.into_bytes(),
+    })
+}
+
+fn file(mut parameters: Parameters, names: &mut Names) -> Result<Piece, String> {
+    let name = parameters.take("name").ok_or("[file] wants name=FILE")?;
+    parameters.none()?;
+    match names.wanted_files.get(&name) {
+        Some(Some(text)) => Ok(Piece::Text(text.clone())),
+        Some(None) => Err(format!("[file name={name}]: it cannot be read")),
+        None => {
+            // The caller reads it and compiles again.
+            names.wanted_files.insert(name, None);
+            Ok(Piece::Text(Vec::new()))
+        }
+    }
+}
+
+/// Parameters of a keyword, `name=value` with or without quotes; a value may hold keywords.
+struct Parameters {
+    keyword: String,
+    list: Vec<(String, String)>,
+}
+
+impl Parameters {
+    fn read(keyword: &str, text: &str) -> Result<Parameters, String> {
+        let mut list = Vec::new();
+        let mut rest = text.trim_start();
+        while !rest.is_empty() {
+            let (name, value) = rest
+                .split_once('=')
+                .ok_or_else(|| format!("[{keyword}]: {rest:?} is no name=value"))?;
+            let value = value.trim_start();
+            let (value, after) = value_of(value);
+            list.push((name.trim().to_owned(), value.to_owned()));
+            rest = after.trim_start();
+        }
+        Ok(Parameters {
+            keyword: keyword.to_owned(),
+            list,
+        })
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.list.iter().position(|(known, _)| known == name)?;
+        Some(self.list.remove(at).1)
+    }
+
+    /// Nothing is left.
+    fn none(&self) -> Result<(), String> {
+        match self.list.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(format!(
+                "the parameter {name} of [{}] is not supported",
+                self.keyword
+            )),
+        }
+    }
+}
+
+/// A value and what follows it.
+fn value_of(text: &str) -> (&str, &str) {
+    let text = text.strip_prefix('\\').unwrap_or(text);
+    if let Some(quoted) = text.strip_prefix('"')
+        && let Some(end) = quoted.find('"')
+    {
+        let (value, rest) = quoted.split_at(end);
+        return (value.strip_suffix('\\').unwrap_or(value), &rest[1..]);
+    }
+    let mut depth = 0usize;
+    for (at, character) in text.char_indices() {
+        match character {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ if character.is_whitespace() && depth == 0 => return text.split_at(at),
+            _ => {}
+        }
+    }
+    (text, "")
+}
+
+/// The parameters of an `[authentication ...]` that came out of an injection file: user name and password.
+pub fn authentication_of_field(text: &[u8]) -> Option<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+    let inside = text.trim_ascii().strip_prefix(b"[authentication")?;
+    let inside = String::from_utf8_lossy(inside.strip_suffix(b"]")?).into_owned();
+    let mut parameters = Parameters::read("authentication", &inside).ok()?;
+    let mut take = |name: &str| parameters.take(name).map(String::into_bytes);
+    Some((take("username"), take("password")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        Names {
+            files: vec!["a.csv".into(), "b.csv".into()],
+            keys: [("realm".to_owned(), "home".to_owned())].into(),
+            ..Names::default()
+        }
+    }
+
+    #[test]
+    fn a_message_is_put_into_form() {
+        let source = b"\n\n   INVITE sip:[service]@x SIP/2.0  \n  Call-ID: a///[call_id]\n Content-Length: [len]\n\n  v=0\n  s=-\n\n  ";
+        let text = message(source, &mut names()).unwrap();
+        assert_eq!(
+            text.head,
+            [
+                Piece::Text(b"INVITE sip:".to_vec()),
+                Piece::Constant(Constant::Service, 0),
+                Piece::Text(b"@x SIP/2.0\r\nCall-ID: a///".to_vec()),
+                Piece::CallId,
+                Piece::Text(b"\r\nContent-Length: ".to_vec()),
+                Piece::Length(0),
+                Piece::Text(b"\r\n\r\n".to_vec()),
+            ]
+        );
+        assert_eq!(text.body, [Piece::Text(b"v=0\r\ns=-\r\n".to_vec())]);
+        let mut bound = text;
+        bound.bind(&|piece| match piece {
+            Piece::Constant(Constant::Service, _) => Some(b"bob".to_vec()),
+            _ => None,
+        });
+        assert_eq!(bound.head.len(), 3);
+        assert_eq!(
+            bound.head[2],
+            Piece::Text(b"\r\nContent-Length: 10\r\n\r\n".to_vec())
+        );
+        assert!(!bound.needs_body);
+    }
+
+    #[test]
+    fn keywords() {
+        let mut names = names();
+        let mut one = |source: &str| {
+            let text = text(source.as_bytes(), &mut names).unwrap();
+            assert_eq!(text.head.len(), 1, "{source}");
+            text.head.into_iter().next().unwrap()
+        };
+        assert_eq!(one("[local_port+2]"), Piece::LocalPort(2));
+        assert_eq!(one("[branch-3]"), Piece::Branch(-3));
+        assert_eq!(one("[realm]"), Piece::Text(b"home".to_vec()));
+        assert_eq!(one("\\x5bx]"), Piece::Text(b"[x]".to_vec()));
+        assert_eq!(one("[::"), Piece::Text(b"[::".to_vec()));
+        assert_eq!(
+            one("[last_Record-Route:]"),
+            Piece::Last {
+                name: b"Record-Route".to_vec(),
+                bare: false
+            }
+        );
+        assert_eq!(
+            one("[last_To.value]"),
+            Piece::Last {
+                name: b"To".to_vec(),
+                bare: true
+            }
+        );
+        assert_eq!(
+            one("[field2 file=\"b.csv\" line=[$n]]"),
+            Piece::Field {
+                file: 1,
+                field: 2,
+                line: Some(Box::new(Text {
+                    head: vec![Piece::Variable(0)],
+                    ..Text::default()
+                }))
+            }
+        );
+        assert_eq!(
+            one("[authentication username=[field0] password=\"a b\"]"),
+            Piece::Authentication {
+                username: Some(Box::new(Text {
+                    head: vec![Piece::Field {
+                        file: 0,
+                        field: 0,
+                        line: None
+                    }],
+                    ..Text::default()
+                })),
+                password: Some(Box::new(Text::plain(b"a b"))),
+                bare: false
+            }
+        );
+        assert_eq!(
+            one("[fill variable=n text=\"ab\"]"),
+            Piece::Fill {
+                variable: 0,
+                text: b"ab".to_vec()
+            }
+        );
+    }
+
+    #[test]
+    fn unknown_keywords_are_named() {
+        for source in [
+            "[tdmmap]",
+            "[frobnicate]",
+            "[service+1]",
+            "[field0 file=c.csv]",
+            "[authentication aka_OP=1]",
+            "[fill]",
+            "[len x=1]",
+            "[1-100]",
+        ] {
+            let error = text(source.as_bytes(), &mut names()).unwrap_err();
+            assert!(!error.is_empty(), "{source}");
+        }
+        let error = text(b"[tdmmap]", &mut names()).unwrap_err();
+        assert!(error.contains("[tdmmap]"), "{error}");
+    }
+
+    #[test]
+    fn credentials_out_of_a_file() {
+        let (user, password) =
+            authentication_of_field(b"[authentication username=joe password=schmo]").unwrap();
+        assert_eq!(user.unwrap(), b"joe");
+        assert_eq!(password.unwrap(), b"schmo");
+        assert!(authentication_of_field(b"joe").is_none());
+    }
+}

@@ -1,0 +1,622 @@
+//! SIPp scenarios in virtual time and against bytes written by hand: what goes out, what is expected, what is refused by name.
+
+use engine::{Datagram, Engine, Entropy, Input, Output, SocketId, Time};
+use lab::sipp::compile::compile;
+use lab::sipp::engine::{Effect, Generator, Parts};
+use lab::sipp::inject::Injection;
+use lab::sipp::options::load;
+use lab::sipp::outcome::Outcome;
+use lab::sipp::program::Program;
+use lab::sipp::run::simulate;
+use lab::sipp::schedule::Limits;
+use lab::sipp::settings::Settings;
+use lab::sipp::stats::Failure;
+use lab::sipp::template::Names;
+use lab::sipp::{ScenarioOptions, xml};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn testdata() -> Option<PathBuf> {
+    let folder = std::env::var_os("HORNWORK_TESTDATA")
+        .map_or_else(|| root().join("../shared/testdata"), PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: testdata absent");
+    None
+}
+
+fn program(text: &str, files: &[Injection]) -> Result<Program, String> {
+    let root = xml::read(text.as_bytes()).map_err(|mistake| mistake.to_string())?;
+    let mut names = Names::default().with_files(files);
+    compile(&root, &mut names).map_err(|mistakes| {
+        let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    })
+}
+
+const PEER: SocketAddr = SocketAddr::new(
+    std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)),
+    5060,
+);
+
+/// One generator, and what it does, by hand.
+struct Bench {
+    generator: Generator,
+    now: Time,
+    sent: Vec<String>,
+    effects: Vec<Effect>,
+}
+
+impl Bench {
+    fn new(text: &str, settings: Settings, files: Vec<Injection>) -> Bench {
+        let program = program(text, &files).unwrap();
+        let parts = Parts {
+            program,
+            settings: Settings {
+                remote: Some(PEER),
+                ..settings
+            },
+            files,
+            recordings: Vec::new(),
+            sounds: BTreeMap::new(),
+        };
+        let mut bench = Bench {
+            generator: Generator::new(parts, Entropy::from_number(1)),
+            now: Time::ZERO,
+            sent: Vec::new(),
+            effects: Vec::new(),
+        };
+        bench.give(Input::Timeout);
+        bench.give(Input::Opened {
+            socket: SocketId(0),
+            local: "127.0.0.1:5070".parse().unwrap(),
+        });
+        bench.give(Input::Timeout);
+        bench
+    }
+
+    fn give(&mut self, input: Input<'_>) {
+        self.generator.handle(input, self.now);
+        while let Some(output) = self.generator.next_output() {
+            if let Output::Datagram { bytes, .. } = output {
+                self.sent.push(String::from_utf8_lossy(bytes).into_owned());
+            }
+        }
+        self.effects.extend(self.generator.effects());
+    }
+
+    fn hear(&mut self, text: &str) {
+        let mut bytes = text.replace('\n', "\r\n").into_bytes();
+        self.give(Input::Datagram(Datagram {
+            socket: SocketId(0),
+            source: PEER,
+            arrived: self.now,
+            bytes: &mut bytes,
+        }));
+    }
+
+    /// Answers the last request with its own headers.
+    fn answer(&mut self, start: &str) {
+        let request = self.sent.last().cloned().unwrap_or_default();
+        let rest = request.split_once("\r\n").map_or("", |(_, rest)| rest);
+        let rest = rest.split("\r\n\r\n").next().unwrap_or_default();
+        self.hear(&format!("{start}\n{}\n\n", rest.replace("\r\n", "\n")));
+    }
+
+    fn wait(&mut self, milliseconds: u64) {
+        let end = Time(self.now.0 + milliseconds * 1_000_000);
+        while let Some(deadline) = self.generator.next_deadline().filter(|next| next.at <= end) {
+            self.now = self.now.max(deadline.at);
+            self.give(Input::Timeout);
+        }
+        self.now = end;
+    }
+
+    fn failed(&self, failure: Failure) -> u64 {
+        self.generator.statistics().failed[failure as usize]
+    }
+}
+
+fn calls(total: u64) -> Settings {
+    Settings {
+        limits: Limits {
+            total: Some(total),
+            ..Limits::default()
+        },
+        ..Settings::default()
+    }
+}
+
+/// A request with the headers that every test needs.
+fn request(method: &str, more: &str) -> String {
+    format!(
+        "<send retrans=\"500\"><![CDATA[\n{method} sip:[service]@[remote_ip]:[remote_port] SIP/2.0\n\
+        Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]\nFrom: <sip:a@[local_ip]>;tag=[call_number]\n\
+        To: <sip:b@[remote_ip]>[peer_tag_param]\nCall-ID: [call_id]\nCSeq: [cseq] {method}\n{more}\nContent-Length: 0\n]]></send>"
+    )
+}
+
+#[test]
+fn what_is_not_understood_is_refused_by_name_and_line() {
+    let cases = [
+        (
+            "<scenario>\n<sendCmd/></scenario>",
+            "2: <sendCmd> is not supported",
+        ),
+        (
+            "<scenario>\n\n<recvCmd/></scenario>",
+            "3: <recvCmd> is not supported",
+        ),
+        (
+            "<scenario>\n<nop frobnicate=\"1\"/></scenario>",
+            "2: <nop>: the attribute frobnicate is not supported",
+        ),
+        (
+            "<scenario>\n<nop><action>\n<play_dtmf/></action></nop></scenario>",
+            "3: the action <play_dtmf> is not supported",
+        ),
+        (
+            "<scenario>\n<nop><action><exec play_pcap_image=\"x\"/></action></nop></scenario>",
+            "play_pcap_image is not supported",
+        ),
+        (
+            "<scenario>\n<send><![CDATA[\nOPTIONS sip:x SIP/2.0\nX: [tdmmap]\n]]></send></scenario>",
+            "2: <send>: the keyword [tdmmap] is not supported",
+        ),
+        (
+            "<scenario>\n<pause distribution=\"cauchy\"/></scenario>",
+            "2: <pause>: the distribution cauchy is not supported",
+        ),
+        (
+            "<scenario>\n<recv response=\"200\" next=\"nowhere\"/></scenario>",
+            "2: there is no label nowhere",
+        ),
+        (
+            "<scenario>\n<recv/></scenario>",
+            "2: <recv>: either response or request",
+        ),
+        (
+            "<scenario>\n<nop><action><ereg regexp=\"(\" assign_to=\"1\"/></action></nop></scenario>",
+            "is no regular expression",
+        ),
+        (
+            "<scenario>\n<User variables=\"x\"/><nop/></scenario>",
+            "--users",
+        ),
+        (
+            "<scenario>\n<init/><nop/></scenario>",
+            "2: <init> is not supported",
+        ),
+        ("<scenario></scenario>", "a scenario without"),
+        ("<other/>", "<other> instead of <scenario>"),
+    ];
+    for (text, wanted) in cases {
+        let error = program(text, &[]).unwrap_err();
+        assert!(error.contains(wanted), "{text}\n{error}");
+    }
+    // All in one go.
+    let error = program("<scenario>\n<a/>\n<b/>\n</scenario>", &[]).unwrap_err();
+    assert_eq!(error.lines().count(), 2);
+}
+
+#[test]
+fn a_call_is_retransmitted_answered_and_ended() {
+    let text = format!(
+        "<scenario>{}<recv response=\"100\" optional=\"true\"/><recv response=\"200\" rtd=\"true\"/>{}<pause milliseconds=\"1000\"/>{}<recv response=\"200\"/></scenario>",
+        request("INVITE", ""),
+        request("ACK", "").replace(" retrans=\"500\"", ""),
+        request("BYE", "")
+    );
+    let mut bench = Bench::new(&text, calls(1), Vec::new());
+    assert_eq!(bench.sent.len(), 1);
+    assert!(bench.sent[0].starts_with("INVITE sip:service@10.0.0.2:5060 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:5070;branch=z9hG4bK-1-1-0\r\n"));
+    assert!(bench.sent[0].contains("CSeq: 1 INVITE\r\n"));
+    // T1, then twice as long (RFC 3261 section 17.1.1.2).
+    bench.wait(499);
+    assert_eq!(bench.sent.len(), 1);
+    bench.wait(3);
+    assert_eq!(bench.sent.len(), 2);
+    bench.wait(1_003);
+    assert_eq!(bench.sent.len(), 3);
+    assert_eq!(bench.sent[2], bench.sent[0]);
+    bench.answer("SIP/2.0 100 Trying");
+    bench.wait(10_000);
+    assert_eq!(bench.sent.len(), 3, "a provisional answer ends it");
+    let ok = bench.sent[0]
+        .split_once("\r\n")
+        .unwrap()
+        .1
+        .replace("To: <sip:b@10.0.0.2>", "To: <sip:b@10.0.0.2>;tag=peer")
+        .replace("\r\n", "\n");
+    let ok = format!("SIP/2.0 200 OK\n{ok}");
+    bench.hear(&ok);
+    assert_eq!(bench.sent.len(), 4);
+    assert!(bench.sent[3].starts_with("ACK ") && bench.sent[3].contains(";tag=peer\r\n"));
+    assert!(bench.sent[3].contains("CSeq: 1 ACK"));
+    // The same once more: the ACK was lost.
+    bench.hear(&ok);
+    assert_eq!(bench.sent.len(), 5);
+    assert_eq!(bench.sent[4], bench.sent[3]);
+    bench.wait(1_002);
+    assert!(bench.sent[5].starts_with("BYE ") && bench.sent[5].contains("CSeq: 2 BYE"));
+    // What is no INVITE is sent at T1, 2 T1, ... up to T2 apart.
+    bench.wait(20_000);
+    let byes = bench.sent.len() - 5;
+    assert_eq!(byes, 8, "at 0, 0.5, 1.5, 3.5, 7.5, 11.5, 15.5, 19.5");
+    bench.answer("SIP/2.0 200 OK");
+    let statistics = bench.generator.statistics();
+    assert_eq!((statistics.successful, statistics.failures()), (1, 0));
+    assert_eq!(statistics.responses[0].histogram.len(), 1);
+    assert!(bench.generator.is_done());
+}
+
+#[test]
+fn what_is_never_answered_fails() {
+    let text = format!(
+        "<scenario>{}<recv response=\"200\"/></scenario>",
+        request("INVITE", "")
+    );
+    let mut bench = Bench::new(&text, calls(1), Vec::new());
+    bench.wait(60_000);
+    assert_eq!(bench.sent.len(), 6, "one, and five retransmissions");
+    assert_eq!(bench.failed(Failure::Retransmissions), 1);
+}
+
+#[test]
+fn the_unexpected_aborts_or_leads_elsewhere() {
+    let plain = format!(
+        "<scenario>{}<recv response=\"180\" optional=\"true\"/><recv response=\"200\"/></scenario>",
+        request("INVITE", "")
+    );
+    let mut bench = Bench::new(&plain, calls(1), Vec::new());
+    bench.answer("SIP/2.0 486 Busy Here");
+    assert!(bench.sent[1].starts_with("ACK "), "{:?}", bench.sent);
+    assert_eq!(bench.failed(Failure::Unexpected), 1);
+    assert!(matches!(&bench.effects[0], Effect::Warning(text) if text.contains("486 Busy")));
+
+    let mut bench = Bench::new(&plain, calls(1), Vec::new());
+    bench.answer("SIP/2.0 180 Ringing");
+    bench
+        .hear("BYE sip:a SIP/2.0\nVia: x\nFrom: a\nTo: b\nCall-ID: 1-1@127.0.0.1\nCSeq: 7 BYE\n\n");
+    assert!(bench.sent[1].starts_with("SIP/2.0 200 OK\r\nVia: x\r\n"));
+    assert_eq!(bench.failed(Failure::EndedByPeer), 1);
+
+    let led = plain.replace(
+        "</scenario>",
+        "<label id=\"_unexp.main\"/><nop counter=\"other\"/></scenario>",
+    );
+    let mut bench = Bench::new(&led, calls(1), Vec::new());
+    bench.answer("SIP/2.0 486 Busy Here");
+    assert_eq!(bench.generator.statistics().successful, 1);
+    assert_eq!(bench.generator.statistics().counters, [1]);
+
+    let mut settings = calls(1);
+    settings.behaviours.abort = false;
+    let mut bench = Bench::new(&plain, settings, Vec::new());
+    bench.answer("SIP/2.0 486 Busy Here");
+    assert_eq!(bench.generator.statistics().open, 1, "it waits on");
+    // A response to a method that was never sent is not the one that is waited for.
+    bench.hear(
+        "SIP/2.0 200 OK\nVia: x\nFrom: a\nTo: b\nCall-ID: 1-1@127.0.0.1\nCSeq: 1 OPTIONS\n\n",
+    );
+    assert_eq!(bench.generator.statistics().open, 1);
+    bench.answer("SIP/2.0 200 OK");
+    assert_eq!(bench.generator.statistics().successful, 1);
+}
+
+#[test]
+fn digest_is_answered_and_checked() {
+    let text = format!(
+        "<scenario>{}<recv response=\"401\" auth=\"true\"/>{}<recv response=\"200\"/></scenario>",
+        request("REGISTER", ""),
+        request("REGISTER", "[authentication username=joe password=secret]")
+    );
+    for algorithm in ["MD5", "SHA-256"] {
+        let mut bench = Bench::new(&text, calls(1), Vec::new());
+        bench.answer(&format!(
+            "SIP/2.0 401 Unauthorized\nWWW-Authenticate: Digest realm=\"home\", nonce=\"n1\", algorithm={algorithm}, qop=\"auth\""
+        ));
+        let second = bench.sent[1].clone();
+        assert!(second.contains("\r\nAuthorization: Digest username=\"joe\", realm=\"home\", nonce=\"n1\", uri=\"sip:service@10.0.0.2:5060\""));
+        // A server's scenario judges it.
+        let server = "<scenario><recv request=\"REGISTER\"><action><verifyauth assign_to=\"ok\" username=\"joe\" password=\"PASS\"/></action></recv>\
+            <nop test=\"ok\" next=\"good\"/><nop counter=\"bad\" next=\"end\"/><label id=\"good\"/><nop counter=\"good\"/><label id=\"end\"/><nop/></scenario>";
+        for (password, wanted) in [("secret", [0, 1]), ("wrong", [1, 0])] {
+            let mut judge = Bench::new(&server.replace("PASS", password), calls(1), Vec::new());
+            judge.hear(&second.replace("\r\n", "\n"));
+            assert_eq!(
+                judge.generator.statistics().counters,
+                wanted,
+                "{algorithm} {password}"
+            );
+        }
+    }
+}
+
+#[test]
+fn actions_compute() {
+    let text = "<scenario><Global variables=\"all\"/><nop><action>\
+        <assign assign_to=\"1\" value=\"0\"/><add assign_to=\"1\" value=\"2\"/><subtract assign_to=\"1\" value=\"3\"/>\
+        <multiply assign_to=\"1\" value=\"4\"/><divide assign_to=\"1\" value=\"5\"/><log message=\"[$1]\"/>\
+        <assignstr assign_to=\"s\" value=\" [field1] [call_number] \"/><trim assign_to=\"s\"/><log message=\"[$s]\"/>\
+        <ereg regexp=\"([a-z]+) ([0-9]+)\" search_in=\"var\" variable=\"s\" check_it=\"true\" assign_to=\"m,word,digits\"/>\
+        <todouble assign_to=\"n\" variable=\"digits\"/><add assign_to=\"all\" variable=\"n\"/>\
+        <test assign_to=\"t\" variable=\"n\" compare=\"greater_than\" value=\"1\"/><strcmp assign_to=\"c\" variable=\"word\" value=\"y\"/>\
+        <log message=\"[$word]/[$n]/[$t]/[$c]/[$all]\"/><lookup assign_to=\"l\" file=\"f.csv\" key=\"b\"/><log message=\"[field1 line=[$l]]\"/>\
+        </action></nop><nop test=\"t\" next=\"x\"/><nop counter=\"fell\"/><label id=\"x\"/>\
+        <nop condexec=\"t\" counter=\"did\"/><nop condexec=\"t\" condexec_inverse=\"true\" counter=\"did_not\"/></scenario>";
+    let mut file = Injection::read("f.csv", b"SEQUENTIAL\na;x\nb;z\n".to_vec()).unwrap();
+    file.index_by(0);
+    let mut bench = Bench::new(text, calls(2), vec![file]);
+    bench.wait(1_000);
+    let lines: Vec<String> = bench
+        .effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Log(line) => Some(String::from_utf8_lossy(line).into_owned()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "-0.800000",
+            "x 1",
+            "x/1.000000/false/-1.000000/1.000000",
+            "z",
+            "-0.800000",
+            "z 2",
+            "z/2.000000/true/1.000000/3.000000",
+            "z"
+        ]
+    );
+    assert_eq!(bench.generator.statistics().counters, [1, 1, 1]);
+}
+
+#[test]
+fn a_circle_without_a_wait_is_ended() {
+    let mut bench = Bench::new(
+        "<scenario><label id=\"1\"/><nop next=\"1\"/></scenario>",
+        calls(1),
+        Vec::new(),
+    );
+    bench.wait(100);
+    assert_eq!(bench.failed(Failure::Endless), 1);
+}
+
+#[test]
+fn timeouts_of_messages() {
+    let text = format!(
+        "<scenario>{}<recv response=\"180\" optional=\"true\" timeout=\"300\" ontimeout=\"late\"/><recv response=\"200\"/>\
+        <nop next=\"end\"/><label id=\"late\"/><nop counter=\"late\"/><label id=\"end\"/><nop/></scenario>",
+        request("MESSAGE", "")
+    );
+    let mut bench = Bench::new(&text, calls(1), Vec::new());
+    bench.wait(400);
+    assert_eq!(bench.generator.statistics().counters, [1]);
+    assert_eq!(bench.generator.statistics().successful, 1);
+    let mut settings = calls(1);
+    settings.receive_timeout = Some(std::time::Duration::from_millis(200));
+    let plain = format!(
+        "<scenario>{}<recv response=\"200\"/></scenario>",
+        request("MESSAGE", "")
+    );
+    let mut bench = Bench::new(&plain, settings, Vec::new());
+    bench.wait(400);
+    assert_eq!(bench.failed(Failure::ReceiveTimeout), 1);
+}
+
+fn simulated(ours: &Path, theirs: &Path, change: impl FnOnce(&mut ScenarioOptions)) -> Outcome {
+    let mut options = ScenarioOptions {
+        file: ours.to_owned(),
+        against: Some(theirs.to_owned()),
+        simulate: true,
+        calls: Some(50),
+        rate: 20.0,
+        hold: 200,
+        timeout: Some(300.0),
+        ..ScenarioOptions::default()
+    };
+    change(&mut options);
+    simulate(&options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn our_own_pair_in_virtual_time() {
+    let own = root().join("scenarios/sipp");
+    let (uac, uas) = (own.join("uac.xml"), own.join("uas.xml"));
+    for (transport, lost) in [("udp", 0.0), ("tcp", 0.0), ("udp", 5.0)] {
+        let outcome = simulated(&uac, &uas, |options| {
+            options.transport = transport.to_owned();
+            options.lost = lost;
+        });
+        let other = outcome.other.as_ref().unwrap();
+        let text = outcome.to_text();
+        assert_eq!(outcome.statistics.created, 50, "{text}");
+        match lost > 0.0 {
+            false => {
+                assert_eq!(outcome.statistics.successful, 50, "{text}");
+                assert_eq!(other.statistics.successful, 50, "{text}");
+                assert_eq!(outcome.statistics.retransmissions(), 0, "{text}");
+            }
+            true => {
+                assert!(outcome.statistics.retransmissions() > 0, "{text}");
+                assert!(outcome.statistics.successful >= 45, "{text}");
+            }
+        }
+        assert_eq!(outcome.statistics.responses.len(), 2);
+    }
+}
+
+#[test]
+fn per_call_sockets_and_users() {
+    let own = root().join("scenarios/sipp");
+    for transport in ["udp", "tcp"] {
+        let outcome = simulated(&own.join("uac.xml"), &own.join("uas.xml"), |options| {
+            options.transport = transport.to_owned();
+            options.per_call = true;
+            options.users = 5;
+        });
+        let text = outcome.to_text();
+        assert_eq!(outcome.statistics.successful, 50, "{text}");
+        assert_eq!(outcome.statistics.peak, 5, "{text}");
+    }
+}
+
+/// Shared scenarios that nothing is missing for: they are read, compiled, and what they need is named.
+#[test]
+fn every_shared_scenario_compiles() {
+    let Some(data) = testdata() else { return };
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiles");
+    std::fs::create_dir_all(&scratch).unwrap();
+    let csv = scratch.join("fields.csv");
+    std::fs::write(
+        &csv,
+        "SEQUENTIAL\n127.0.0.1;5060;[authentication username=a password=b]\n",
+    )
+    .unwrap();
+    std::fs::copy(
+        data.join("captures/rtp/sipp-g711a.pcap"),
+        scratch.join("g711a.pcap"),
+    )
+    .unwrap();
+    let mut count = 0;
+    for folder in std::fs::read_dir(data.join("sipp")).unwrap().flatten() {
+        let Ok(files) = std::fs::read_dir(folder.path()) else {
+            continue;
+        };
+        for file in files.flatten() {
+            if file.path().extension().is_none_or(|kind| kind != "xml") {
+                continue;
+            }
+            // A capture lies beside the scenario that plays it.
+            let copy = scratch.join(file.file_name());
+            std::fs::copy(file.path(), &copy).unwrap();
+            let options = ScenarioOptions {
+                inject: vec![csv.clone()],
+                ..ScenarioOptions::default()
+            };
+            let loaded = load(&copy, &options);
+            let loaded =
+                loaded.unwrap_or_else(|error| panic!("{}: {error}", file.path().display()));
+            assert!(!loaded.program.steps.is_empty());
+            count += 1;
+        }
+    }
+    assert!(count >= 37, "{count} scenarios");
+}
+
+/// Shared callers against shared callees, in virtual time.
+#[test]
+fn shared_pairs_in_virtual_time() {
+    let Some(data) = testdata() else { return };
+    let shared = data.join("sipp");
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pairs");
+    std::fs::create_dir_all(&scratch).unwrap();
+    let csv = scratch.join("fields.csv");
+    std::fs::write(
+        &csv,
+        "SEQUENTIAL\nfoo;10.0.0.2;[authentication username=foo password=bar]\n",
+    )
+    .unwrap();
+    let wrong = scratch.join("wrong.csv");
+    std::fs::write(
+        &wrong,
+        "SEQUENTIAL\nfoo;10.0.0.2;[authentication username=foo password=no]\n",
+    )
+    .unwrap();
+    for (caller, callee, inject) in [
+        (
+            "saghul_sipp-scenarios/sipp_uac_basic.xml",
+            "saghul_sipp-scenarios/sipp_uas_basic.xml",
+            None,
+        ),
+        (
+            "thevoiceguy_siphon-rs/invite_bye.xml",
+            "thevoiceguy_siphon-rs/uas_invite.xml",
+            None,
+        ),
+        (
+            "saghul_sipp-scenarios/sipp_uac_options.xml",
+            "drachtio_drachtio-srf/uas-options-expect-200.xml",
+            None,
+        ),
+        (
+            "saghul_sipp-scenarios/sipp_uac_register.xml",
+            "drachtio_drachtio-srf/uas-auth-register.xml",
+            Some(&csv),
+        ),
+        (
+            "jambonz_sbc-sip-sidecar/uac-register-auth-success.xml",
+            "drachtio_drachtio-srf/uas-auth-register.xml",
+            Some(&csv),
+        ),
+        (
+            "jambonz_sbc-sip-sidecar/uac-register-auth-failure-expect-403.xml",
+            "jambonz_sbc-sip-sidecar/uas-auth-register.xml",
+            Some(&wrong),
+        ),
+    ] {
+        let outcome = simulated(&shared.join(caller), &shared.join(callee), |options| {
+            options.calls = Some(3);
+            options.inject.extend(inject.cloned());
+        });
+        let other = outcome.other.as_ref().unwrap();
+        let text = outcome.to_text();
+        assert_eq!(outcome.statistics.successful, 3, "{caller}\n{text}");
+        assert_eq!(other.statistics.failures(), 0, "{callee}\n{text}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let own = root().join("scenarios/sipp");
+    let run = || {
+        let outcome = simulated(&own.join("uac.xml"), &own.join("uas.xml"), |options| {
+            options.poisson = true;
+            options.lost = 3.0;
+            options.seed = Some(9);
+        });
+        outcome.to_json().to_string()
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn commands_want_leave() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("command.xml");
+    std::fs::write(
+        &path,
+        "<scenario><nop><action><exec command=\"true\"/></action></nop></scenario>",
+    )
+    .unwrap();
+    let mut options = ScenarioOptions::default();
+    let error = load(&path, &options).unwrap_err();
+    assert!(error.to_string().contains("--allow-commands"));
+    options.allow_commands = true;
+    assert!(load(&path, &options).is_ok());
+}
+
+#[test]
+fn seeds_of_the_fuzz_target() {
+    let mut count = 0;
+    for file in std::fs::read_dir(root().join("fuzz/seeds/scenario_xml"))
+        .unwrap()
+        .flatten()
+    {
+        let bytes = std::fs::read(file.path()).unwrap();
+        lab::sipp::fuzz_scenario(&bytes);
+        // Cut anywhere it must not be worse.
+        for end in (0..bytes.len()).step_by(97) {
+            lab::sipp::fuzz_scenario(&bytes[..end]);
+        }
+        count += 1;
+    }
+    assert!(count >= 4);
+}
