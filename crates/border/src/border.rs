@@ -74,6 +74,8 @@ impl Border {
     }
 
     fn take(&mut self, input: Input<'_>, now: Time) {
+        // Streams hold their senders back by themselves.
+        self.core.comes_after(std::time::Duration::ZERO);
         match input {
             Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
                 // Media is the forwarder's, who passes on STUN alone: no flow of ours uses ICE yet. Without a forwarder, or
@@ -88,6 +90,7 @@ impl Border {
                     .resolver_answer(datagram.source, datagram.bytes, now);
             }
             Input::Datagram(datagram) => {
+                self.core.comes_after(now.since(datagram.arrived));
                 if self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
                     self.endpoint
                         .feed(Input::Datagram(datagram), now, &mut self.core);

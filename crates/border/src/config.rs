@@ -589,6 +589,8 @@ pub struct Sip {
     pub coalesce: Duration,
     /// Whether equal messages to one peer leave as trains.
     pub trains: bool,
+    /// What has waited longer in the socket is refused where it begins something new; `None`: never.
+    pub queue: Option<Duration>,
 }
 
 /// Session timers (RFC 4028).

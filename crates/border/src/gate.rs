@@ -161,6 +161,10 @@ impl Core {
         flow: Flow,
         now: Time,
     ) -> Option<Stateless> {
+        let shed = self.shed(request, now);
+        if shed.is_some() {
+            return shed;
+        }
         let kind = match request.method() {
             Method::Invite => Kind::Call,
             Method::Register => Kind::Registration,

@@ -11,6 +11,7 @@ pub mod fuzz;
 mod gate;
 pub(crate) mod identity;
 pub mod operate;
+pub(crate) mod overload;
 pub mod policy;
 pub mod registrar;
 pub(crate) mod rules;

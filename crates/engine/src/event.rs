@@ -132,6 +132,15 @@ events! {
         /// Where the last one came from.
         source: String,
     }
+    /// The border has more to do than it can: new calls and registrations are refused until it is over.
+    Overload "overload" {
+        /// began or ended.
+        state: String,
+        /// Milliseconds that the first refused request had waited.
+        waited: u64,
+        /// Requests refused meanwhile.
+        refused: u64,
+    }
     /// A trunk answers again.
     TrunkUp "trunk_up" {
         /// Name of the trunk.

@@ -72,6 +72,7 @@ fn driver_config(config: &Config) -> DriverConfig {
         signalling_dscp: config.sip.dscp,
         media_dscp: config.media.dscp,
         coalesce: config.sip.coalesce,
+        signalling_timestamps: config.sip.queue.is_some(),
         order: config
             .sip
             .trains
@@ -173,7 +174,13 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     };
     let once = |config: &Config| {
         let sip = &config.sip;
-        (sip.agent.clone(), sip.dscp, sip.coalesce, sip.trains)
+        (
+            sip.agent.clone(),
+            sip.dscp,
+            sip.coalesce,
+            sip.trains,
+            sip.queue.is_some(),
+        )
     };
     let differ = [
         ("[sip]", once(old) != once(new)),
@@ -291,7 +298,13 @@ mod tests {
             "[limits]\ncalls=5\nregistrations=5\n[sip]\nring_timeout=30\n[drain]\ntimeout=1\n",
         );
         assert!(from_next_start(&old, &same).is_empty());
-        for one in ["agent=\"x\"", "dscp=0", "coalesce=0", "trains=false"] {
+        for one in [
+            "agent=\"x\"",
+            "dscp=0",
+            "coalesce=0",
+            "trains=false",
+            "queue=0",
+        ] {
             let other = read(&format!("[sip]\n{one}\n"));
             assert_eq!(from_next_start(&old, &other), ["[sip]"], "{one}");
         }

@@ -29,6 +29,8 @@ pub struct DriverConfig {
     /// Ask the kernel when it took in each datagram (SO_TIMESTAMPNS) and give that as `arrived`; else `arrived` is the time
     /// of the batch.
     pub receive_timestamps: bool,
+    /// The same for signalling alone.
+    pub signalling_timestamps: bool,
     /// Largest datagram taken on a signalling socket, bytes; larger ones are counted as `sip_too_large`.
     pub signalling_datagram: usize,
     /// Largest datagram taken on a media socket, bytes; larger ones are counted as `media_too_large`.
@@ -77,6 +79,7 @@ impl Default for DriverConfig {
             coalesce: Duration::ZERO,
             order: None,
             receive_timestamps: false,
+            signalling_timestamps: false,
             signalling_datagram: 65_535,
             media_datagram: 2_048,
             signalling_buffer: 8 << 20,

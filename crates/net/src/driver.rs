@@ -210,7 +210,7 @@ impl<F: Forward> Driver<F> {
         Ok(Driver {
             signalling_buffers: Some(Receiver::new(
                 config.signalling_datagram,
-                config.receive_timestamps,
+                config.receive_timestamps || config.signalling_timestamps,
             )),
             media_buffers: Some(Receiver::new(
                 config.media_datagram,
@@ -509,10 +509,11 @@ impl<F: Forward> Driver<F> {
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
-        let wall = self.plane.wall();
         let Some(received) = receiver.get(index) else {
             return Ok(0);
         };
+        // How long it waited is told by the wall clock, also for its place in the batch.
+        let wall = received.stamp.map(|_| crate::plane::wall());
         let length = received.bytes.len();
         if received.truncated {
             self.plane.shared.drop_one(if media {

@@ -269,7 +269,7 @@ impl Plane {
 
     /// The wall clock, where datagrams carry stamps of it.
     pub(crate) fn wall(&self) -> Option<u64> {
-        self.timestamps.then(|| nanos(ClockId::Realtime))
+        self.timestamps.then(wall)
     }
 
     /// Sends a copy of `bytes` at the next flush.
@@ -531,6 +531,11 @@ fn start_of(arena: &[u8], entry: &Entry) -> *const u8 {
         Payload::Arena(offset) => arena[offset..].as_ptr(),
         Payload::Received(pointer) => pointer,
     }
+}
+
+/// The wall clock, nanoseconds.
+pub(crate) fn wall() -> u64 {
+    nanos(ClockId::Realtime)
 }
 
 /// When the kernel took a datagram in, in engine time. Measured back from now, so that steps of the wall clock do no harm.

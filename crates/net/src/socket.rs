@@ -59,7 +59,8 @@ pub(crate) fn udp(
     }
     buffers(fd.as_fd(), buffer)?;
     dscp(fd.as_fd(), local, code)?;
-    if config.receive_timestamps {
+    let signalling = config.signalling_timestamps && kind != SocketKind::UdpMedia;
+    if config.receive_timestamps || signalling {
         set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     }
     net::bind(&fd, &local)?;

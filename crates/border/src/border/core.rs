@@ -11,6 +11,7 @@ use crate::carrier::Carriers;
 use crate::config::{Config, InterfaceId, Trunk, TrunkId};
 use crate::gate::Gate;
 use crate::operate::Draining;
+use crate::overload::Overload;
 use crate::policy::{Contact, View};
 use crate::registrar::{Admission, Authority, Location};
 use crate::rules::Said;
@@ -51,6 +52,8 @@ pub(crate) enum Alarm {
     DrainOver,
     /// A listening point that the configuration no longer has may be closed; whether calls used it when last looked.
     ShutLocal(LocalId, bool),
+    /// Whether an overload is over is to be looked at.
+    Calm,
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -94,6 +97,8 @@ pub(crate) struct Core {
     pub(crate) proving: Admission,
     /// Rates of interfaces, trunks and sources.
     pub(crate) gate: Gate,
+    /// How long messages wait before their turn.
+    pub(crate) overload: Overload,
     pub(crate) carriers: Carriers,
     pub(crate) asked: Slab<Asked>,
     pub(crate) asked_serial: u32,
@@ -199,6 +204,7 @@ impl Core {
             registering,
             proving,
             gate,
+            overload: Overload::default(),
             carriers,
             asked: Slab::new(),
             asked_serial: 0,
@@ -531,6 +537,7 @@ impl Core {
                 }
                 Alarm::DrainOver => self.drain_over(endpoint, now),
                 Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
+                Alarm::Calm => self.calm(now),
             }
         }
         self.names_timeout(now);

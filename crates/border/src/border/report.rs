@@ -68,6 +68,8 @@ pub struct Counters {
     pub relayed: u64,
     /// Calls and registrations refused because more came than the rates let in.
     pub shielded: u64,
+    /// Requests refused because those before them waited too long.
+    pub shed: u64,
     /// REGISTERs of phones that the core had taken before, answered without it.
     pub refreshed: u64,
 }

@@ -122,6 +122,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             dscp: raw.sip.dscp,
             ring_timeout: seconds(raw.sip.ring_timeout),
             trains: raw.sip.trains,
+            queue: queue(raw, sink),
             coalesce: Duration::from_millis(raw.sip.coalesce.into()),
         },
         session_timer: session_timer(raw, sink),
@@ -299,6 +300,21 @@ fn algorithms(raw: &Raw, sink: &mut Sink<'_>) -> Vec<DigestAlgorithm> {
         algorithms.retain(|algorithm| *algorithm == DigestAlgorithm::Md5);
     }
     algorithms
+}
+
+fn queue(raw: &Raw, sink: &mut Sink<'_>) -> Option<Duration> {
+    let sip = &raw.sip;
+    if sip.queue != 0 && sip.queue < sip.coalesce.saturating_mul(2) {
+        sink.report(
+            "sip.queue",
+            format!(
+                "queue ({} ms) is less than twice coalesce ({} ms): ordinary waiting would count as overload",
+                sip.queue, sip.coalesce
+            ),
+            "raise queue, lower coalesce, or set queue to 0",
+        );
+    }
+    (sip.queue != 0).then(|| Duration::from_millis(sip.queue.into()))
 }
 
 fn registrar(raw: &Raw, sink: &mut Sink<'_>) -> Registrar {

@@ -573,6 +573,11 @@ pub(super) struct RawSip {
     /// Whether messages of one length to one peer may leave as one train (UDP segmentation offload), which costs less than
     /// half. The peer sees single datagrams; a capture on the loopback interface sees the train.
     pub trains: bool,
+    /// Milliseconds that a datagram may lie in the socket before the border counts as overloaded: then new calls and
+    /// registrations are refused at once with 503, and calls that stand keep their turn. It has to be well above
+    /// `coalesce`. 0: never.
+    #[schemars(range(max = 10_000))]
+    pub queue: u32,
 }
 
 impl Default for RawSip {
@@ -583,6 +588,7 @@ impl Default for RawSip {
             ring_timeout: 180,
             coalesce: 8,
             trains: true,
+            queue: 25,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Registrations at the rate of a carrier: what changes nothing is answered here, a core that goes away costs no phone its
-//! registration, and after a power cut each phone gets its turn.
+//! More than usual: registrations at the rate of a carrier (what changes nothing is answered here, a core that goes away
+//! costs no phone its registration, after a power cut each phone gets its turn), calls beyond the rates, overload.
 
 mod neighbourhood;
 
@@ -269,4 +269,56 @@ fn calls_beyond_the_rate_get_the_chosen_status() {
             .count(),
         1
     );
+}
+
+/// The queue is too long: what is new is refused, what stands goes on, and it ends by itself.
+#[test]
+fn what_waited_too_long_begins_nothing_new() {
+    let mut net = Neighbourhood::new(PLAIN, 1);
+    let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let callee = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let offer = Content::sdp(SDP_A.as_bytes());
+    // As long as is ordinary where the border gathers.
+    net.lag = Duration::from_millis(20);
+    let standing = net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+    net.run(seconds(2));
+    assert!(net.has(caller, |told| *told == Told::Answered));
+    net.lag = Duration::from_millis(80);
+    for _ in 0..20 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+    }
+    register(&mut net, caller, "1000", 1, CONTACT);
+    net.run(seconds(1));
+    let refused = |net: &Neighbourhood| {
+        let told = net.told(caller);
+        let same = |t: &&Told| matches!(t, Told::Failed(Failure::Response, 503));
+        told.iter().filter(same).count()
+    };
+    assert_eq!(refused(&net), 20);
+    let last = net.last(caller, |t| {
+        matches!(t, Told::Failed(Failure::Response, 503))
+    });
+    let wait: u32 = last.header("Retry-After").parse().unwrap();
+    assert!((1..=10).contains(&wait));
+    assert_eq!(answers(&net, caller, 503), 1, "the registration too");
+    // What belongs to the call that stands is dealt with.
+    net.tell(caller, |endpoint, now| {
+        endpoint.bye(standing, &Content::default(), now).unwrap();
+    });
+    net.run(seconds(1));
+    assert!(
+        net.has(callee, |told| matches!(told, Told::Ended(..))),
+        "{:?}",
+        net.told(callee)
+    );
+    let state = |net: &Neighbourhood| net.names().iter().filter(|n| **n == "overload").count();
+    assert_eq!(state(&net), 1, "it has begun");
+    net.lag = Duration::ZERO;
+    net.run(seconds(6));
+    assert_eq!(state(&net), 2, "it is over");
+    net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+    net.run(seconds(2));
+    assert_eq!(refused(&net), 20);
+    let counters = net.operate(|border, _| border.counters().clone());
+    assert_eq!((counters.shed, counters.offered), (21, 2));
 }
