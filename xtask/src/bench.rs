@@ -58,6 +58,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let scratch = std::env::temp_dir().join(format!("hornwork-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).map_err(|e| format!("{}: {e}", scratch.display()))?;
     let outcome = calls(rounds, &scratch)
+        .and_then(|()| generator(rounds, &scratch))
         .and_then(|()| standing(&scratch))
         .and_then(|()| in_memory());
     let _ = std::fs::remove_dir_all(&scratch);
@@ -217,6 +218,105 @@ fn one(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
     })
 }
 
+/// Calls a second at which generators are compared, and for how long.
+const GENERATOR_RATE: u32 = 14_000;
+const GENERATOR_SECONDS: u64 = 6;
+
+/// Our load generator beside SIPp's, both with SIPp's own scenarios, interleaved, at one rate: CPU time per call of the caller
+/// against SIPp as callee, and of the callee against SIPp as caller.
+fn generator(rounds: usize, scratch: &Path) -> Result<(), String> {
+    for name in ["uac", "uas"] {
+        let output = Command::new("sipp")
+            .args(["-sd", name])
+            .output()
+            .map_err(|error| format!("sipp: {error}"))?;
+        std::fs::write(scratch.join(format!("{name}.xml")), output.stdout)
+            .map_err(|error| error.to_string())?;
+    }
+    println!("\nload generators, {GENERATOR_RATE} calls/s:");
+    for (caller_is_measured, side) in [(true, "caller"), (false, "callee")] {
+        let players = ["sipp", "hornwork"];
+        let mut costs: Vec<Vec<f64>> = vec![Vec::new(); players.len()];
+        for _ in 0..rounds {
+            for (costs, player) in costs.iter_mut().zip(players) {
+                costs.push(generator_cost(player, caller_is_measured, scratch)?);
+            }
+        }
+        let medians: Vec<f64> = costs.into_iter().map(median).collect();
+        for (player, cost) in players.iter().zip(&medians) {
+            println!(
+                "  {side} {player:<10} {cost:6.1} us/call   {:5.2} x sipp's calls per CPU second",
+                medians[0] / cost
+            );
+        }
+    }
+    Ok(())
+}
+
+/// One run of a generator: CPU microseconds per call that the kernel saw go by.
+fn generator_cost(player: &str, caller: bool, scratch: &Path) -> Result<f64, String> {
+    let hornwork = root().join("target/release/hornwork").display().to_string();
+    let rate = GENERATOR_RATE.to_string();
+    let start = |core, player: &str, caller: bool| {
+        let scenario = scratch.join(if caller { "uac.xml" } else { "uas.xml" });
+        let scenario = scenario.display().to_string();
+        let mut words: Vec<&str> = Vec::new();
+        let program = match player {
+            "sipp" => {
+                words.extend(["-sf", &scenario, "-i", "127.0.0.1", "-nostdin"]);
+                words.extend(["-buff_size", "4000000", "-l", "200000"]);
+                match caller {
+                    true => words.extend(["-p", "6060", "-r", &rate, "127.0.0.1:5080"]),
+                    false => words.extend(["-p", "5080"]),
+                }
+                "sipp"
+            }
+            _ => {
+                words.extend(["lab", "run", &scenario]);
+                match caller {
+                    true => {
+                        words.extend(["127.0.0.1:5080", "--local", "127.0.0.1:6060"]);
+                        words.extend(["--rate", &rate, "--limit", "200000"]);
+                    }
+                    false => words.extend(["--local", "127.0.0.1:5080"]),
+                }
+                &hornwork
+            }
+        };
+        let log = scratch.join(if caller { "caller.log" } else { "callee.log" });
+        Running::start(core, program, &words, &log)
+    };
+    let pause = Duration::from_millis(500);
+    let callee = start(
+        if caller { LOAD_CORE } else { SUBJECT_CORE },
+        if caller { "sipp" } else { player },
+        false,
+    )?;
+    std::thread::sleep(pause);
+    let calling = start(
+        if caller { SUBJECT_CORE } else { LOAD_CORE },
+        if caller { player } else { "sipp" },
+        true,
+    )?;
+    std::thread::sleep(pause * 4);
+    let measured = if caller { &calling } else { &callee };
+    let (cpu, sent) = (measured.cpu_nanos(), datagrams_sent());
+    std::thread::sleep(Duration::from_secs(GENERATOR_SECONDS));
+    let (cpu, sent) = (measured.cpu_nanos() - cpu, datagrams_sent() - sent);
+    // Six messages make a call of these scenarios.
+    let calls = sent / 6;
+    let wanted = u64::from(GENERATOR_RATE) * GENERATOR_SECONDS;
+    if calls < wanted * 9 / 10 {
+        return Err(format!("{player}: {calls} calls in place of {wanted}"));
+    }
+    Ok(cpu as f64 / 1_000.0 / calls as f64)
+}
+
+/// Datagrams that this network namespace has sent.
+fn datagrams_sent() -> u64 {
+    udp_counter("OutDatagrams")
+}
+
 /// Calls that stand at once where memory per call is measured, and how fast they are set up.
 const STANDING: u32 = 100_000;
 const STANDING_RATE: u32 = 2_500;
@@ -327,6 +427,11 @@ fn figure(screen: &str, name: &str) -> Option<u64> {
 
 /// Datagrams that the kernel dropped for want of room in a socket's buffer.
 fn receive_buffer_errors() -> u64 {
+    udp_counter("RcvbufErrors")
+}
+
+/// One of the kernel's counters for UDP.
+fn udp_counter(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/net/snmp").unwrap_or_default();
     let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
@@ -335,7 +440,7 @@ fn receive_buffer_errors() -> u64 {
     names
         .split_whitespace()
         .zip(values.split_whitespace())
-        .find(|(name, _)| *name == "RcvbufErrors")
+        .find(|(known, _)| *known == name)
         .and_then(|(_, value)| value.parse().ok())
         .unwrap_or(0)
 }

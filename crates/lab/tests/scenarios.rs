@@ -620,3 +620,42 @@ fn seeds_of_the_fuzz_target() {
     }
     assert!(count >= 4);
 }
+
+/// A pool of a million subscribers out of two lines; each registers with its own password.
+#[test]
+fn a_million_subscribers_register_with_digest() {
+    let own = root().join("scenarios/sipp");
+    let pair = (own.join("register.xml"), own.join("registrar.xml"));
+    let run = |pool: &Path, index: u64| {
+        simulated(&pair.0, &pair.1, |options| {
+            options.calls = Some(500);
+            options.rate = 500.0;
+            options.seed = Some(index);
+            options.inject.push(pool.to_owned());
+        })
+    };
+    let outcome = run(&own.join("subscribers.csv"), 1);
+    assert_eq!(outcome.statistics.successful, 500, "{}", outcome.to_text());
+    let registrar = outcome.other.as_ref().unwrap();
+    assert_eq!(
+        registrar.statistics.counters,
+        [0, 500],
+        "{}",
+        outcome.to_text()
+    );
+    // Somebody else's password.
+    let wrong = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong-pool.csv");
+    std::fs::write(
+        &wrong,
+        "RANDOM,PRINTF=1000000\nsubscriber%07d;password1%06d\n",
+    )
+    .unwrap();
+    let outcome = run(&wrong, 2);
+    let registrar = outcome.other.as_ref().unwrap();
+    assert!(
+        registrar.statistics.counters[0] > 400,
+        "{}",
+        outcome.to_text()
+    );
+    assert!(outcome.statistics.failures() > 400);
+}

@@ -92,7 +92,8 @@ pub fn ending(call: &Call, pid: u32, messages: &mut Vec<Vec<u8>>) {
         return;
     };
     // After a response of ours there is no request to take the dialog from.
-    if call.last.is_empty() || method == b"SIP/2.0" {
+    let nothing_heard = call.last.is_empty() && call.last_status == 0;
+    if nothing_heard || method == b"SIP/2.0" {
         return;
     }
     let from_last = call.last.starts_with(b"SIP/2.0");
@@ -196,7 +197,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert!(of(&call).is_empty(), "nothing was heard of the peer");
-        call.last = b"SIP/2.0 180 R\r\nTo: b;tag=2\r\n\r\n".to_vec();
+        // Provisional answers are not kept where nothing refers to them.
         call.last_status = 180;
         let messages = of(&call);
         assert!(messages[0].starts_with(
