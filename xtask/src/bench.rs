@@ -58,6 +58,8 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let scratch = std::env::temp_dir().join(format!("hornwork-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).map_err(|e| format!("{}: {e}", scratch.display()))?;
     let outcome = calls(rounds, &scratch)
+        .and_then(|()| transports(rounds, &scratch))
+        .and_then(|()| header_rules(rounds, &scratch))
         .and_then(|()| generator(rounds, &scratch))
         .and_then(|()| standing(&scratch))
         .and_then(|()| in_memory());
@@ -216,6 +218,153 @@ fn one(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
         failed: u64::from(total) - successful,
         receive_buffer_errors: receive_buffer_errors() - before,
     })
+}
+
+/// What a call over TLS on both sides may cost, in calls over UDP.
+const TLS_BAR: f64 = 1.4;
+
+/// CPU per 7-message call, TLS on both sides beside UDP on both sides, interleaved, by our own callers (SIPp has no TLS).
+fn transports(rounds: usize, scratch: &Path) -> Result<(), String> {
+    let build = [
+        "build",
+        "--release",
+        "--locked",
+        "-p",
+        "lab",
+        "--example",
+        "transport_calls",
+    ];
+    check(Command::new("cargo").current_dir(root()).args(build))?;
+    let load = root().join("target/release/examples/transport_calls");
+    let folder = scratch.display().to_string();
+    check(Command::new(&load).args(["certificates", &folder]))?;
+    println!(
+        "\nTLS on both sides beside UDP on both sides, media passed by, {rounds} interleaved rounds"
+    );
+    for rate in RATES {
+        let mut results = [Vec::new(), Vec::new()];
+        for round in 0..rounds {
+            for (transport, runs) in ["udp", "tls"].into_iter().zip(&mut results) {
+                let micros = transport_run(transport, rate, &load, scratch)?;
+                println!(
+                    "  {rate}/s round {} {transport} {micros:7.1} us/call",
+                    round + 1
+                );
+                runs.push(micros);
+            }
+        }
+        let [udp, tls] = results.map(median);
+        let ratio = tls / udp;
+        let verdict = if ratio <= TLS_BAR { "within" } else { "ABOVE" };
+        println!(
+            "{rate}/s, medians: udp {udp:.1}, tls {tls:.1} us/call: {ratio:.2} ({verdict} the bar of {TLS_BAR})"
+        );
+    }
+    Ok(())
+}
+
+/// One run of [`transports`]: microseconds of the border's CPU per call. Every call must succeed.
+fn transport_run(transport: &str, rate: u32, load: &Path, scratch: &Path) -> Result<f64, String> {
+    let tls = |rest: &str| match transport {
+        "tls" => rest.replace("FOLDER", &scratch.display().to_string()),
+        _ => String::new(),
+    };
+    let certificate = tls(
+        "tls = { certificate = { chain = \"FOLDER/bench.pem\", key = \"FOLDER/bench.key\" } }\n",
+    );
+    let believed = tls("tls = { ca = \"FOLDER/ca.pem\", name = \"bench.example.com\" }\n");
+    let text = format!(
+        "[[interface]]\nname = \"both\"\nkind = \"core\"\nlisten = \"{transport}:127.0.0.1:5060\"\n{certificate}[[trunk]]\nname = \"server\"\ntarget = \"{transport}:127.0.0.1:5080\"\n{believed}[[route]]\ntrunk = \"server\"\nmedia = \"bypass\"\n"
+    );
+    let file = scratch.join("transport.toml");
+    std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+    let program = root().join("target/release/hornwork").display().to_string();
+    let file = file.display().to_string();
+    let border = ["RUST_LOG=warn", &program, "run", "-c", &file];
+    let border = Running::start(SUBJECT_CORE, "env", &border, &scratch.join("subject.log"))?;
+    let (load, folder) = (load.display().to_string(), scratch.display().to_string());
+    let uas = ["uas", transport, "127.0.0.1:5080", &folder];
+    let _uas = Running::start(LOAD_CORE, &load, &uas, &scratch.join("uas.log"))?;
+    std::thread::sleep(Duration::from_millis(1_500));
+    let before = border.cpu_nanos();
+    let total = rate * SECONDS;
+    let (rate, total_text) = (rate.to_string(), total.to_string());
+    let uac = [
+        "uac",
+        transport,
+        "127.0.0.1:5090",
+        "127.0.0.1:5060",
+        &rate,
+        &total_text,
+        &folder,
+    ];
+    let log = scratch.join("uac.log");
+    let mut uac = Running::start(LOAD_CORE, &load, &uac, &log)?;
+    uac.wait(Duration::from_secs(u64::from(SECONDS) + 60))?;
+    let spent = border.cpu_nanos() - before;
+    let said = std::fs::read_to_string(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+    match said.contains(&format!("succeeded {total} failed 0")) {
+        true => Ok(spent as f64 / 1_000.0 / f64::from(total)),
+        false => {
+            let border = std::fs::read_to_string(scratch.join("subject.log")).unwrap_or_default();
+            Err(format!(
+                "{transport}: not every call succeeded: {said}\n{border}"
+            ))
+        }
+    }
+}
+
+/// Two headers changed and two added in every message that is passed on, towards callers and towards the called side.
+const HEADER_RULES: &str = r#"
+[[rules]]
+trunk = "server"
+direction = "out"
+do = [{ set = "User-Agent", value = "Border" }, { set = "Subject", value = "Changed" },
+  { add = "X-Border", value = "one" }, { add = "X-Caller", value = "${from.user}" }]
+[[rules]]
+kind = "access"
+direction = "out"
+do = [{ set = "Server", value = "Border" }, { set = "User-Agent", value = "Border" },
+  { add = "X-Border", value = "one" }, { add = "X-Called", value = "${to.user}" }]
+"#;
+
+/// What header rules cost: the border with and without them in turn, media passed by.
+fn header_rules(rounds: usize, scratch: &Path) -> Result<(), String> {
+    let plain = std::fs::read_to_string(root().join("examples/loopback-bypass.toml"))
+        .map_err(|error| error.to_string())?;
+    let hornwork = root().join("target/release/hornwork").display().to_string();
+    let mut subjects = Vec::new();
+    for (name, file, rules) in [
+        ("without header rules", "plain.toml", ""),
+        ("2 changed, 2 added", "rules.toml", HEADER_RULES),
+    ] {
+        let path = scratch.join(file);
+        std::fs::write(&path, format!("{plain}{rules}")).map_err(|error| error.to_string())?;
+        subjects.push(Subject {
+            name,
+            program: hornwork.clone(),
+            arguments: vec!["run".into(), "-c".into(), path.display().to_string()],
+            port: 5060,
+        });
+    }
+    println!("\nheader rules, CPU per 7-message call, {rounds} interleaved rounds");
+    for rate in RATES {
+        let mut results: Vec<Vec<f64>> = subjects.iter().map(|_| Vec::new()).collect();
+        for _ in 0..rounds {
+            for (subject, runs) in subjects.iter().zip(&mut results) {
+                runs.push(one(subject, rate, scratch)?.micros_per_call);
+            }
+        }
+        let medians: Vec<f64> = results.into_iter().map(median).collect();
+        for (subject, value) in subjects.iter().zip(&medians) {
+            println!(
+                "  {rate}/s {:<26} {value:7.1} us/call   {:5.3} of none",
+                subject.name,
+                value / medians[0]
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Calls a second at which generators are compared, and for how long.
@@ -447,10 +596,11 @@ fn udp_counter(name: &str) -> u64 {
 
 /// The parts' own benchmarks: examples that print what they measure in memory.
 fn in_memory() -> Result<(), String> {
-    let examples: [(&str, &str); 4] = [
+    let examples: [(&str, &str); 5] = [
         ("wire", "parse_cost"),
         ("sip", "call_cost"),
         ("border", "standing_cost"),
+        ("border", "rules_cost"),
         ("net", "echo_cost"),
     ];
     for (package, example) in examples {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
-pub const TARGETS: [&str; 10] = [
-    "sip", "sdp", "media", "endpoint", "border", "capture", "srtp", "codec", "rules",
+pub const TARGETS: [&str; 11] = [
+    "sip", "sdp", "media", "endpoint", "border", "capture", "srtp", "codec", "rules", "ws",
     "scenario_xml",
 ];
 

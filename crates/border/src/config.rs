@@ -10,13 +10,14 @@ mod check;
 mod interfaces;
 mod mistake;
 mod node;
-mod rates;
 mod raw;
 mod routes;
+mod rates;
 mod rules;
 mod schema;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tls;
 mod trunks;
 
 pub use address::{Cidr, HostName, ListenAddress};
@@ -24,6 +25,9 @@ pub use mistake::Mistake;
 pub use rates::Rates;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
+pub use tls::{
+    CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
+};
 
 use core::time::Duration;
 use engine::{Limits, Transport};
@@ -234,6 +238,10 @@ pub struct Interface {
     pub register: Register,
     /// Where media is anchored: at most one address per address family; at least one.
     pub media: Vec<MediaAddress>,
+    /// Certificates, where it listens with TLS.
+    pub tls: Option<ListenTls>,
+    /// What is asked of WebSockets.
+    pub websocket: WebSocket,
 }
 
 impl Interface {
@@ -309,6 +317,8 @@ pub struct Trunk {
     pub refer: Refer,
     /// What is done with 3xx from there.
     pub redirect: Redirect,
+    /// TLS, where a target is reached by it or may be.
+    pub tls: Option<TrunkTls>,
 }
 
 /// One place where a trunk is.
@@ -327,9 +337,9 @@ pub struct Target {
 impl Target {
     /// The socket address where the target is an address and takes `transport`.
     pub fn address(&self, transport: Transport) -> Option<SocketAddr> {
-        let _ = transport;
         let ip = self.host.ip()?;
-        Some(SocketAddr::new(ip, self.host.port.unwrap_or(5060)))
+        let port = self.host.port.unwrap_or(address::default_port(transport));
+        Some(SocketAddr::new(ip, port))
     }
 
     /// The socket address and transport, where no name has to be looked up.

@@ -189,8 +189,58 @@ impl<'a> Party<'a> {
     }
 }
 
+/// A call to a sips URI goes over TLS all the way (RFC 3261 section 26.2, RFC 5630 section 3.1.3): other places are left
+/// out, and where none is left it is refused.
+fn secured(facts: &Facts<'_>, plan: Plan) -> Plan {
+    let sips = |uri: &[u8]| {
+        uri.get(..5)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
+    };
+    let mut plan = match plan {
+        Plan::Call(plan) if sips(facts.to) => plan,
+        plan => return plan,
+    };
+    plan.steps.retain_mut(|step| {
+        let secure = match &mut step.place {
+            Place::Address(_, transport) => *transport == Transport::Tls,
+            Place::Name(_, transport @ None) => {
+                *transport = Some(Transport::Tls);
+                true
+            }
+            Place::Name(_, transport) => *transport == Some(Transport::Tls),
+            // A contact of the sip scheme is not reached under a sips name (RFC 5630 section 5.3).
+            Place::Flow(flow) => {
+                matches!(flow.transport, Transport::Tls | Transport::Wss) && sips(&step.uri)
+            }
+        };
+        if secure && step.trunk.is_some() {
+            upgrade(&mut step.uri);
+        }
+        secure
+    });
+    match plan.steps.is_empty() {
+        false => Plan::Call(plan),
+        // RFC 5630 section 5.1.1.2.
+        true => Refusal::plan(480, "sips was asked for, and no way there is secure"),
+    }
+}
+
+/// A sip URI of a trunk as a sips one; its transport goes without saying.
+fn upgrade(uri: &mut Vec<u8>) {
+    if uri.starts_with(b"sip:") {
+        uri.insert(3, b's');
+    }
+    if let Some(bare) = uri.strip_suffix(b";transport=tls") {
+        uri.truncate(bare.len());
+    }
+}
+
 /// Decides about a call that a header rule sends to `trunk`: the limits count, the routes do not.
 pub fn decide_for(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
+    secured(facts, only_to(trunk, config, facts, view))
+}
+
+fn only_to(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
     let router = |called: &Party<'_>| {
         let router = Router {
             config,
@@ -228,6 +278,10 @@ fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
 
 /// Decides what becomes of a call.
 pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
+    secured(facts, by_routes(config, facts, view))
+}
+
+fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
     let to = match admissible(config, facts) {
         Ok(to) => to,
         Err(plan) => return plan,

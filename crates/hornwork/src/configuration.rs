@@ -1,5 +1,6 @@
 //! `hornwork check` and `hornwork schema`, and the reading of configuration files.
 
+use crate::security::Loaded;
 use border::config::{
     Action, Authenticate, Config, Interface, InterfaceKind, MediaMode, Mistake, Register, Route,
     Trunk, TrunkId,
@@ -29,19 +30,44 @@ pub struct Schema {
     markdown: bool,
 }
 
-/// Reads a configuration; every mistake goes to standard error.
+/// Reads a configuration, but not the files that it names; every mistake goes to standard error.
 ///
 /// # Errors
 /// The exit code: 2.
 pub fn load(path: &Path) -> Result<Config, ExitCode> {
+    parse(path).map(|(config, _)| config)
+}
+
+/// Reads a configuration and the files that it names; every mistake goes to standard error. Sessions of TLS can be resumed
+/// from `before`.
+///
+/// # Errors
+/// The exit code: 2.
+pub fn load_all(path: &Path, before: Option<&Loaded>) -> Result<(Config, Loaded), ExitCode> {
+    let (config, text) = parse(path)?;
+    let loaded = Loaded::read(&config, &text, &path.display().to_string(), before);
+    match loaded {
+        Ok(loaded) => Ok((config, loaded)),
+        Err(mistakes) => {
+            explain(&text, &mistakes);
+            Err(ExitCode::from(2))
+        }
+    }
+}
+
+/// The configuration, and its text.
+fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         eprintln!("hornwork: {}: {error}", path.display());
         ExitCode::from(2)
     })?;
-    border::config::parse(&text, &path.display().to_string()).map_err(|mistakes| {
-        explain(&text, &mistakes);
-        ExitCode::from(2)
-    })
+    match border::config::parse(&text, &path.display().to_string()) {
+        Ok(config) => Ok((config, text)),
+        Err(mistakes) => {
+            explain(&text, &mistakes);
+            Err(ExitCode::from(2))
+        }
+    }
 }
 
 /// Prints each mistake with the line it is about.
@@ -65,12 +91,20 @@ fn explain(text: &str, mistakes: &[Mistake]) {
 
 /// `hornwork check`: says what the file does, or what is wrong with it.
 pub fn check(options: &Check) -> ExitCode {
-    match load(&options.config) {
+    match load_all(&options.config, None) {
         Err(code) => code,
-        Ok(config) => {
+        Ok((config, loaded)) => {
             print!("{}", summary(&config));
             for hint in config.hints() {
                 println!("hint: {hint}");
+            }
+            for alarm in loaded.alarms() {
+                if let engine::Note::CertificateExpires {
+                    certificate, until, ..
+                } = alarm
+                {
+                    println!("hint: {certificate} is valid until {until}: have it renewed");
+                }
             }
             for address in foreign(&config) {
                 println!(

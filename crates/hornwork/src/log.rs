@@ -111,6 +111,9 @@ impl Log {
         match &event.note {
             Note::SocketFailed { .. } | Note::ConfigurationRefused { .. } => write!(error, ERROR),
             Note::TrunkDown { .. }
+            | Note::TlsRefused { .. }
+            | Note::WebsocketRefused { .. }
+            | Note::CertificateExpires { .. }
             | Note::MediaPortsExhausted { .. }
             | Note::MediaTimeout { .. } => write!(warn, WARN),
             Note::CallProgressed { .. }

@@ -7,6 +7,7 @@ mod log;
 mod notify;
 mod rules;
 mod scenario;
+mod security;
 mod service;
 
 use clap::{Parser, Subcommand};

@@ -113,7 +113,7 @@ pub struct Scenario {
     #[arg(long)]
     threads: Option<u64>,
     /// Calls due within this time of each other are begun together, and messages may wait as long for company: CPU time
-    /// against lateness [default: 500].
+    /// against lateness [default: 250].
     #[arg(long, value_name = "MICROSECONDS")]
     batch: Option<u64>,
     /// Carry out the scenario's <exec command=...>.

@@ -3,6 +3,7 @@
 use crate::configuration;
 use crate::log::Log;
 use crate::notify::notify;
+use crate::security::Loaded;
 use border::border::Border;
 use border::config::Config;
 use clap::{Args, ValueEnum};
@@ -51,13 +52,13 @@ pub fn run(options: &Run) -> ExitCode {
         eprintln!("  remedy: leave --role out, or say --role all");
         return ExitCode::from(3);
     }
-    let config = match configuration::load(&options.config) {
-        Ok(config) => config,
+    let (config, loaded) = match configuration::load_all(&options.config, None) {
+        Ok(loaded) => loaded,
         Err(code) => return code,
     };
     let clock = Clock::new();
     let log = Log::start(&config, clock);
-    match serve(&options.config, config, log, clock) {
+    match serve(&options.config, config, loaded, log, clock) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("hornwork: {error}");
@@ -79,6 +80,9 @@ fn driver_config(config: &Config) -> DriverConfig {
             .then_some(wire::sip::call_number as fn(&[u8]) -> u32),
         connections: config.limits.connections,
         connections_per_source: config.limits.connections_per_source,
+        stream_buffer: config.limits.connection_queue,
+        handshake_timeout: config.limits.handshake,
+        websocket_message: config.limits.message_bytes,
         ..DriverConfig::default()
     }
 }
@@ -127,7 +131,13 @@ fn look_around(config: &Config) {
     }
 }
 
-fn serve(path: &Path, config: Config, log: Log, clock: Clock) -> io::Result<ExitCode> {
+fn serve(
+    path: &Path,
+    config: Config,
+    loaded: Loaded,
+    log: Log,
+    clock: Clock,
+) -> io::Result<ExitCode> {
     let signals = Signals::install()?;
     look_around(&config);
     let drain = config.drain.timeout;
@@ -136,8 +146,11 @@ fn serve(path: &Path, config: Config, log: Log, clock: Clock) -> io::Result<Exit
     let mut entropy = net::entropy()?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let mut driver = Driver::new(driver_config(&config), clock, forwarder)?;
+    driver.set_security(loaded.security.clone());
     let mut border = Border::new(config, entropy);
     let mut service = Service {
+        loaded,
+        certificates_told: None,
         path,
         log,
         clock,
@@ -155,7 +168,8 @@ fn serve(path: &Path, config: Config, log: Log, clock: Clock) -> io::Result<Exit
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
-        service.signals(&signals, &mut border);
+        service.certificates();
+        service.signals(&signals, &mut border, &mut driver);
         if service.is_over(&border) {
             driver.turn(&mut border, Duration::ZERO)?;
             service.events(&mut driver);
@@ -193,8 +207,14 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     names.map(|(name, _)| name).collect()
 }
 
+/// How often the end of certificates is looked at.
+const CERTIFICATES_EVERY: Duration = Duration::from_secs(86_400);
+
 struct Service<'a> {
     path: &'a Path,
+    loaded: Loaded,
+    /// When the state of certificates was last told.
+    certificates_told: Option<Time>,
     log: Log,
     clock: Clock,
     drain: Duration,
@@ -234,10 +254,30 @@ impl Service<'_> {
         true
     }
 
-    fn signals(&mut self, signals: &Signals, border: &mut Border) {
+    /// Tells of certificates that must be renewed: at the start and daily.
+    fn certificates(&mut self) {
+        let now = self.clock.now();
+        let first = self.certificates_told.is_none();
+        if self
+            .certificates_told
+            .is_some_and(|told| now.since(told) < CERTIFICATES_EVERY)
+        {
+            return;
+        }
+        self.certificates_told = Some(now);
+        let mut notes = self.loaded.alarms();
+        if first {
+            notes.splice(0..0, self.loaded.news(None));
+        }
+        for note in notes {
+            self.log.event(&Event::new(now, note));
+        }
+    }
+
+    fn signals(&mut self, signals: &Signals, border: &mut Border, driver: &mut Driver<Forwarder>) {
         let now = self.clock.now();
         if signals.take_reload() {
-            self.reload(border, now);
+            self.reload(border, driver, now);
         }
         if signals.stops() > self.stops {
             self.stops = signals.stops();
@@ -261,9 +301,17 @@ impl Service<'_> {
     }
 
     /// SIGHUP: a good file takes over, a bad one changes nothing.
-    fn reload(&mut self, border: &mut Border, now: Time) {
-        match configuration::load(self.path) {
-            Ok(config) => {
+    fn reload(&mut self, border: &mut Border, driver: &mut Driver<Forwarder>, now: Time) {
+        match configuration::load_all(self.path, Some(&self.loaded)) {
+            Ok((config, loaded)) => {
+                // Before the border opens what is new: its listeners ask for their certificates.
+                driver.set_security(loaded.security.clone());
+                let news = loaded.news(Some(&self.loaded));
+                for note in news.into_iter().chain(loaded.alarms()) {
+                    self.log.event(&Event::new(now, note));
+                }
+                self.loaded = loaded;
+                self.certificates_told = Some(now);
                 self.drain = config.drain.timeout;
                 let waiting = from_next_start(border.config(), &config);
                 border.reload(with_servers(config), now);

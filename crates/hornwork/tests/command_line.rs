@@ -1,7 +1,10 @@
 //! The command line as a user meets it: exit codes, words, files.
 
+#[path = "common/certificates.rs"]
+mod certificates;
 mod common;
 
+use certificates::Authority;
 use common::{root, scratch, testdata};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -25,12 +28,20 @@ fn error(output: &Output) -> String {
 #[test]
 fn every_example_is_good() {
     let mut seen = 0;
+    // The files that examples name are relative to where the program is started.
+    let folder = scratch("examples");
+    Authority::new(&folder, "ca").issue("sip", "sip.example.com");
     for entry in std::fs::read_dir(root().join("examples"))
         .expect("examples")
         .flatten()
     {
         let path = entry.path();
-        let output = hornwork(&["check", "-c", &path.display().to_string()]);
+        let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["check", "-c"])
+            .arg(path.canonicalize().expect("path"))
+            .current_dir(&folder)
+            .output()
+            .expect("the program starts");
         assert_eq!(code(&output), 0, "{}: {}", path.display(), error(&output));
         assert!(String::from_utf8_lossy(&output.stdout).contains("interface"));
         seen += 1;
@@ -133,10 +144,10 @@ const MISTAKES: &[(&str, &str, usize, &str, &str)] = &[
     ),
     (
         "a transport that there is not",
-        "[[interface]]\nname = \"out\"\nlisten = \"tls:192.0.2.1:5061\"",
+        "[[interface]]\nname = \"out\"\nlisten = \"sctp:192.0.2.1:5060\"",
         3,
-        "tls is not available",
-        "udp and tcp",
+        "sctp is not available",
+        "wss:",
     ),
     (
         "every address, and none to tell others",

@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 enum By {
     Makefile,
     Border,
+    Security,
     Rules,
     Phones,
     Laboratory,
 }
 
+const CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=sip.example.com -addext subjectAltName=URI:sip:sip.example.com,DNS:sip.example.com -keyout sip.key -out sip.pem";
 const STAY: &str = "hornwork demo --stay";
 const RUN: &str = "hornwork run -c examples/pbx.toml";
 const FOREIGN: &str = "hornwork lab run call-capacity --set subject.address=10.0.0.20:5060 --set callees.address=10.0.0.9:5080 --out results/pbx";
@@ -37,6 +39,9 @@ const COMMANDS: &[(&str, By)] = &[
     (RUN, By::Border),
     ("hornwork schema", By::Border),
     (TRY, By::Rules),
+    (CERTIFICATE, By::Security),
+    ("hornwork check -c examples/crowds.toml", By::Border),
+    ("hornwork check -c examples/tls.toml", By::Security),
     (STAY, By::Phones),
     ("mkdir -p phone", By::Phones),
     (
@@ -221,6 +226,24 @@ fn make_does_what_is_said() {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && said.contains(does), "{said}");
     }
+}
+
+#[test]
+fn a_certificate_is_made_and_taken_as_is_said() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let place = Place::new("readme-security");
+    let said: Vec<String> = commands(By::Security)
+        .map(|command| place.good(command))
+        .collect();
+    let last = said.last().expect("commands");
+    assert!(
+        last.contains("tls:127.0.0.2:5061, wss:127.0.0.2:8443"),
+        "{last}"
+    );
+    // A certificate of 90 days is no reason for an alarm.
+    assert!(!last.contains("renewed"), "{last}");
 }
 
 #[test]

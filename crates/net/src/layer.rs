@@ -82,6 +82,8 @@ pub(crate) struct Layer {
     /// In the clear, to be sealed at the end of the turn: one record for all messages of a turn.
     plain: Vec<u8>,
     ready: bool,
+    /// The peer has said something.
+    heard: bool,
 }
 
 impl Layer {
@@ -99,7 +101,13 @@ impl Layer {
             }),
             plain: Vec::new(),
             ready: false,
+            heard: false,
         }
+    }
+
+    /// Whether the peer has said anything at all.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.heard
     }
 
     /// Whether every handshake is over.
@@ -129,6 +137,7 @@ impl Layer {
         out: &mut VecDeque<u8>,
         shared: &mut Shared,
     ) -> Result<Heard, Broken> {
+        self.heard |= !bytes.is_empty();
         let mut heard = Heard::default();
         let mut opened = std::mem::take(&mut shared.opened);
         opened.clear();
@@ -179,8 +188,10 @@ impl Layer {
         Ok(())
     }
 
-    /// Queues what the engine says.
-    pub(crate) fn send(&mut self, bytes: &[u8], shared: &mut Shared) {
+    /// Queues what the engine says; `false` where nobody will hear it: before a WebSocket is open, when nobody has asked
+    /// anything, and after its end.
+    #[must_use]
+    pub(crate) fn send(&mut self, bytes: &[u8], shared: &mut Shared) -> bool {
         if self.plain.capacity() == 0 {
             self.plain = shared.spare.pop().unwrap_or_default();
         }
@@ -193,9 +204,9 @@ impl Layer {
                 };
                 ws::frame(kind, bytes, &mut self.plain);
             }
-            // Before it is open nobody has asked anything, and after its end nobody hears.
-            Some(Web::Opening { .. } | Web::Closed) => {}
+            Some(Web::Opening { .. } | Web::Closed) => return false,
         }
+        true
     }
 
     /// Seals what is queued, as far as the handshake allows; one record where it fits into one.

@@ -84,6 +84,13 @@ impl Outbox {
         self.push(item, start);
     }
 
+    /// The Request-URI of the request that is being composed.
+    pub(crate) fn request_uri(&self) -> &[u8] {
+        let start = self.queue.back().map_or(0, |&(_, _, end)| end as usize);
+        let line = self.arena.get(start..).unwrap_or_default();
+        line.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
+    }
+
     /// What was composed since `start`.
     pub(crate) fn composed(&self, start: usize) -> &[u8] {
         self.arena.get(start..).unwrap_or_default()

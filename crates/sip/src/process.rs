@@ -10,6 +10,7 @@ use crate::credentials::StoredLogin;
 use crate::leg::uac::remote_side;
 use crate::names::{MAGIC, NAME_LEN, Name};
 use crate::transaction::{ClientState, Owner, ServerState};
+use crate::transport::is_sips;
 use engine::{DropReason, Time, Transport};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, Response};
@@ -181,7 +182,8 @@ impl Endpoint {
         Lines { out }.status_line(status, reason(status));
         skeleton.write(false, tag, out);
         let content = Content::default();
-        self.response_headers(flow.local, status, with_contact(method, status), &content);
+        let local = (flow.local, is_sips(request.request_uri()));
+        self.response_headers(local, status, with_contact(method, status), &content);
         self.write_body(&content);
     }
 
@@ -579,7 +581,8 @@ impl Endpoint {
         let mut hops = [0u8; 3];
         let hops = max_forwards(content, &mut hops);
         let mut contact = [0u8; 320];
-        let contact = bracketed(&point.contact, &mut contact);
+        let sips = is_sips(self.net.out.request_uri());
+        let contact = bracketed(point.contact_for(sips), &mut contact);
         let none: &[u8] = b"";
         let pick = |wanted: bool, value| if wanted { value } else { none };
         let mut lines = Lines {
@@ -600,7 +603,7 @@ impl Endpoint {
     /// Headers of a response beyond those that its request gives. `dialog`: it makes or keeps a dialog.
     pub(crate) fn response_headers(
         &mut self,
-        local: crate::LocalId,
+        (local, sips): (crate::LocalId, bool),
         status: u16,
         dialog: bool,
         content: &Content<'_>,
@@ -609,7 +612,7 @@ impl Endpoint {
             return;
         };
         let mut contact = [0u8; 320];
-        let contact = bracketed(&point.contact, &mut contact);
+        let contact = bracketed(point.contact_for(sips), &mut contact);
         let none: &[u8] = b"";
         let pick = |wanted: bool, value| if wanted { value } else { none };
         let success = (200..300).contains(&status);
@@ -699,7 +702,7 @@ impl Endpoint {
         let (method, leg) = (server.method, server.leg);
         let dialog = with_contact(method, status);
         let session = server.active.as_ref().and_then(|active| active.session);
-        self.response_headers(flow.local, status, dialog, content);
+        self.response_headers((flow.local, self.is_sips(slot)), status, dialog, content);
         if let (Some(leg), Some(asked), true) = (leg, session, dialog) {
             self.write_session_response(leg, &asked, now);
         }
@@ -767,7 +770,7 @@ impl Endpoint {
                 let (start, flow) = self
                     .begin_response(slot, status, phrase(status, content), false, tag)
                     .ok_or(Refused::State)?;
-                self.response_headers(flow.local, status, true, content);
+                self.response_headers((flow.local, self.is_sips(slot)), status, true, content);
                 self.write_body(content);
                 self.sent_provisional(slot, start, &flow, now);
                 Ok(())

@@ -38,6 +38,8 @@ pub(crate) struct Point {
     pub(crate) via: Vec<u8>,
     /// `sip:host:port;transport=tcp`
     pub(crate) contact: Vec<u8>,
+    /// The same of the sips scheme, where the transport is secure.
+    contact_sips: Vec<u8>,
     /// host[:port] as in Via.
     sent_by: String,
 }
@@ -52,6 +54,7 @@ impl Point {
             advertised: local.advertised,
             via: Vec::new(),
             contact: Vec::new(),
+            contact_sips: Vec::new(),
             sent_by: String::new(),
         };
         point.render();
@@ -73,7 +76,20 @@ impl Point {
             other => format!("sip:{sent_by};transport={}", other.uri_name()),
         }
         .into_bytes();
+        self.contact_sips = match self.transport {
+            Transport::Tls => format!("sips:{sent_by}").into_bytes(),
+            Transport::Wss => format!("sips:{sent_by};transport=ws").into_bytes(),
+            _ => self.contact.clone(),
+        };
         self.sent_by = sent_by;
+    }
+
+    /// The Contact URI; where sips was asked for it is one too (RFC 3261 sections 8.1.1.8 and 12.1.1).
+    pub(crate) fn contact_for(&self, sips: bool) -> &[u8] {
+        match sips {
+            true => &self.contact_sips,
+            false => &self.contact,
+        }
     }
 
     /// Whether a response's topmost Via is this point's (RFC 3261 section 18.1.2).
@@ -454,6 +470,12 @@ impl Net {
         }
         Some(connection)
     }
+}
+
+/// Whether a URI is of the sips scheme.
+pub(crate) fn is_sips(uri: &[u8]) -> bool {
+    uri.get(..5)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
 }
 
 /// Where the response to a request goes: RFC 3261 section 18.2.2 and RFC 3581 section 4.

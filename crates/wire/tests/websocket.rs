@@ -331,3 +331,14 @@ proptest! {
         prop_assert_eq!(outcome.messages, messages);
     }
 }
+
+#[test]
+fn the_seeds_of_the_fuzz_target_do_no_harm() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/ws");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        wire::ws::fuzz(&std::fs::read(entry.path()).unwrap());
+        count += 1;
+    }
+    assert!(count >= 5, "{count} seeds");
+}

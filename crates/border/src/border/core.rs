@@ -145,6 +145,7 @@ pub(crate) fn endpoint_config(config: &Config) -> EndpointConfig {
         }),
         timers: TimerConfig {
             trying: core::time::Duration::ZERO,
+            idle: config.limits.connection_idle,
             ..TimerConfig::default()
         },
         limits: config.limits.clone(),

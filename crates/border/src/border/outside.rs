@@ -289,6 +289,7 @@ impl Core {
             let Some(flow) = self.flow_to(&hop) else {
                 continue;
             };
+            let flow = self.named(endpoint, flow, &hop);
             let server = relay.server;
             let bytes = relay.request.clone();
             let proven = relay.user.clone();
@@ -657,6 +658,7 @@ impl Core {
             remote,
             connection: None,
         };
+        let onward = self.towards(endpoint, onward, trunk, 0);
         let outline = passing.clone();
         let passed = PassedRegister {
             server: transaction,
@@ -857,6 +859,7 @@ impl Core {
                 remote,
                 connection: None,
             };
+            let flow = self.towards(endpoint, flow, ping.trunk, usize::from(ping.target));
             let uri = format!("sip:{}", trunk.domain.as_ref().unwrap_or(&target.host));
             let user = self.ask(What::Ping(ping))?;
             let outside = Outside {
@@ -998,6 +1001,7 @@ impl Core {
             remote,
             connection: None,
         };
+        let flow = self.towards(endpoint, flow, trunk, registration.target);
         let Some(user) = self.ask(What::Carrier(trunk, registration.number)) else {
             return false;
         };

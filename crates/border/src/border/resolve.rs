@@ -54,7 +54,7 @@ impl Names {
         };
         let settings = ResolverConfig {
             servers: config.dns.servers.clone(),
-            transports: vec![Transport::Udp, Transport::Tcp],
+            transports: transports(config),
             ipv4: family(true),
             ipv6: family(false),
             lookups: config.limits.dns_queries,
@@ -129,6 +129,20 @@ impl Names {
         self.resolver.succeed(&before.resolver);
         before.waiting.into_values().collect()
     }
+}
+
+/// Transports that names are located for, the preferred first: UDP and TCP, and TLS where an interface has it.
+fn transports(config: &Config) -> Vec<Transport> {
+    let tls = config
+        .interfaces
+        .iter()
+        .flat_map(|interface| &interface.listen)
+        .any(|listen| listen.transport == Transport::Tls);
+    let plain = [Transport::Udp, Transport::Tcp];
+    plain
+        .into_iter()
+        .chain(tls.then_some(Transport::Tls))
+        .collect()
 }
 
 /// The resolver's number of a connection to a name server.

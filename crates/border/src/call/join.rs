@@ -400,6 +400,7 @@ impl Core {
             let Some(flow) = self.flow_to(&hop) else {
                 continue;
             };
+            let flow = self.named(endpoint, flow, &hop);
             let host = self.advertised_host(flow.local);
             let from = super::try_next::moved_uri(&from, &host);
             let from = [b"<", from.as_slice(), b">"].concat();

@@ -529,7 +529,13 @@ impl Core {
 fn place_of(uri: &[u8]) -> Option<Place> {
     let uri = wire::sip::Uri::parse(uri)?;
     let host = HostName::parse(&uri.host_port().to_string())?;
+    let secure = uri.scheme == wire::sip::Scheme::Sips;
     let transport = match uri.transport() {
+        Some(name) if name.eq_ignore_ascii_case(b"tls") => Some(Transport::Tls),
+        // A sips URI is reached by TLS, whatever it is that carries that (RFC 3261 section 26.2.2).
+        Some(name) if secure && name.eq_ignore_ascii_case(b"tcp") => Some(Transport::Tls),
+        None if secure => Some(Transport::Tls),
+        Some(_) if secure => return None,
         Some(name) if name.eq_ignore_ascii_case(b"udp") => Some(Transport::Udp),
         Some(name) if name.eq_ignore_ascii_case(b"tcp") => Some(Transport::Tcp),
         Some(_) => return None,
@@ -537,7 +543,13 @@ fn place_of(uri: &[u8]) -> Option<Place> {
     };
     Some(match host.ip() {
         Some(ip) => Place::Address(
-            SocketAddr::new(ip, host.port.unwrap_or(5060)),
+            SocketAddr::new(
+                ip,
+                host.port.unwrap_or(match transport {
+                    Some(Transport::Tls) => 5061,
+                    _ => 5060,
+                }),
+            ),
             transport.unwrap_or(Transport::Udp),
         ),
         None => Place::Name(host, transport),

@@ -5,11 +5,12 @@ use super::pass::{Carried, Changes, Role, body_of, has_sdp};
 use super::{Branch, Phase, Place, Side, Step};
 use crate::anchor::{AnchorError, CallMedia};
 use crate::border::{Alarm, Core, Placed};
+use crate::config::TrunkId;
 use crate::identity::{ANONYMOUS, Wish};
-use engine::{Note, Time};
+use engine::{Note, Time, Transport};
 use sip::{Endpoint, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message};
+use wire::sip::{Edit, HeaderId, Message, Uri};
 
 /// Why a hop was not called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +118,7 @@ impl Core {
             self.hop_failed(slot, 503, None, "no listening point reaches the target");
             return;
         };
+        let flow = self.named(endpoint, flow, hop);
         if let Err(why) = self.call_hop(endpoint, slot, index, flow, invite, now) {
             self.hop_not_called(slot, why);
         }
@@ -153,6 +155,37 @@ impl Core {
         {
             set_up.best.offer(status, message, why);
         }
+    }
+
+    /// A hop's flow with the name that the peer's certificate must have.
+    pub(crate) fn named(&self, endpoint: &mut Endpoint, flow: Flow, hop: &Step) -> Flow {
+        match hop.trunk {
+            Some(trunk) => self.towards(endpoint, flow, trunk, usize::from(hop.target)),
+            None => {
+                let uri = Uri::parse(&hop.uri);
+                let host = uri.map(|uri| uri.host.to_string());
+                with_peer(endpoint, flow, || (host.as_deref().unwrap_or_default(), ""))
+            }
+        }
+    }
+
+    /// A flow to a trunk's target, with the name that its certificate must have: the one that the trunk is configured with,
+    /// else the host of the target, as it was before it was looked up (RFC 5922 section 7.3).
+    pub(crate) fn towards(
+        &self,
+        endpoint: &mut Endpoint,
+        flow: Flow,
+        trunk: TrunkId,
+        target: usize,
+    ) -> Flow {
+        with_peer(endpoint, flow, || {
+            let Some(trunk) = self.config.trunk(trunk) else {
+                return ("", "");
+            };
+            let own = trunk.tls.as_ref().and_then(|tls| tls.name.as_deref());
+            let host = trunk.targets.get(target).map(|target| target.host.text());
+            (own.or(host).unwrap_or_default(), trunk.name.as_str())
+        })
     }
 
     /// The flow on which a hop is reached.
@@ -457,4 +490,18 @@ pub(crate) fn moved_uri(uri: &[u8], host: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(uri.len() + host.len());
     uri_with_host(uri, host, &mut out);
     out
+}
+
+/// Gives a flow that TLS is still to be opened for the peer's name.
+fn with_peer<'n>(
+    endpoint: &mut Endpoint,
+    mut flow: Flow,
+    name: impl FnOnce() -> (&'n str, &'n str),
+) -> Flow {
+    if flow.transport == Transport::Tls && flow.connection.is_none() {
+        let (name, profile) = name();
+        // Where too many are known, the address is the name: no certificate stands for it by mistake.
+        flow.connection = endpoint.peer(name, profile).ok();
+    }
+    flow
 }

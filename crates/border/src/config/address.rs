@@ -87,7 +87,7 @@ impl fmt::Display for HostName {
 /// Where an interface listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// UDP or TCP.
+    /// The transport.
     pub transport: Transport,
     /// Address and port.
     pub address: SocketAddr,
@@ -166,20 +166,36 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// Splits `udp:` or `tcp:` off; other transports are refused by name.
+/// The port where none is written (RFC 3261 section 19.1.2, RFC 7118 section 5.2.4).
+pub(super) fn default_port(transport: Transport) -> u16 {
+    match transport {
+        Transport::Udp | Transport::Tcp => 5060,
+        Transport::Tls => 5061,
+        Transport::Ws => 80,
+        Transport::Wss => 443,
+    }
+}
+
+/// Splits `udp:` and the like off; other transports are refused by name.
 ///
 /// # Errors
 /// What is wrong with it.
 pub(super) fn split_transport(text: &str) -> Result<(Option<Transport>, &str), String> {
-    for (name, transport) in [("udp:", Transport::Udp), ("tcp:", Transport::Tcp)] {
+    for (name, transport) in [
+        ("udp:", Transport::Udp),
+        ("tcp:", Transport::Tcp),
+        ("tls:", Transport::Tls),
+        ("ws:", Transport::Ws),
+        ("wss:", Transport::Wss),
+    ] {
         if let Some(rest) = text.strip_prefix(name) {
             return Ok((Some(transport), rest));
         }
     }
-    for name in ["tls:", "ws:", "wss:", "sctp:"] {
+    for name in ["sctp:", "quic:"] {
         if text.starts_with(name) {
             return Err(format!(
-                "transport {} is not available; use udp or tcp",
+                "transport {} is not available",
                 name.trim_end_matches(':')
             ));
         }

@@ -80,6 +80,11 @@ impl Sink<'_> {
         ));
     }
 
+    /// The bytes of the text that a path is about.
+    pub(super) fn span(&self, path: &str) -> core::ops::Range<usize> {
+        self.node.span_of(path)
+    }
+
     /// For other messages: the line of a path.
     pub(super) fn line(&self, path: &str) -> usize {
         let start = self.node.span_of(path).start.min(self.text.len());
@@ -393,6 +398,9 @@ fn limits(raw: &Raw) -> Limits {
         connections: raw.limits.connections as usize,
         connections_per_source: raw.limits.connections_per_source as usize,
         message_bytes: raw.limits.message_bytes as usize,
+        connection_idle: seconds(raw.limits.connection_idle),
+        handshake: seconds(raw.limits.handshake),
+        connection_queue: raw.limits.connection_queue as usize,
         ..Limits::default()
     }
 }

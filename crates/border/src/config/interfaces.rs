@@ -49,6 +49,8 @@ pub(super) fn interface_of(
         rates: interface.rates,
         register: register(raw, interface, &path, sink),
         media: media_addresses(interface, &listen, &path, ranges, placed, sink),
+        tls: tls::listen_tls(interface.tls.as_ref(), &listen, &path, sink),
+        websocket: tls::websocket(interface.websocket.as_ref(), &listen, &path, sink),
         listen,
         advertise,
     }
@@ -76,7 +78,7 @@ fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<List
                 continue;
             }
             Err(why) => {
-                sink.report(&at, why, "this build carries SIP over udp and tcp");
+                sink.report(&at, why, "write udp:, tcp:, tls:, ws: or wss:");
                 continue;
             }
         };
@@ -86,7 +88,8 @@ fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<List
             .and_then(|host| Some((host.ip()?, host.port)))
         {
             Some((ip, port)) => {
-                let address = SocketAddr::new(ip, port.unwrap_or(5060));
+                let port = port.unwrap_or(address::default_port(transport));
+                let address = SocketAddr::new(ip, port);
                 listen.push(ListenAddress { transport, address });
             }
             None if parsed.is_some() => sink.report(
@@ -346,7 +349,7 @@ pub(super) fn listening_clashes(interfaces: &[Interface], raw: &Raw, sink: &mut 
                 .get(index)
                 .map_or(base.clone(), |raw| raw.listen.path(&base, place));
             let clash = seen.iter().find(|(other, _)| {
-                other.transport == listen.transport
+                other.transport.is_reliable() == listen.transport.is_reliable()
                     && other.address.port() == listen.address.port()
                     && same_place(other.address.ip(), listen.address.ip())
             });

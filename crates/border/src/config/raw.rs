@@ -126,7 +126,8 @@ pub(super) struct RawInterface {
     /// Whether identities that its peers assert are believed, and may be told to them (RFC 3325). Default: `true` for `core`,
     /// `false` for `access`. A trunk has a setting of its own.
     pub trusted: Option<bool>,
-    /// Where it listens: `udp:ADDRESS:PORT` or `tcp:ADDRESS:PORT` (port 5060 where none is given).
+    /// Where it listens: `udp:ADDRESS:PORT`, `tcp:`, `tls:`, `ws:` (WebSocket) or `wss:` (WebSocket over TLS). Where no port is
+    /// given it is 5060, 5060, 5061, 80 or 443.
     pub listen: OneOrMany<String>,
     /// Host, or host:port, that Via and Contact say instead of the listening address: for a border behind NAT. Demanded
     /// where it listens on 0.0.0.0 or [::].
@@ -147,6 +148,10 @@ pub(super) struct RawInterface {
     /// 20000-39999.
     #[serde(default)]
     pub media: OneOrMany<RawMediaAddress>,
+    /// Certificates; demanded where it listens with `tls:` or `wss:`.
+    pub tls: Option<super::tls::RawListenTls>,
+    /// What is asked of WebSockets.
+    pub websocket: Option<super::tls::RawWebSocket>,
 }
 
 /// An address at which media is anchored.
@@ -170,7 +175,7 @@ pub(super) fn default_ports() -> String {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTargetTable {
-    /// `[udp:|tcp:]HOST[:PORT]`. A name without port is located by NAPTR and SRV records (RFC 3263).
+    /// `[udp:|tcp:|tls:]HOST[:PORT]`. A name without port is located by NAPTR and SRV records (RFC 3263).
     pub address: String,
     /// Lower is tried first.
     #[serde(default)]
@@ -188,7 +193,7 @@ fn one() -> u16 {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum RawTarget {
-    /// `[udp:|tcp:]HOST[:PORT]`.
+    /// `[udp:|tcp:|tls:]HOST[:PORT]`.
     Short(String),
     /// With priority and weight.
     Full(RawTargetTable),
@@ -236,7 +241,7 @@ pub(super) struct RawTrunk {
     pub name: String,
     /// Name of the interface through which it is reached. Default: the only interface there is.
     pub interface: Option<String>,
-    /// Where it is: `[udp:|tcp:]HOST[:PORT]`, or a table with `address`, `priority` and `weight`, or a list of these.
+    /// Where it is: `[udp:|tcp:|tls:]HOST[:PORT]`, or a table with `address`, `priority` and `weight`, or a list of these.
     pub target: OneOrMany<RawTarget>,
     /// Networks from which its requests come, beside its targets.
     #[serde(default)]
@@ -281,6 +286,8 @@ pub(super) struct RawTrunk {
     /// 3xx that comes from there: `pass` to the caller, or `follow` it here.
     #[serde(default)]
     pub redirect: RawRedirect,
+    /// How TLS is spoken there. Default: whoever the system's authorities vouch for is believed.
+    pub tls: Option<super::tls::RawTrunkTls>,
 }
 
 fn yes() -> bool {
@@ -634,6 +641,15 @@ pub(super) struct RawLimits {
     /// Stream connections from one source address.
     #[schemars(range(min = 1))]
     pub connections_per_source: u32,
+    /// Seconds that a stream connection stands without a whole message or a keep-alive.
+    #[schemars(range(min = 60, max = 86400))]
+    pub connection_idle: u32,
+    /// Seconds that the handshakes of a connection (TLS, WebSocket) may take together.
+    #[schemars(range(min = 1, max = 60))]
+    pub handshake: u32,
+    /// Bytes that may wait for a peer that reads slowly; with more its connection is closed.
+    #[schemars(range(min = 65536, max = 67108864))]
+    pub connection_queue: u32,
     /// Bytes of one SIP message.
     #[schemars(range(min = 2048, max = 65535))]
     pub message_bytes: u32,
@@ -649,6 +665,9 @@ impl Default for RawLimits {
             registrations: number(limits.registrations),
             connections: number(limits.connections),
             connections_per_source: number(limits.connections_per_source),
+            connection_idle: number(limits.connection_idle.as_secs() as usize),
+            handshake: number(limits.handshake.as_secs() as usize),
+            connection_queue: number(limits.connection_queue),
             message_bytes: number(limits.message_bytes),
         }
     }

@@ -35,6 +35,18 @@ pub(super) fn trunk_of(
         .get(usize::from(interface.0))
         .map_or(&[][..], |interface| interface.listen.as_slice());
     let targets = targets(trunk, &path, listen, sink);
+    let secure = |target: &Target| match target.transport {
+        Some(transport) => transport == Transport::Tls,
+        // What is located may turn out to be reached by TLS, where the interface has that.
+        None => {
+            target.host.ip().is_none()
+                && listen
+                    .iter()
+                    .any(|listen| listen.transport == Transport::Tls)
+        }
+    };
+    let secure = targets.iter().any(secure);
+    let tls = tls::trunk_tls(trunk.tls.as_ref(), secure, &path, sink);
     let domain = trunk
         .domain
         .as_ref()
@@ -79,6 +91,7 @@ pub(super) fn trunk_of(
             RawRedirect::Pass => Redirect::Pass,
             RawRedirect::Follow => Redirect::Follow,
         },
+        tls,
     }
 }
 
@@ -109,10 +122,18 @@ fn targets(
         let (transport, rest) = match address::split_transport(text) {
             Ok(parts) => parts,
             Err(why) => {
-                sink.report(&at, why, "this build carries SIP over udp and tcp");
+                sink.report(&at, why, "write udp:, tcp: or tls:");
                 continue;
             }
         };
+        if matches!(transport, Some(Transport::Ws | Transport::Wss)) {
+            sink.report(
+                &at,
+                "a WebSocket is opened by browsers, not by a border",
+                "write udp:, tcp: or tls:",
+            );
+            continue;
+        }
         let Some(host) = host(rest, &at, sink) else {
             continue;
         };
@@ -162,7 +183,7 @@ fn check_target(
             "let the interface listen on an address of that family too",
         );
     }
-    let own = SocketAddr::new(ip, host.port.unwrap_or(5060));
+    let own = SocketAddr::new(ip, host.port.unwrap_or(address::default_port(wanted)));
     if usable.iter().any(|listen| listen.address == own) {
         sink.report(
             at,

@@ -83,6 +83,7 @@ kind = 'access'
 listen = 'udp:192.0.2.3:5060'
 allow = '10.1.0.0/16'
 register = 'pass:pbx'
+rates = { registrations = 5, source_calls = 3, status = 486 }
 media = { address = '192.0.2.1', ports = '20000-20011' }
 [[interface]]
 name = 'in'

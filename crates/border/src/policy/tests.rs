@@ -379,3 +379,57 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_sips_call_stays_on_secure_roads() {
+    let secure = "tls={ca=\"ca.pem\"}";
+    let config = format!(
+        "[[interface]]\nname=\"out\"\nlisten=[\"udp:192.0.2.1\",\"tls:192.0.2.1\"]\ntls={{certificate={{chain=\"c\",key=\"k\"}}}}\n\
+        [[trunk]]\nname=\"plain\"\ntarget=\"udp:10.0.0.2\"\n\
+        [[trunk]]\nname=\"both\"\ntarget=[\"udp:10.0.0.3\",\"tls:10.0.0.4\",\"tls:sip.example.com:5071\"]\n{secure}\n\
+        [[trunk]]\nname=\"named\"\ntarget=\"sip.example.net\"\n{secure}\n\
+        [[route]]\nto={{user=\"1\"}}\ntrunk=\"plain\"\n\
+        [[route]]\nto={{user=\"2\"}}\ntrunk=\"both\"\n\
+        [[route]]\nto={{user=\"3\"}}\ntrunk=\"named\"\n\
+        [[route]]\nregistered=true\n"
+    );
+    let mut world = World::default();
+    let at = |uri: &str, transport| {
+        let mut contact = contact(uri, 1000);
+        contact.flow.transport = transport;
+        contact
+    };
+    world.contacts.insert(
+        "4",
+        vec![
+            at("sips:a@h", Transport::Tls),
+            at("sip:b@h;transport=tls", Transport::Tls),
+            at("sips:c@h", Transport::Tcp),
+            at("sips:d@h.invalid;transport=ws", Transport::Wss),
+        ],
+    );
+    let asked = |to: &str| shown(&plan(&config, &facts(CALLER, to), &world));
+    let refused = "480 sips was asked for, and no way there is secure";
+    assert_eq!(asked("sips:1@x"), refused);
+    assert_eq!(
+        asked("sips:2@x"),
+        "route 2 [1:sips:2@10.0.0.4 tls:10.0.0.4:5061, 2:sips:2@sip.example.com:5071 name:sip.example.com:5071]"
+    );
+    assert_eq!(
+        asked("sip:2@x"),
+        "route 2 [0:sip:2@10.0.0.3 udp:10.0.0.3:5060, 1:sip:2@10.0.0.4;transport=tls tls:10.0.0.4:5061, 2:sip:2@sip.example.com:5071;transport=tls name:sip.example.com:5071]"
+    );
+    // A name is located for TLS alone.
+    let Plan::Call(call) = plan(&config, &facts(CALLER, "SIPS:3@x"), &world) else {
+        panic!("refused");
+    };
+    assert!(matches!(
+        &call.steps[0].place,
+        Place::Name(_, Some(Transport::Tls))
+    ));
+    let flow = "flow:203.0.113.9:5099";
+    assert_eq!(
+        asked("sips:4@x"),
+        format!("route 4 [0:sips:a@h {flow}, 0:sips:d@h.invalid;transport=ws {flow}]")
+    );
+}

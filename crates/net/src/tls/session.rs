@@ -383,6 +383,8 @@ fn explain(error: &Error) -> String {
             | Unfit::Tls12NotOfferedOrEnabled
             | Unfit::Tls13RequiredForQuic
             | Unfit::SupportedVersionsExtensionRequired
+            // Only what is older than TLS 1.2 says nothing of them.
+            | Unfit::SignatureAlgorithmsExtensionRequired
             | Unfit::ServerTlsVersionIsDisabledByOurConfig => {
                 "no version of TLS in common".to_owned()
             }

@@ -152,7 +152,7 @@ impl Endpoint {
         let (start, flow) = self
             .begin_response(slot, status, phrase(status, content), true, tag)
             .ok_or(Refused::State)?;
-        self.response_headers(flow.local, status, true, content);
+        self.response_headers((flow.local, self.is_sips(slot)), status, true, content);
         if let Some(rseq) = rseq {
             let mut lines = Lines {
                 out: &mut self.net.out.arena,
@@ -294,7 +294,7 @@ impl Endpoint {
         let (start, flow) = self
             .begin_response(slot, status, phrase(status, content), true, tag)
             .ok_or(Refused::State)?;
-        self.response_headers(flow.local, status, true, content);
+        self.response_headers((flow.local, self.is_sips(slot)), status, true, content);
         let asked = self
             .servers
             .get(slot as usize)

@@ -129,6 +129,8 @@ pub(crate) struct Server {
     pub(crate) method: Option<Method<'static>>,
     /// It carried an offer.
     pub(crate) offer: bool,
+    /// It asked for a sips URI.
+    pub(crate) sips: bool,
     /// Status of the final response of a request other than INVITE, where the response can be made anew from the request
     /// when that comes again; 0: no.
     pub(crate) plain: u16,
@@ -534,6 +536,13 @@ impl Endpoint {
     }
 
     /// A record for a request that came. `None`: full.
+    /// Whether the request of a server transaction asked for a sips URI.
+    pub(crate) fn is_sips(&self, slot: u32) -> bool {
+        self.servers
+            .get(slot as usize)
+            .is_some_and(|server| server.sips)
+    }
+
     pub(crate) fn open_server(
         &mut self,
         key: u128,
@@ -566,6 +575,7 @@ impl Endpoint {
             state: ServerState::Trying,
             method: request.method().known(),
             offer: crate::compose::message_has_sdp(request),
+            sips: crate::transport::is_sips(request.request_uri()),
             plain: 0,
             last: None,
             active: Some(active),
