@@ -149,7 +149,7 @@ impl Default for ScenarioOptions {
             echo: false,
             lost: 0.0,
             threads: 1,
-            batch: 500,
+            batch: 250,
             allow_commands: false,
             trace: None,
             log: None,

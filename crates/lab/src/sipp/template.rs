@@ -660,8 +660,11 @@ fn value_of(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-/// The parameters of an `[authentication ...]` that came out of an injection file: user name and password.
-pub fn authentication_of_field(text: &[u8]) -> Option<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+/// User name and password, where they are given.
+pub type Login = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// The parameters of an `[authentication ...]` that came out of an injection file.
+pub fn authentication_of_field(text: &[u8]) -> Option<Login> {
     let inside = text.trim_ascii().strip_prefix(b"[authentication")?;
     let inside = String::from_utf8_lossy(inside.strip_suffix(b"]")?).into_owned();
     let mut parameters = Parameters::read("authentication", &inside).ok()?;
