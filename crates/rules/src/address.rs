@@ -116,7 +116,11 @@ pub(crate) fn scheme_of(uri: &Uri<'_>) -> Cow<'static, str> {
 
 /// A part of an address value; `None` where it is not there.
 pub(crate) fn part_of<'a>(value: &'a [u8], part: &Part) -> Option<Cow<'a, str>> {
-    let address = NameAddr::parse(value)?;
+    part_of_address(&NameAddr::parse(value)?, part)
+}
+
+/// A part of an address; `None` where it is not there.
+pub(crate) fn part_of_address<'a>(address: &NameAddr<'a>, part: &Part) -> Option<Cow<'a, str>> {
     match part {
         Part::Display if address.display.is_empty() => None,
         Part::Display => Some(match unquote(address.display) {

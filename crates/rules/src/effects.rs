@@ -87,10 +87,68 @@ pub struct Line {
     pub text: String,
 }
 
+/// Octets that most messages' effects fit into without memory of their own.
+const NEAR: usize = 320;
+
+/// Text that grows at its end; the first octets stand where the effects are.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    near: [u8; NEAR],
+    length: usize,
+    /// All of it, once it has outgrown `near`.
+    far: Vec<u8>,
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Arena {
+            near: [0; NEAR],
+            length: 0,
+            far: Vec::new(),
+        }
+    }
+}
+
+impl Arena {
+    fn len(&self) -> usize {
+        self.length
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self.far.is_empty() {
+            true => self.near.get(..self.length).unwrap_or_default(),
+            false => &self.far,
+        }
+    }
+
+    pub(crate) fn extend_from_slice(&mut self, text: &[u8]) {
+        let end = self.length + text.len();
+        match self.near.get_mut(self.length..end) {
+            Some(room) if self.far.is_empty() => room.copy_from_slice(text),
+            _ => {
+                if self.far.is_empty() {
+                    let near = self.near.get(..self.length).unwrap_or_default();
+                    self.far.extend_from_slice(near);
+                }
+                self.far.extend_from_slice(text);
+            }
+        }
+        self.length = end;
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.far.truncate(length);
+        self.length = self.length.min(length);
+        if self.length == 0 {
+            self.far.clear();
+        }
+    }
+}
+
 /// What the rules that held want done.
 #[derive(Debug, Default)]
 pub struct Effects {
-    arena: SmallVec<[u8; 384]>,
+    arena: Arena,
     ops: SmallVec<[Op; 8]>,
     uri: Option<Span>,
     from: Option<Span>,
@@ -114,7 +172,7 @@ pub struct Effects {
 impl Effects {
     /// None, and the memory kept.
     pub fn clear(&mut self) {
-        self.arena.clear();
+        self.arena.truncate(0);
         self.ops.clear();
         (self.uri, self.from, self.to) = (None, None, None);
         self.matched.clear();
@@ -205,14 +263,16 @@ impl Effects {
                 continue;
             };
             let name = self.at(name);
-            edits.retain(|edit| !edits_header(edit, id, name));
+            if edits.iter().any(|edit| edits_header(edit, id, name)) {
+                edits.retain(|edit| !edits_header(edit, id, name));
+            }
         }
         edits.extend(self.edits());
     }
 
     fn at(&self, span: Span) -> &[u8] {
-        self.arena
-            .get(span.start as usize..span.end as usize)
+        let text = self.arena.as_slice();
+        text.get(span.start as usize..span.end as usize)
             .unwrap_or_default()
     }
 
@@ -222,12 +282,12 @@ impl Effects {
         self.arena.len()
     }
 
-    pub(crate) fn text(&mut self) -> &mut SmallVec<[u8; 384]> {
+    pub(crate) fn text(&mut self) -> &mut Arena {
         &mut self.arena
     }
 
     pub(crate) fn since(&self, mark: usize) -> &[u8] {
-        self.arena.get(mark..).unwrap_or_default()
+        self.arena.as_slice().get(mark..).unwrap_or_default()
     }
 
     pub(crate) fn span_from(&self, mark: usize) -> Span {
@@ -261,14 +321,17 @@ impl Effects {
 
     /// Earlier changes of this header do not count any more.
     fn overrule(&mut self, name: &Name) {
-        let arena = &self.arena;
-        self.ops.retain(|op| {
+        let arena = self.arena.as_slice();
+        let is_about = |op: &Op| {
             let (Op::Remove { id, name: at }
             | Op::Set { id, name: at, .. }
             | Op::Add { id, name: at, .. }) = *op;
-            let text = arena.get(at.start as usize..at.end as usize);
-            !name.is(id, text.unwrap_or_default())
-        });
+            let text = || arena.get(at.start as usize..at.end as usize);
+            name.id == id && name.is(id, text().unwrap_or_default())
+        };
+        if self.ops.iter().any(is_about) {
+            self.ops.retain(|op| !is_about(op));
+        }
     }
 
     pub(crate) fn add(&mut self, name: &Name, value: Span) {
@@ -377,7 +440,12 @@ impl<'v> View<'v> {
                 })
     }
 
-    fn address(&self, id: HeaderId) -> Option<&'v [u8]> {
+    /// Whether From or To is another one than the message's.
+    pub(crate) fn is_readdressed(&self, id: HeaderId) -> bool {
+        self.given(id).is_some()
+    }
+
+    fn given(&self, id: HeaderId) -> Option<&'v [u8]> {
         let changed = match id {
             HeaderId::From => self.effects.from(),
             HeaderId::To => self.effects.to(),
@@ -388,7 +456,7 @@ impl<'v> View<'v> {
 
     /// The first field of a header; the whole field, which may be a list.
     pub(crate) fn first_field(&self, name: &Name) -> Option<&'v [u8]> {
-        if let Some(value) = self.address(name.id) {
+        if let Some(value) = self.given(name.id) {
             return Some(value);
         }
         if !self.is_plain(name) {
@@ -413,7 +481,7 @@ impl<'v> View<'v> {
     /// The fields of a header, in the order in which they would leave.
     pub(crate) fn fields(&self, name: &Name) -> Fields<'v> {
         let mut fields = Fields::new();
-        if let Some(value) = self.address(name.id) {
+        if let Some(value) = self.given(name.id) {
             fields.push(value);
             return fields;
         }
@@ -463,7 +531,7 @@ impl<'v> View<'v> {
     pub(crate) fn has(&self, name: &Name) -> bool {
         match self.is_plain(name) && name.id != HeaderId::Other {
             true => {
-                self.address(name.id).is_some()
+                self.given(name.id).is_some()
                     || self
                         .message(name.id)
                         .is_some_and(|message| message.has(name.id))

@@ -1,13 +1,13 @@
 //! What a condition or a template may ask of a message.
 
-use crate::address::{Part, part_of, part_of_uri, port_of, unfolded};
+use crate::address::{Part, part_of_address, part_of_uri, port_of, unfolded};
 use crate::effects::{Name, View};
 use crate::grammar::{MAX_VALUES, holds_addresses};
 use crate::spec::Wrong;
 use cel::common::ast::{Expr, LiteralValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
-use wire::sip::HeaderId;
+use wire::sip::{HeaderId, NameAddr};
 
 /// Whose address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -375,19 +375,23 @@ fn indexed(map: &Expr, key: &Expr) -> Option<Result<Fact, Wrong>> {
 }
 
 impl<'v> View<'v> {
-    /// The address value or URI of a party.
-    fn party(&self, party: &Party) -> Option<&'v [u8]> {
-        match party {
-            Party::RequestUri => Some(self.uri()).filter(|uri| !uri.is_empty()),
-            Party::Header(name) => self.first(name),
-        }
+    /// The first address of a header.
+    fn address(&self, name: &Name) -> Option<NameAddr<'v>> {
+        // The message keeps what was read of these before.
+        let known = match name.id {
+            HeaderId::From if !self.is_readdressed(name.id) => self.scene.message?.from(),
+            HeaderId::To if !self.is_readdressed(name.id) => self.scene.message?.to(),
+            _ => return NameAddr::parse(self.first(name)?),
+        };
+        known.ok()
     }
 
     fn part(&self, party: &Party, part: &Part) -> Option<Cow<'v, str>> {
-        let value = self.party(party)?;
         match party {
-            Party::RequestUri => part_of_uri(value, part),
-            Party::Header(_) => part_of(value, part),
+            Party::RequestUri => Some(self.uri())
+                .filter(|uri| !uri.is_empty())
+                .and_then(|uri| part_of_uri(uri, part)),
+            Party::Header(name) => part_of_address(&self.address(name)?, part),
         }
     }
 
@@ -434,8 +438,7 @@ impl<'v> View<'v> {
                 .map_or(0, |message| message.body().len() as i64),
             IntFact::Port(Party::RequestUri) => port_of(self.uri()).into(),
             IntFact::Port(Party::Header(name)) => self
-                .first(name)
-                .and_then(wire::sip::NameAddr::parse)
+                .address(name)
                 .map_or(0, |address| port_of(address.uri).into()),
         }
     }

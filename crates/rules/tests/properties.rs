@@ -1,0 +1,212 @@
+//! No rule set and no message make a malformed message.
+
+use proptest::prelude::*;
+use rules::fuzz::{
+    check, every_action, fuzz_rules, known, number, on_part, replacement, rule, with_value,
+};
+use rules::{ActionSpec, Direction, Form, On, RuleSet, Verb, Which};
+
+/// Pieces of values that peers may send.
+fn piece() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[ -~]{0,12}",
+        Just("%0d%0aVia: x".to_owned()),
+        Just("\"".to_owned()),
+        Just("<sip:a@b>".to_owned()),
+        Just("<sip:%22%3e@h;x=%0a>;p=\"q".to_owned()),
+        Just("\"a\\\"b\" <tel:+49-30>".to_owned()),
+        Just(",;,".to_owned()),
+        Just("a\r\n b".to_owned()),
+        Just("\u{e9}\u{4e2d}".to_owned()),
+        Just("\\".to_owned()),
+        "[0-9+*#]{1,12}",
+    ]
+}
+
+fn header_name() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "Subject",
+        "X-Reason",
+        "X-Other",
+        "Diversion",
+        "History-Info",
+        "P-Asserted-Identity",
+        "P-Preferred-Identity",
+        "Remote-Party-ID",
+        "Refer-To",
+        "Referred-By",
+        "Reply-To",
+        "Alert-Info",
+        "Warning",
+        "Privacy",
+        "Expires",
+        "Allow-Events",
+        "User-Agent",
+    ])
+}
+
+fn address() -> impl Strategy<Value = String> {
+    let user = prop_oneof![
+        "[a-z0-9%+.;=]{1,10}",
+        Just("%0d%0a".to_owned()),
+        Just("a%22%3c".to_owned())
+    ];
+    (
+        user,
+        "[a-z]{1,6}",
+        prop_oneof![
+            Just(String::new()),
+            Just("\"D \\\" <x>\" ".to_owned()),
+            Just("Word ".to_owned())
+        ],
+    )
+        .prop_map(|(user, host, display)| format!("{display}<sip:{user}@{host}>"))
+}
+
+/// A message in order, as far as its core goes, with anything in its other headers.
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    let headers = prop::collection::vec((header_name(), piece()), 0..8);
+    (any::<bool>(), address(), address(), headers, any::<bool>()).prop_map(
+        |(request, from, to, headers, inside)| {
+            let mut text = match request {
+                true => "INVITE sip:%61@h.example SIP/2.0\r\n".to_owned(),
+                false => "SIP/2.0 200 O K\r\n".to_owned(),
+            };
+            let tag = if inside { ";tag=9" } else { "" };
+            text.push_str(&format!(
+                "Via: SIP/2.0/UDP h;branch=z9hG4bK1\r\nFrom: {from};tag=1\r\nTo: {to}{tag}\r\nCall-ID: c\r\nCSeq: 1 INVITE\r\n\
+                 Contact: <sip:a@b>\r\nMax-Forwards: 5\r\n"
+            ));
+            for (name, value) in headers {
+                text.push_str(&format!("{name}: {value}\r\n"));
+            }
+            text.push_str("Content-Length: 2\r\n\r\nhi");
+            text.into_bytes()
+        },
+    )
+}
+
+fn template() -> impl Strategy<Value = String> {
+    let fact = prop::sample::select(vec![
+        "${from.user}",
+        "${from.display}",
+        "${to.uri}",
+        "${uri.user}",
+        "${header[\"Subject\"]}",
+        "${headers[\"X-Other\"]}",
+        "${from.params[\"tag\"]}",
+        "${status}",
+        "${pai.display}",
+        "${diversion.uri}",
+    ]);
+    let word = prop::sample::select(vec![
+        "", "x", " ", "<", ">", "\"", ";", ",", "sip:", "@h", "1", "a=b",
+    ]);
+    prop::collection::vec(
+        prop_oneof![fact.prop_map(str::to_owned), word.prop_map(str::to_owned)],
+        1..5,
+    )
+    .prop_map(|parts| parts.concat())
+}
+
+fn part() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "user",
+        "host",
+        "port",
+        "scheme",
+        "display",
+        "uri",
+        "params.x",
+        "uri-params.y",
+    ])
+}
+
+fn target() -> impl Strategy<Value = &'static str> {
+    prop_oneof![header_name(), Just("From"), Just("To"), Just("Request-URI")]
+}
+
+fn which() -> impl Strategy<Value = Option<Which>> {
+    prop::sample::select(vec![
+        None,
+        Some(Which::First),
+        Some(Which::Last),
+        Some(Which::All),
+        Some(Which::Number(2)),
+    ])
+}
+
+/// Any action; many cannot work and are refused when they are loaded.
+fn action() -> impl Strategy<Value = ActionSpec> {
+    prop_oneof![
+        (header_name(), template()).prop_map(|(name, value)| with_value(Verb::Add, name, &value)),
+        (header_name(), template()).prop_map(|(name, value)| with_value(Verb::Set, name, &value)),
+        (header_name(), which()).prop_map(|(name, which)| ActionSpec {
+            which,
+            ..ActionSpec::new(Verb::Remove, name)
+        }),
+        (target(), part(), template()).prop_map(|(name, part, value)| on_part(
+            Verb::Rewrite,
+            name,
+            part,
+            &value
+        )),
+        (
+            target(),
+            prop::option::of(part()),
+            template(),
+            prop::sample::select(vec!["", ".", "(.)", "^.*$", "[\"<>@]", "sip"])
+        )
+            .prop_map(|(name, part, with, regex)| replacement(name, part, regex, &with)),
+        (
+            target(),
+            prop::sample::select(vec![Form::E164, Form::Digits, Form::National])
+        )
+            .prop_map(|(name, form)| number(name, form)),
+        (target(), part()).prop_map(|(name, part)| ActionSpec {
+            part: Some(part.into()),
+            ..ActionSpec::new(Verb::Remove, name)
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn a_message_in_order_leaves_in_order(
+        actions in prop::collection::vec(action(), 1..6),
+        message in message(),
+        out in any::<bool>(),
+    ) {
+        let direction = if out { Direction::Out } else { Direction::In };
+        // Those that cannot work are left out, as `hornwork check` would have them.
+        let usable: Vec<ActionSpec> = actions
+            .into_iter()
+            .filter(|action| {
+                let mut spec = rule(direction, vec![action.clone()]);
+                spec.on = On::Any;
+                RuleSet::compile(&[spec], &known()).is_ok()
+            })
+            .collect();
+        prop_assume!(!usable.is_empty());
+        let rules = RuleSet::compile(&[rule(direction, usable)], &known()).unwrap();
+        check(&rules, &message, direction);
+    }
+
+    #[test]
+    fn every_action_at_once_on_any_message(message in message(), out in any::<bool>()) {
+        let direction = if out { Direction::Out } else { Direction::In };
+        let mut spec = rule(direction, every_action(true));
+        spec.on = On::Request;
+        let mut answers = rule(direction, every_action(false));
+        answers.on = On::Response;
+        let rules = RuleSet::compile(&[spec, answers], &known()).unwrap();
+        check(&rules, &message, direction);
+    }
+
+    #[test]
+    fn any_bytes(data in prop::collection::vec(any::<u8>(), 0..400)) {
+        fuzz_rules(&data);
+    }
+}
