@@ -155,7 +155,11 @@ fn host(transport: Transport, bind: SocketAddr) -> Outcome<(Host, LocalId)> {
 
 fn driver(transport: Transport, bind: SocketAddr, folder: &Path) -> Outcome<(Driver, Clock)> {
     let clock = Clock::new();
-    let mut driver = Driver::plain(DriverConfig::default(), clock)?;
+    let config = DriverConfig {
+        stream_buffer: 64 << 20,
+        ..DriverConfig::default()
+    };
+    let mut driver = Driver::plain(config, clock)?;
     if transport == Transport::Tls {
         driver.set_security(security(folder, bind)?);
     }
@@ -196,6 +200,8 @@ fn call(
     while host.party.succeeded + host.party.failed + refused < total {
         let now = clock.now();
         let due = total.min(now.since(start).as_nanos() as u64 * rate / 1_000_000_000 + 1);
+        // After a stall of the machine no flood: a connection holds only so much.
+        let due = due.min(placed + rate / 100 + 1);
         while placed < due {
             let invite = Invite {
                 content: Content::sdp(SDP),
