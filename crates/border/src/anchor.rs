@@ -77,8 +77,8 @@ pub(crate) enum AnchorError {
     Exhausted(u16),
     /// None of its lines can be anchored.
     Unanchorable,
-    /// It is a part of a multipart body, which we do not open.
-    Multipart,
+    /// It is an encoded part of a multipart body.
+    Encoded,
 }
 
 impl AnchorError {
@@ -87,7 +87,7 @@ impl AnchorError {
         match self {
             AnchorError::Bad(_) | AnchorError::Unanchorable => 488,
             AnchorError::Exhausted(_) => 503,
-            AnchorError::Multipart => 415,
+            AnchorError::Encoded => 415,
         }
     }
 
@@ -97,16 +97,36 @@ impl AnchorError {
             AnchorError::Bad(bad) => bad.text(),
             AnchorError::Exhausted(_) => "no media port left",
             AnchorError::Unanchorable => "no media line that can be anchored",
-            AnchorError::Multipart => "multipart body in a call whose media is anchored",
+            AnchorError::Encoded => "encoded session description in a multipart body",
         }
     }
 }
+
+/// What became of a port that could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replaced {
+    /// It was none of this call's.
+    Foreign,
+    /// Another pair stands in its place; this one's RTP address.
+    By(SocketAddr),
+    /// There is no other pair, or too many have failed already.
+    Exhausted,
+    /// The peer was told of it already.
+    Told,
+    /// The call goes on without RTCP of its own on this side.
+    Without,
+}
+
+/// Pairs of one call that may turn out to be taken by others.
+const MAX_REPLACED: u8 = 8;
 
 #[derive(Debug)]
 struct LineSide {
     pair: PortPair,
     rtp: SocketId,
     rtcp: Option<SocketId>,
+    /// A description with this pair's port has gone out.
+    told: bool,
     signalled_rtp: Option<SocketAddr>,
     signalled_rtcp: Option<SocketAddr>,
     direction: Direction,
@@ -154,6 +174,8 @@ pub(crate) struct CallMedia {
     offer: Option<Box<Offer>>,
     /// Some offer was answered.
     negotiated: bool,
+    /// Pairs that somebody else had.
+    replaced: u8,
 }
 
 impl CallMedia {
@@ -166,6 +188,7 @@ impl CallMedia {
             lines: SmallVec::new(),
             offer: None,
             negotiated: false,
+            replaced: 0,
         }
     }
 
@@ -280,10 +303,90 @@ impl CallMedia {
     }
 
     /// The same offer to another target: appends to `out` what it gets to see.
-    pub(crate) fn offer_again(&self, offer: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn offer_again(&mut self, offer: &[u8], out: &mut Vec<u8>) {
         if let Some(open) = &self.offer {
             self.write(open.from.other(), offer, out);
         }
+    }
+
+    /// Whether a socket of this call is still being opened; its last description must not leave then, for the port may be
+    /// somebody else's. The call is told by its session's number when each is open.
+    pub(crate) fn hold_back(&mut self, plane: &mut MediaPlane) -> bool {
+        let mut any = false;
+        for side in self
+            .lines
+            .iter_mut()
+            .flatten()
+            .flat_map(|line| &mut line.sides)
+        {
+            let mut opening = false;
+            for socket in core::iter::once(side.rtp).chain(side.rtcp) {
+                if plane.sockets.is_opening(socket) {
+                    plane.sockets.await_open(socket, self.session);
+                    opening = true;
+                }
+            }
+            side.told &= !opening;
+            any |= opening;
+        }
+        any
+    }
+
+    /// A socket could not be opened: its pair is set aside as a whole and another one takes its place.
+    pub(crate) fn replace(&mut self, plane: &mut MediaPlane, socket: SocketId) -> Replaced {
+        let place = self.lines.iter().enumerate().find_map(|(index, line)| {
+            let side = line.as_ref()?.sides.iter().position(|s| s.has(socket))?;
+            Some((index, side))
+        });
+        let Some((index, number)) = place else {
+            return Replaced::Foreign;
+        };
+        let (Some(media), Some(Some(line))) =
+            (self.sides.get(number).copied(), self.lines.get_mut(index))
+        else {
+            return Replaced::Foreign;
+        };
+        let Some(slot) = line.sides.get_mut(number) else {
+            return Replaced::Foreign;
+        };
+        if slot.told && slot.rtcp == Some(socket) {
+            slot.rtcp = None;
+            self.command(plane);
+            return Replaced::Without;
+        }
+        if slot.told {
+            return Replaced::Told;
+        }
+        if self.replaced >= MAX_REPLACED {
+            return Replaced::Exhausted;
+        }
+        self.replaced += 1;
+        let Ok(new) = new_side(plane, media.pool, line.carriage) else {
+            return Replaced::Exhausted;
+        };
+        let new = LineSide {
+            signalled_rtp: slot.signalled_rtp,
+            signalled_rtcp: slot.signalled_rtcp,
+            direction: slot.direction,
+            clock_rates: core::mem::take(&mut slot.clock_rates),
+            ..new
+        };
+        let address = new.pair.rtp();
+        let old = core::mem::replace(slot, new);
+        // The one that could not be opened is gone, and its number may be one of the new pair's.
+        for half in core::iter::once(old.rtp).chain(old.rtcp) {
+            if half != socket {
+                plane.sockets.discard(half, &mut plane.work);
+            }
+        }
+        if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
+            let returned = pool.ports.set_aside(old.pair);
+            debug_assert!(returned.is_ok(), "a pair went back to another pool");
+        }
+        if self.added {
+            self.command(plane);
+        }
+        Replaced::By(address)
     }
 
     /// The side is now reached from another pool: its lines get new ports.
@@ -301,8 +404,8 @@ impl CallMedia {
         };
         if old.pool != media.pool {
             let mut fresh = SmallVec::<[LineSide; 2]>::new();
-            for _ in self.lines.iter().flatten() {
-                match new_side(plane, media.pool) {
+            for line in self.lines.iter().flatten() {
+                match new_side(plane, media.pool, line.carriage) {
                     Ok(new) => fresh.push(new),
                     Err(error) => {
                         for new in fresh {
@@ -330,7 +433,7 @@ impl CallMedia {
             .iter()
             .flatten()
             .flat_map(|line| &line.sides)
-            .any(|side| side.rtp == socket || side.rtcp == Some(socket))
+            .any(|side| side.has(socket))
     }
 
     /// Gives everything back; the forwarder reports the session's figures.
@@ -356,8 +459,8 @@ impl CallMedia {
         carriage: media::Carriage,
     ) -> Result<Line, AnchorError> {
         let [caller, callee] = self.sides;
-        let caller_side = new_side(plane, caller.pool)?;
-        match new_side(plane, callee.pool) {
+        let caller_side = new_side(plane, caller.pool, carriage)?;
+        match new_side(plane, callee.pool, carriage) {
             Ok(callee_side) => Ok(Line {
                 carriage,
                 mux: false,
@@ -494,16 +597,18 @@ impl CallMedia {
     }
 
     /// Appends `sdp` as `towards` gets to see it.
-    fn write(&self, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
+    fn write(&mut self, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
         let ports: SmallVec<[u16; 4]> = match describe(sdp) {
             Ok(facts) => facts
                 .iter()
                 .enumerate()
-                .map(|(index, fact)| match self.lines.get(index) {
-                    Some(Some(line)) if fact.port != 0 && fact.carriage != Carriage::Stream => line
-                        .sides
-                        .get(towards.index())
-                        .map_or(0, |side| side.pair.rtp().port()),
+                .map(|(index, fact)| match self.lines.get_mut(index) {
+                    Some(Some(line)) if fact.port != 0 && fact.carriage != Carriage::Stream => {
+                        line.sides.get_mut(towards.index()).map_or(0, |side| {
+                            side.told = true;
+                            side.pair.rtp().port()
+                        })
+                    }
                     _ => 0,
                 })
                 .collect(),
@@ -516,6 +621,10 @@ impl CallMedia {
 }
 
 impl LineSide {
+    fn has(&self, socket: SocketId) -> bool {
+        self.rtp == socket || self.rtcp == Some(socket)
+    }
+
     /// Takes over what a description says; `mux`: whether RTCP shares the port with RTP, as far as is known.
     fn signal(&mut self, fact: &MediaFacts, mux: bool) {
         self.signalled_rtp = fact.rtp();
@@ -529,7 +638,13 @@ impl LineSide {
     }
 }
 
-fn new_side(plane: &mut MediaPlane, pool: u16) -> Result<LineSide, AnchorError> {
+/// Takes a pair with its sockets: both are opened at once, so that a pair of which somebody else holds one half is found out
+/// before a description names it.
+fn new_side(
+    plane: &mut MediaPlane,
+    pool: u16,
+    carriage: media::Carriage,
+) -> Result<LineSide, AnchorError> {
     let exhausted = AnchorError::Exhausted(pool);
     let ports = &mut plane
         .pools
@@ -539,9 +654,14 @@ fn new_side(plane: &mut MediaPlane, pool: u16) -> Result<LineSide, AnchorError> 
     let pair = ports.allocate().ok_or(exhausted)?;
     match plane.sockets.acquire(pair.rtp(), &mut plane.work) {
         Some(rtp) => Ok(LineSide {
+            rtcp: match carriage {
+                // Without a socket for RTCP the call goes on without RTCP.
+                media::Carriage::Rtp => plane.sockets.acquire(pair.rtcp(), &mut plane.work),
+                _ => None,
+            },
             pair,
             rtp,
-            rtcp: None,
+            told: false,
             signalled_rtp: None,
             signalled_rtcp: None,
             direction: Direction {

@@ -1,11 +1,13 @@
 //! The border: one engine out of the endpoint (SIP), calls, policy, trunks, the registrar, and the control of media.
 
 mod core;
+mod keep;
 mod locals;
 pub(crate) mod outside;
 mod report;
 mod resolve;
 pub(crate) mod sockets;
+mod subscriptions;
 
 pub(crate) use self::core::{Alarm, Core, Placed, identities};
 pub(crate) use outside::address_of_record;
@@ -108,8 +110,10 @@ impl Border {
                 self.core.unwelcome.push_back(connection);
             }
             Input::Opened { socket, local } => {
-                self.core.opened(socket, local, now);
-                if socket.0 < MEDIA_BASE {
+                if socket.0 >= MEDIA_BASE {
+                    self.core.media_opened(&mut self.endpoint, socket, now);
+                } else {
+                    self.core.opened(socket, local, now);
                     self.endpoint
                         .feed(Input::Opened { socket, local }, now, &mut self.core);
                 }
@@ -328,6 +332,12 @@ impl Core {
                 request,
                 flow,
             } => self.outside(endpoint, transaction, request, flow, now),
+            Indication::InDialog {
+                dialog,
+                user,
+                transaction,
+                request,
+            } => self.in_dialog(endpoint, (dialog, user), transaction, request, now),
             Indication::OutOfDialogResponse {
                 user,
                 response,

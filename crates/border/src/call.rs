@@ -135,6 +135,8 @@ pub(crate) struct SetUp {
     pub(crate) next: usize,
     /// Names that are being looked up.
     pub(crate) locating: u16,
+    /// Hops that are called as soon as the media sockets are open.
+    pub(crate) opening: SmallVec<[u16; 2]>,
     /// Legs that are being called.
     pub(crate) branches: SmallVec<[Branch; 1]>,
     /// Whether a provisional response went to the caller: after that no other hop is tried.
@@ -149,6 +151,9 @@ pub(crate) struct SetUp {
     pub(crate) to_prack: VecDeque<(LegId, Fork)>,
     /// The final response to give when nothing else is left.
     pub(crate) best: Best,
+    /// Max-Breadth of the INVITE (RFC 5393 section 5), and what each of the hops gets that are called at present.
+    pub(crate) breadth: Option<u16>,
+    pub(crate) share: Option<u16>,
     /// Whether media goes through us.
     pub(crate) anchor: bool,
     /// The user that the caller proved to be.
@@ -164,7 +169,9 @@ pub(crate) struct SetUp {
 impl SetUp {
     /// Whether something is under way that may still be answered.
     pub(crate) fn is_busy(&self) -> bool {
-        self.locating > 0 || self.branches.iter().any(|branch| !branch.cancelled)
+        self.locating > 0
+            || !self.opening.is_empty()
+            || self.branches.iter().any(|branch| !branch.cancelled)
     }
 
     /// Whether a called leg's description was given to the caller reliably: no other leg can be called then.
@@ -237,6 +244,19 @@ pub(crate) enum LinkKind {
     Other,
 }
 
+/// A request with an offer that passes as soon as the media sockets are open.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Who asked.
+    pub(crate) from: Side,
+    /// To which leg it passes.
+    pub(crate) to: LegId,
+    /// What is to be answered.
+    pub(crate) server: ServerTransaction,
+    /// The request as it came.
+    pub(crate) request: Box<[u8]>,
+}
+
 /// Requests in flight inside one call at most; more are answered 503.
 pub(crate) const MAX_LINKS: usize = 16;
 
@@ -253,6 +273,7 @@ pub(crate) struct Call {
     pub(crate) set_up: Option<Box<SetUp>>,
     pub(crate) media: Option<Box<CallMedia>>,
     pub(crate) links: Vec<Link>,
+    pub(crate) held: Option<Box<Held>>,
     pub(crate) join: Option<Box<join::Join>>,
     /// The side whose 2xx waits for our ACK until the other side has acknowledged.
     pub(crate) ack_due: Option<Side>,

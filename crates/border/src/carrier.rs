@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::config::{CarrierAccount, Config, InterfaceId, TrunkId};
+use crate::config::{CarrierAccount, Config, InterfaceId, KeepAlive, TrunkId};
 use crate::policy::escape_user;
 use core::time::Duration;
 use engine::timers::Agenda;
@@ -237,6 +237,52 @@ impl Carriers {
             self.plan(index, at);
         }
         note
+    }
+
+    /// Whether the flow of this answer is to be kept alive, and for how long it may be silent: the least and the most seconds
+    /// (RFC 5626 section 4.4.1 and 4.4.2).
+    pub fn keeps_alive(
+        &self,
+        trunk: TrunkId,
+        response: &Message<'_>,
+        transport: Transport,
+    ) -> Option<(u64, u64)> {
+        let of = |account: &&Account| account.trunk == trunk && account.registered;
+        let account = self.accounts.iter().find(of)?;
+        let flow_timer = response
+            .header_named(b"Flow-Timer")
+            .and_then(|value| std::str::from_utf8(value).ok()?.trim().parse::<u64>().ok())
+            .map(|seconds| seconds.clamp(5, 86_400));
+        let says = flow_timer.is_some()
+            || response.lists(HeaderId::Supported, b"outbound")
+            || response.lists(HeaderId::Require, b"outbound");
+        let wanted = match account.account.keep_alive {
+            KeepAlive::Auto => says,
+            KeepAlive::Always => true,
+            KeepAlive::Never => false,
+        };
+        wanted.then(|| match (flow_timer, transport) {
+            (Some(seconds), _) => (seconds * 4 / 5, seconds),
+            (None, Transport::Udp) => (24, 29),
+            (None, _) => (95, 120),
+        })
+    }
+
+    /// The flow on which a trunk's account was registered has failed: it is registered anew, soon. The event that tells so.
+    pub fn flow_failed(&mut self, trunk: TrunkId, now: Time) -> Option<Note> {
+        let of = |account: &Account| account.trunk == trunk;
+        let index = self.accounts.iter().position(of)?;
+        let account = self
+            .accounts
+            .get(index)
+            .filter(|account| account.registered)?;
+        let note = account.note("flow failed");
+        // Not all clients of a server at once (section 4.5).
+        let wait = Duration::from_secs(1).mul_f64(1.0 + 4.0 * self.entropy.unit());
+        if !account.waiting {
+            self.plan(index, now + wait);
+        }
+        Some(note)
     }
 
     /// REGISTERs that take all registrations away, for a stop in order.

@@ -236,6 +236,10 @@ pub struct Interface {
     pub rates: Rates,
     /// What is done with REGISTER.
     pub register: Register,
+    /// Whether SUBSCRIBE, and NOTIFY outside of a subscription, are passed on.
+    pub subscribe: bool,
+    /// Whether REFER outside of calls is passed on.
+    pub refer: bool,
     /// Where media is anchored: at most one address per address family; at least one.
     pub media: Vec<MediaAddress>,
     /// Certificates, where it listens with TLS.
@@ -376,6 +380,19 @@ pub struct CarrierAccount {
     pub contact_user: String,
     /// What we ask for.
     pub expires: Duration,
+    /// Whether the flow on which we are registered is kept alive (RFC 5626 section 4.4).
+    pub keep_alive: KeepAlive,
+}
+
+/// When the flow of a registration of ours is kept alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeepAlive {
+    /// Where the carrier says that it answers.
+    Auto,
+    /// In any case.
+    Always,
+    /// Never.
+    Never,
 }
 
 /// Whether P-Asserted-Identity, Remote-Party-ID and the like go to a trunk (RFC 3325).

@@ -311,10 +311,21 @@ impl Core {
                 self.config.rules.run(&scene, &mut effects);
                 self.say(0, || None, &mut effects);
             }
+            (None, Indication::InDialog { dialog, .. }) => {
+                let flow = endpoint.flow_of_dialog(*dialog);
+                let Some(at) = flow.and_then(|flow| self.place_of_flow(flow)) else {
+                    return Judged::AsItCame;
+                };
+                let scene = self.scene(Direction::In, at, flow, message);
+                self.config.rules.run(&scene, &mut effects);
+                self.say(0, || None, &mut effects);
+            }
             _ => return Judged::AsItCame,
         }
-        if let (Some(refusal), Indication::Request { transaction, .. }) =
-            (effects.refusal.take(), indication)
+        if let (
+            Some(refusal),
+            Indication::Request { transaction, .. } | Indication::InDialog { transaction, .. },
+        ) = (effects.refusal.take(), indication)
         {
             refuse(endpoint, *transaction, &refusal, now);
             return Judged::Refused;
@@ -474,6 +485,7 @@ fn subject<'i>(indication: &Indication<'i>) -> Option<(Option<LegId>, &'i Messag
             ..
         } => (Some(leg), request),
         Indication::OutOfDialogResponse { response, .. } => (None, response),
+        Indication::InDialog { request, .. } => (None, request),
         _ => return None,
     })
 }
@@ -540,6 +552,17 @@ fn with<'m>(indication: Indication<'m>, message: &'m Message<'m>) -> Indication<
             user,
             response: message,
             flow,
+        },
+        Indication::InDialog {
+            dialog,
+            user,
+            transaction,
+            ..
+        } => Indication::InDialog {
+            dialog,
+            user,
+            transaction,
+            request: message,
         },
         Indication::Ended { leg, why, .. } => Indication::Ended {
             leg,

@@ -358,6 +358,12 @@ fn failover_on_503_on_silence_and_on_a_refused_connection() {
     net.run(seconds(1));
     assert!(net.has(bob, |told| *told == Told::Acked));
     net.run(seconds(40));
+    // The network says that nobody is there: no need to wait.
+    let (mut net, alice, bob) = pair(&two_targets());
+    net.tells_of_nobody = true;
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(Duration::from_millis(20));
+    assert!(net.has(bob, |told| *told == Told::Acked));
     // A connection that is refused.
     let tcp = two_targets().replace("udp:10.2.0.9", "tcp:10.2.0.9");
     let (mut net, alice, bob) = pair(&tcp);

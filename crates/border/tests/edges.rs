@@ -78,7 +78,7 @@ fn options_are_answered() {
 }
 
 #[test]
-fn messages_pass_and_subscriptions_are_refused_clearly() {
+fn messages_pass_and_what_is_not_passed_is_refused_clearly() {
     let (mut net, alice, bob) = pair(PLAIN);
     let edits = [Edit::Add {
         id: HeaderId::Subject,
@@ -110,19 +110,15 @@ fn messages_pass_and_subscriptions_are_refused_clearly() {
         None,
     );
     assert_eq!(last_status(&net, alice), 404);
-    let event = [Edit::Add {
-        id: HeaderId::Event,
-        value: b"presence",
-    }];
     send(
         &mut net,
         alice,
-        Method::Subscribe,
+        Method::Publish,
         "sip:bob@192.0.2.1",
-        &event,
+        &[],
         None,
     );
-    assert_eq!(last_status(&net, alice), 489);
+    assert_eq!(last_status(&net, alice), 404);
     send(
         &mut net,
         alice,
@@ -307,6 +303,96 @@ fn all_contacts_ring_and_the_first_answer_wins() {
 }
 
 #[test]
+fn breadth_is_divided_among_branches_and_kept_to() {
+    let mut net = Neighbourhood::new(USERS, 5);
+    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let mut busy = Manners::answering(SDP_B);
+    busy.answer = Some(486);
+    let phones: Vec<usize> = (2..6)
+        .map(|host| net.phone(&format!("10.{host}.0.1:5060"), busy.clone()))
+        .collect();
+    for &phone in &phones {
+        let value = format!("<sip:1001@{}>", net.phones[phone].address);
+        let contact = [Edit::Replace {
+            id: HeaderId::Contact,
+            value: value.as_bytes(),
+        }];
+        let flow = Flow {
+            local: net.phones[phone].local,
+            transport: Transport::Udp,
+            remote: OUT.parse().unwrap(),
+            connection: None,
+        };
+        net.tell(phone, |endpoint, now| {
+            let outside = Outside {
+                from: Some(b"<sip:1001@192.0.2.1>"),
+                to: Some(b"<sip:1001@192.0.2.1>"),
+                content: Content::default().with(&contact),
+                login: login("secret-1001", "1001"),
+                ..Outside::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+            };
+            endpoint.send(&outside, now).unwrap();
+        });
+        net.run(seconds(1));
+    }
+    // Breadth of the request; what each of the phones sees, in order of calling; how many ring at once.
+    for (breadth, expected, at_once) in [
+        (None, vec!["15", "15", "15", "15"], 4),
+        (Some("9"), vec!["2", "2", "2", "2"], 4),
+        (Some("3"), vec!["1", "1", "1", "3"], 3),
+        (Some("1"), vec!["1", "1", "1", "1"], 1),
+        (Some("0"), vec![], 0),
+    ] {
+        for &phone in &phones {
+            net.phones[phone].ears.seen.clear();
+            net.phones[phone].ears.manners.answer = None;
+        }
+        let edits: Vec<Edit<'_>> = breadth
+            .map(|value: &str| Edit::AddNamed {
+                name: b"Max-Breadth",
+                value: value.as_bytes(),
+            })
+            .into_iter()
+            .collect();
+        let content = offer().with(&edits);
+        net.call_with(alice, "sip:1001@192.0.2.1", OUT, &content, |invite| {
+            invite.from = Some(b"<sip:1000@192.0.2.1>");
+            invite.login = login("secret-1000", "1000");
+        });
+        let mut calls: Vec<String> = Vec::new();
+        for round in 0..4 {
+            net.run(Duration::from_millis(200));
+            let mut ringing = 0;
+            for &phone in &phones {
+                let offered: Vec<_> = net
+                    .seen(phone)
+                    .iter()
+                    .filter(|seen| seen.told == Told::Offered)
+                    .cloned()
+                    .collect();
+                for seen in offered {
+                    ringing += 1;
+                    calls.push(seen.header("Max-Breadth"));
+                    let leg = seen.leg.unwrap();
+                    net.tell(phone, |endpoint, now| {
+                        let _ = endpoint.reject(leg, 486, &Content::default(), now);
+                    });
+                }
+                net.phones[phone].ears.seen.clear();
+            }
+            if round == 0 {
+                assert_eq!(ringing, at_once, "{breadth:?}");
+            }
+        }
+        assert_eq!(calls, expected, "{breadth:?}");
+        let status = if breadth == Some("0") { 440 } else { 486 };
+        let end = net.last(alice, |told| matches!(told, Told::Failed(..)));
+        assert_eq!(end.told, Told::Failed(Failure::Response, status));
+    }
+    net.assert_quiet();
+}
+
+#[test]
 fn registrations_pass_to_the_core_with_our_contact() {
     let config = PLAIN.replace("kind='access'\n", "kind='access'\nregister='pass:pbx'\n");
     let (mut net, alice, bob) = pair(&config);
@@ -454,6 +540,68 @@ fn we_register_at_a_carrier() {
 }
 
 #[test]
+fn the_flow_of_our_registration_is_kept_alive_and_registered_anew_when_it_fails() {
+    let account = |keep: &str, target: &str| {
+        PLAIN.replace("udp:10.2.0.1:5060", target)
+            + &format!(
+                "username='us'\npassword='pw'\nregister={{user='4711',domain='carrier.example',expires=3600{keep}}}\n"
+            )
+    };
+    let registers = |net: &Neighbourhood, carrier: usize| {
+        let of = |seen: &&Seen| seen.method() == "REGISTER";
+        net.seen(carrier).iter().filter(of).count()
+    };
+    let pings = |net: &Neighbourhood, carrier: usize| {
+        let is = |bytes: &&Vec<u8>| bytes.starts_with(&[0, 1]) || bytes.as_slice() == b"\r\n\r\n";
+        net.phones[carrier].received.iter().filter(is).count()
+    };
+    // The carrier says nothing of keep-alives: it gets none.
+    let (mut net, _, carrier) = pair(&account("", "udp:10.2.0.1:5060"));
+    net.run(seconds(600));
+    assert_eq!((registers(&net, carrier), pings(&net, carrier)), (1, 0));
+
+    // Over UDP every 24 to 29 seconds.
+    let always = ",keep_alive='always'";
+    let (mut net, _, carrier) = pair(&account(always, "udp:10.2.0.1:5060"));
+    net.run(seconds(300));
+    assert_eq!(registers(&net, carrier), 1);
+    assert!(
+        (9..=12).contains(&pings(&net, carrier)),
+        "{}",
+        pings(&net, carrier)
+    );
+    // Nobody answers for as long as seven tries take.
+    net.weather.loss = 1.0;
+    net.run(seconds(75));
+    net.weather.loss = 0.0;
+    let told = |net: &Neighbourhood| {
+        let failed = |event: &&engine::Event| event.to_string().contains("flow failed");
+        net.events.iter().filter(failed).count()
+    };
+    assert_eq!(told(&net), 1);
+    net.run(seconds(60));
+    assert!(registers(&net, carrier) >= 2);
+    let before = pings(&net, carrier);
+    net.run(seconds(100));
+    assert!(pings(&net, carrier) > before, "the new flow is kept alive");
+
+    // A stream that ends.
+    let config = account(always, "tcp:10.2.0.1:5060");
+    let mut net = Neighbourhood::new(&config, 1);
+    let carrier = net.phone_over("10.2.0.1:5060", Transport::Tcp, Manners::answering(SDP_B));
+    net.run(seconds(500));
+    assert_eq!(registers(&net, carrier), 1);
+    assert!(
+        (4..=5).contains(&pings(&net, carrier)),
+        "{}",
+        pings(&net, carrier)
+    );
+    net.break_streams(carrier);
+    net.run(seconds(10));
+    assert_eq!((registers(&net, carrier), told(&net)), (2, 1));
+}
+
+#[test]
 fn reload_keeps_calls_and_changes_sockets_by_difference() {
     let (mut net, alice, bob) = pair(PLAIN);
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
@@ -489,6 +637,45 @@ fn reload_keeps_calls_and_changes_sockets_by_difference() {
     });
     net.run(seconds(1));
     assert_eq!(net.border.calls().len(), 1);
+}
+
+#[test]
+fn a_listening_point_that_a_reload_removed_is_silent_but_for_its_calls() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let moved = PLAIN.replace("udp:192.0.2.1:5060", "udp:192.0.2.1:5070");
+    let config = border::config::parse(&moved, "moved.toml").unwrap();
+    net.operate(|border, now| border.reload(config, now));
+    let sent = net.wire.len();
+    let ask = |net: &mut Neighbourhood, to: &str, mark: &str| {
+        let options = format!(
+            "OPTIONS sip:{to} SIP/2.0\r\nVia: SIP/2.0/UDP 10.9.9.9;branch=z9hG4bK{mark}\r\nMax-Forwards: 70\r\n\
+             From: <sip:x@x>;tag=1\r\nTo: <sip:{to}>\r\nCall-ID: {mark}\r\nCSeq: 1 OPTIONS\r\n\r\n"
+        );
+        net.throw("10.9.9.9:5060", to, options.as_bytes());
+        net.run(Duration::from_millis(100));
+    };
+    ask(&mut net, OUT, "old");
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(40));
+    assert_eq!(net.wire.len(), sent, "nobody is there");
+    ask(&mut net, "192.0.2.1:5070", "new");
+    assert_eq!(net.wire.len(), sent + 1);
+    // The call that stands there goes on as before.
+    net.tell(alice, |endpoint, now| {
+        endpoint
+            .request(leg, wire::sip::Method::Info, &Content::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    assert!(net.seen(bob).iter().any(|seen| seen.method() == "INFO"));
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
+    net.run(seconds(1));
+    assert!(net.has(alice, |told| matches!(told, Told::Ended(_))));
+    net.assert_quiet();
 }
 
 #[test]

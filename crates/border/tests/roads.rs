@@ -3,7 +3,7 @@
 
 mod neighbourhood;
 
-use engine::Transport;
+use engine::{DropReason, Transport};
 use neighbourhood::*;
 use sip::{Content, Ending, Failure, Flow, Outside, Target};
 use std::time::Duration;
@@ -147,6 +147,74 @@ fn a_name_leads_by_naptr_and_srv_and_a_silent_server_to_the_next() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(5));
     assert_eq!((offers(&net, second), asked(&net)), (2, before));
+}
+
+#[test]
+fn a_contact_that_is_a_name_is_located_and_makes_nobody_welcome() {
+    let config = PLAIN.replace("kind='core'", "kind='core'\nallow='10.2.0.1/32'")
+        + "[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = Neighbourhood::new(&config, 1);
+    net.zone = vec![("far.example", 1, vec![10, 2, 0, 77])];
+    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let mut manners = Manners::answering(SDP_B);
+    manners.answer = None;
+    let bob = net.phone("10.2.0.1:5060", manners);
+    let far = net.phone("10.2.0.77:5060", Manners::answering(SDP_B));
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let theirs = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
+    let contact = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: b"<sip:bob@Far.example;transport=udp>",
+    }];
+    net.tell(bob, |endpoint, now| {
+        let content = Content::sdp(SDP_B.as_bytes()).with(&contact);
+        endpoint
+            .progress(theirs, 183, &content, false, now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    net.tell(bob, |endpoint, now| {
+        let content = Content::sdp(SDP_B.as_bytes()).with(&contact);
+        endpoint.answer(theirs, 200, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    let came = |net: &Neighbourhood, method: &str| {
+        let starts = |bytes: &&Vec<u8>| bytes.starts_with(method.as_bytes());
+        net.phones[far].received.iter().filter(starts).count()
+    };
+    // Again with every 200 that is repeated by whoever got none.
+    assert!(came(&net, "ACK sip:bob@Far.example;transport=udp ") >= 1);
+    assert!(!net.has(bob, |told| *told == Told::Acked));
+    net.tell(alice, |endpoint, now| {
+        endpoint
+            .request(leg, Method::Info, &Content::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    assert!(came(&net, "INFO sip:bob@Far.example;transport=udp ") >= 1);
+    // Whoever stands at that name is no guest of ours for it.
+    let before = net.border.drops().get(DropReason::SipUnauthorised);
+    let way = Flow {
+        local: net.phones[far].local,
+        transport: Transport::Udp,
+        remote: "198.51.100.1:5060".parse().unwrap(),
+        connection: None,
+    };
+    net.tell(far, |endpoint, now| {
+        let target = Target::new(b"sip:x@198.51.100.1", way);
+        endpoint
+            .send(&Outside::new(Method::Options, target), now)
+            .unwrap();
+    });
+    net.run(Duration::from_millis(100));
+    assert_eq!(
+        net.border.drops().get(DropReason::SipUnauthorised),
+        before + 1
+    );
+    // There nobody knows the dialog, which ends it: by BYE, to that place as well.
+    net.run(seconds(1));
+    assert!(came(&net, "BYE sip:bob@Far.example;transport=udp ") >= 1);
 }
 
 #[test]
@@ -367,11 +435,11 @@ fn calls_outlive_the_interface_and_the_trunk_that_carry_them() {
         "{:?}",
         net.told(alice)
     );
-    // New ones are refused there.
+    // For new ones nobody is there.
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
-    net.run(seconds(1));
+    net.run(seconds(40));
     assert!(
-        net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)),
+        net.has(alice, |told| *told == Told::Failed(Failure::TimedOut, 0)),
         "{:?}",
         net.told(alice)
     );

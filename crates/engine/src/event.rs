@@ -179,6 +179,15 @@ events! {
         /// Name of the interface.
         interface: String,
     }
+    /// Somebody else holds a media port that a call was to use: the call takes another pair.
+    MediaPortTaken "media_port_taken" {
+        /// Number of the call.
+        call: u64,
+        /// The port's address.
+        address: String,
+        /// The address of the RTP port that takes its place.
+        instead: String,
+    }
     /// A socket is open.
     SocketOpened "socket_opened" {
         /// What it is for.

@@ -197,6 +197,15 @@ pub enum Input<'a> {
         /// Why.
         why: CloseWhy,
     },
+    /// The network says that a datagram of ours could not be delivered (ICMP). Anybody can forge that.
+    Unreachable {
+        /// The socket from which it was sent.
+        socket: SocketId,
+        /// Where it was sent.
+        destination: SocketAddr,
+        /// Its beginning, as far as the network quotes it.
+        bytes: &'a [u8],
+    },
     /// A socket that the engine asked for is open.
     Opened {
         /// The socket.

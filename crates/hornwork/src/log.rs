@@ -115,6 +115,7 @@ impl Log {
             | Note::WebsocketRefused { .. }
             | Note::CertificateExpires { .. }
             | Note::MediaPortsExhausted { .. }
+            | Note::MediaPortTaken { .. }
             | Note::MediaTimeout { .. } => write!(warn, WARN),
             Note::CallProgressed { .. }
             | Note::CallRouted { .. }

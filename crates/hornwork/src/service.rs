@@ -78,6 +78,7 @@ fn driver_config(config: &Config) -> DriverConfig {
             .sip
             .trains
             .then_some(wire::sip::call_number as fn(&[u8]) -> u32),
+        unreachable: true,
         connections: config.limits.connections,
         connections_per_source: config.limits.connections_per_source,
         stream_buffer: config.limits.connection_queue,

@@ -82,8 +82,8 @@ enum Source {
 
 use Source::{BuiltIn, Expect, Own, Shared};
 
-/// Caller, callee; a callee is not needed where the border answers by itself. Left out of the shared ones: registrations,
-/// which need a SIPp with digest, and subscriptions, which the border refuses.
+/// Caller, callee; a callee is not needed where the border answers by itself. Left out of the shared ones: registrations with
+/// digest, on either side, which need a SIPp that has it.
 const CASES: &[(&str, Source, Option<Source>)] = &[
     (
         "cancel",
@@ -196,6 +196,16 @@ const CASES: &[(&str, Source, Option<Source>)] = &[
         Some(Own("uas-message.xml")),
     ),
     (
+        "subscribe",
+        Shared("thevoiceguy_siphon-rs/subscribe_notify.xml"),
+        Some(Own("uas-subscribe.xml")),
+    ),
+    (
+        "register",
+        Shared("thevoiceguy_siphon-rs/register.xml"),
+        None,
+    ),
+    (
         "re-invite",
         Shared("thevoiceguy_siphon-rs/reinvite.xml"),
         Some(Own("uas-any.xml")),
@@ -271,11 +281,12 @@ fn shared_scenarios() {
     }
     let folder = scratch("sipp-scenarios");
     let (sip, trunk) = (5170, 5190);
-    let border = border(
-        &folder,
-        &example("loopback.toml", sip, trunk, (28000, 28999), ""),
-        sip,
+    // Whoever registers is taken in: the scenario has no digest.
+    let configuration = example("loopback.toml", sip, trunk, (28000, 28999), "").replace(
+        "kind = \"access\"",
+        "kind = \"access\"\nregister = \"local\"",
     );
+    let border = border(&folder, &configuration, sip);
     // A scenario plays it from where it runs.
     std::fs::copy(
         data.join("captures/rtp/sipp-g711a.pcap"),

@@ -279,6 +279,45 @@ fn value(message: &str, name: &str) -> String {
 }
 
 #[test]
+fn a_media_port_that_another_program_has_is_passed_over() {
+    let folder = scratch("service-ports");
+    let (sip, trunk) = (free_port(), free_port());
+    let text = example("loopback.toml", sip, trunk, (31400, 31407), "");
+    let text = text.replace("level = \"warn\"", "level = \"info\"");
+    // Of two of the four pairs somebody else has one half.
+    let _taken = [31401, 31406].map(|port| UdpSocket::bind(("127.0.0.1", port)).expect("port"));
+    let process = border(&folder, &text, sip);
+    let (caller, callee) = (Peer::new(0), Peer::new(trunk));
+    let port = caller.port();
+    let sdp = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio 31500 RTP/AVP 0\r\n";
+    caller.send(
+        sip,
+        &format!(
+            "INVITE sip:1@127.0.0.1:{sip} SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{port};branch=z9hG4bKports\r\nMax-Forwards: 70\r\n\
+             From: <sip:a@127.0.0.1>;tag=f\r\nTo: <sip:1@127.0.0.1>\r\nCall-ID: ports\r\nCSeq: 1 INVITE\r\n\
+             Contact: <sip:a@127.0.0.1:{port}>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{sdp}",
+            sdp.len()
+        ),
+    );
+    let offered = callee.expect("INVITE");
+    let media = offered
+        .split("m=audio ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next())
+        .expect("a media line");
+    assert!(["31402", "31404"].contains(&media), "{offered}");
+    until(&process, |said| {
+        let taken = said.matches("media_port_taken").count();
+        // Each of the two was either met or not needed.
+        taken <= 2
+    });
+    assert!(
+        UdpSocket::bind(("127.0.0.1", 31400)).is_ok(),
+        "the other half is free"
+    );
+}
+
+#[test]
 fn a_reload_leaves_calls_alone_a_stop_waits_for_them_and_a_second_one_does_not() {
     let folder = scratch("service-drain");
     let (sip, trunk) = (free_port(), free_port());

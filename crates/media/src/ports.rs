@@ -52,6 +52,8 @@ pub struct PortPool {
     fresh: Vec<u16>,
     /// Used before, the one that waits longest in front.
     used: VecDeque<u16>,
+    /// Others hold one of their ports, as far as is known: given out again when there is nothing else.
+    taken: VecDeque<u16>,
     in_use: Vec<bool>,
     entropy: Entropy,
     exhausted: u64,
@@ -85,6 +87,7 @@ impl PortPool {
             in_use: vec![false; free.len()],
             fresh: free,
             used: VecDeque::new(),
+            taken: VecDeque::new(),
             entropy,
             exhausted: 0,
             peak: 0,
@@ -97,7 +100,8 @@ impl PortPool {
             true => self.fresh.pop(),
             false => None,
         };
-        let Some(index) = fresh.or_else(|| self.used.pop_front()) else {
+        let free = fresh.or_else(|| self.used.pop_front());
+        let Some(index) = free.or_else(|| self.taken.pop_front()) else {
             self.exhausted += 1;
             return None;
         };
@@ -111,17 +115,36 @@ impl PortPool {
         })
     }
 
+    /// Takes a pair back of which somebody else holds one port or both: it is given out again when no other is left, because
+    /// whoever has it may have ended by then.
+    ///
+    /// # Errors
+    /// As [`PortPool::release`].
+    pub fn set_aside(&mut self, pair: PortPair) -> Result<(), PortPair> {
+        let index = self.index_of(pair)?;
+        self.taken.push_back(index);
+        Ok(())
+    }
+
+    /// The place of a pair that was in use, which it is no more.
+    fn index_of(&mut self, pair: PortPair) -> Result<u16, PortPair> {
+        let index = pair.port.wrapping_sub(self.first) / 2;
+        let known = pair.address == self.address && pair.port >= self.first;
+        match self.in_use.get_mut(usize::from(index)) {
+            Some(flag) if known && *flag => {
+                *flag = false;
+                Ok(index)
+            }
+            _ => Err(pair),
+        }
+    }
+
     /// Takes a pair back. A pair of another pool is handed back as the error; nothing is changed then.
     ///
     /// # Errors
     /// The pair itself, where it is not one that this pool gave out.
     pub fn release(&mut self, pair: PortPair) -> Result<(), PortPair> {
-        let index = pair.port.wrapping_sub(self.first) / 2;
-        let known = pair.address == self.address && pair.port >= self.first;
-        match self.in_use.get_mut(usize::from(index)) {
-            Some(flag) if known && *flag => *flag = false,
-            _ => return Err(pair),
-        }
+        let index = self.index_of(pair)?;
         self.used.push_back(index);
         let length = self.used.len();
         let younger = length - length / 2;
@@ -132,7 +155,7 @@ impl PortPool {
 
     /// Pairs in use.
     pub fn in_use(&self) -> usize {
-        self.in_use.len() - self.fresh.len() - self.used.len()
+        self.in_use.len() - self.fresh.len() - self.used.len() - self.taken.len()
     }
 
     /// Pairs in use at most so far.

@@ -121,3 +121,31 @@ fn pairs_that_were_never_used_are_left_alone() {
     }
     assert!(seen.len() < 5_000, "{} pairs were touched", seen.len());
 }
+
+#[test]
+fn pairs_set_aside_come_last() {
+    let mut pool = pool(20_000, 20_007, 3);
+    let bad = pool.allocate().unwrap();
+    let port = bad.rtp();
+    pool.set_aside(bad).unwrap();
+    assert_eq!(pool.in_use(), 0, "nobody uses it");
+    for _ in 0..20 {
+        let pairs: Vec<_> = (0..3).map(|_| pool.allocate().unwrap()).collect();
+        assert!(pairs.iter().all(|pair| pair.rtp() != port));
+        for pair in pairs {
+            pool.release(pair).unwrap();
+        }
+    }
+    let all: Vec<_> = (0..4).map(|_| pool.allocate().unwrap()).collect();
+    assert_eq!(
+        all.last().map(|pair| pair.rtp()),
+        Some(port),
+        "whoever had it may be gone"
+    );
+    assert!(pool.allocate().is_none());
+    let mut other = PortPool::new(ADDRESS, 30_000, 30_001, Entropy::from_number(3)).unwrap();
+    assert!(
+        pool.set_aside(other.allocate().unwrap()).is_err(),
+        "not one of this pool's"
+    );
+}

@@ -152,7 +152,7 @@ fn stamp_of(header: &libc::msghdr, _alive: &[[u64; CONTROL]]) -> Option<u64> {
     None
 }
 
-fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+pub(crate) fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let base: *const libc::sockaddr_storage = storage;
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
@@ -218,6 +218,9 @@ pub(crate) const TRAIN: usize = 60_000;
 /// Trains refused by the kernel in a row after which none is tried any more: no device on the way takes them.
 const REFUSED: u32 = 16;
 
+/// So often a datagram is tried again that was not sent because the socket had to tell of an earlier one.
+const TOLD: u32 = 8;
+
 /// Room for the control message that states a train's segment size, aligned for its header.
 type SegmentControl = [u64; 3];
 const _: () = assert!(size_of::<SegmentControl>() >= unsafe { libc::CMSG_SPACE(2) } as usize);
@@ -246,6 +249,8 @@ pub(crate) struct Sent {
     pub(crate) calls: usize,
     pub(crate) sent: usize,
     pub(crate) failed: usize,
+    /// Of those sent, how many were in trains.
+    pub(crate) coupled: usize,
 }
 
 impl Sender {
@@ -351,15 +356,18 @@ impl Sender {
         let mut result = Sent::default();
         let mut from = 0;
         let mut waited = false;
-        // A pending error of the socket (an ICMP message) is told once, in place of a send that did not take place.
-        let mut retried = usize::MAX;
+        // A pending error of the socket (an ICMP message) is told once, in place of a send that did not take place; others
+        // may come in the meantime.
+        let mut retried = 0;
         while from < self.count {
             result.calls += 1;
             match self.send_from(fd, from) {
                 Ok(n) => {
+                    retried = 0;
                     for header in &self.headers[from..from + n] {
                         result.sent += header.msg_hdr.msg_iovlen;
                         if header.msg_hdr.msg_iovlen > 1 {
+                            result.coupled += header.msg_hdr.msg_iovlen;
                             self.refused = 0;
                         }
                     }
@@ -376,19 +384,17 @@ impl Sender {
                         result.failed += self.datagrams - result.sent - result.failed;
                         break;
                     }
-                    Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH)
-                        if retried != from =>
-                    {
-                        retried = from;
-                    }
+                    Some(code) if is_told_of(code) && retried < TOLD => retried += 1,
                     _ if self.headers[from].msg_hdr.msg_iovlen > 1 => {
                         self.refused = self.refused.saturating_add(1);
                         self.send_apart(fd, from, &mut result);
                         from += 1;
+                        retried = 0;
                     }
                     _ => {
                         result.failed += 1;
                         from += 1;
+                        retried = 0;
                     }
                 },
             }
@@ -401,7 +407,8 @@ impl Sender {
     /// Sends the datagrams of a train that the kernel does not take, one by one.
     fn send_apart(&mut self, fd: BorrowedFd<'_>, train: usize, result: &mut Sent) {
         let header = self.headers[train].msg_hdr;
-        for i in 0..header.msg_iovlen {
+        let (mut i, mut retried) = (0, 0);
+        while i < header.msg_iovlen {
             // SAFETY: the iovecs of a header lie one behind the other; name and payload as in `send_from`.
             let n = unsafe {
                 let iovec = *header.msg_iov.add(i);
@@ -415,10 +422,16 @@ impl Sender {
                 )
             };
             result.calls += 1;
+            let code = io::Error::last_os_error().raw_os_error();
             match n {
                 0.. => result.sent += 1,
+                _ if retried < TOLD && code.is_some_and(is_told_of) => {
+                    retried += 1;
+                    continue;
+                }
                 _ => result.failed += 1,
             }
+            (i, retried) = (i + 1, 0);
         }
     }
 
@@ -455,6 +468,20 @@ impl Sender {
             Ok(n as usize)
         }
     }
+}
+
+/// Whether this error may be about an earlier datagram (an ICMP message) and not about the one to be sent.
+fn is_told_of(code: i32) -> bool {
+    matches!(
+        code,
+        libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENOPROTOOPT
+            | libc::EPROTO
+            | libc::EACCES
+    )
 }
 
 /// Gives a full send buffer one millisecond to drain.

@@ -39,13 +39,14 @@ impl Coalesce {
         window.saturating_sub(now.since(served))
     }
 
-    /// A turn was busy from `woke` to `now`; `signalled`: with signalling, perhaps among other things.
-    pub(crate) fn turn(&mut self, woke: Time, now: Time, signalled: bool) {
+    /// A turn was busy from `woke` to `now`; `worked`: control had something to do; `signalled`: signalling that waited was
+    /// taken in, after which more of it may wait anew. Timers and media alone postpone nothing.
+    pub(crate) fn turn(&mut self, woke: Time, now: Time, worked: bool, signalled: bool) {
         let span = now.since(self.ended).as_secs_f64();
         if span > 0.0 {
             let weight = (span / WINDOW.as_secs_f64()).min(1.0);
             // Media does not wait, so its share of the load says nothing about what waiting would save.
-            let busy = match signalled {
+            let busy = match worked {
                 true => (now.since(woke).as_secs_f64() / span).min(1.0),
                 false => 0.0,
             };
@@ -71,7 +72,7 @@ mod tests {
         for _ in 0..1_000 {
             let woke = now + Duration::from_micros(1_000 - busy);
             now += Duration::from_millis(1);
-            coalesce.turn(woke, now, true);
+            coalesce.turn(woke, now, true, true);
         }
         (coalesce, now)
     }
@@ -99,13 +100,26 @@ mod tests {
     }
 
     #[test]
+    fn timers_postpone_nothing() {
+        let (mut coalesce, mut now) = after(500);
+        // Timers fire each millisecond, for longer than signalling may wait.
+        let end = now + LONGEST;
+        while now < end {
+            let woke = now + Duration::from_micros(500);
+            now += Duration::from_millis(1);
+            coalesce.turn(woke, now, true, false);
+        }
+        assert_eq!(coalesce.pause(now), Duration::ZERO);
+    }
+
+    #[test]
     fn media_is_no_reason_to_wait() {
         let mut coalesce = Coalesce::new(LONGEST);
         let mut now = Time(0);
         for turn in 0..1_000 {
             let woke = now + Duration::from_micros(500);
             now += Duration::from_millis(1);
-            coalesce.turn(woke, now, turn == 999);
+            coalesce.turn(woke, now, turn == 999, turn == 999);
         }
         assert!(coalesce.pause(now) < Duration::from_millis(1));
     }
@@ -114,7 +128,7 @@ mod tests {
     fn what_is_due_since_long_does_not_wait() {
         let (mut coalesce, now) = after(500);
         let later = now + Duration::from_secs(1);
-        coalesce.turn(later, later, false);
+        coalesce.turn(later, later, false, false);
         assert_eq!(coalesce.pause(later), Duration::ZERO);
     }
 }

@@ -26,6 +26,9 @@ pub struct DriverConfig {
     /// order with: those of one number keep their order, 0 keeps its order with all. A capture on the loopback interface
     /// shows a train as one long packet. `None`: no trains.
     pub order: Option<fn(&[u8]) -> u32>,
+    /// Tell the engine which signalling datagrams the network could not deliver, as ICMP says (IP_RECVERR):
+    /// [`engine::Input::Unreachable`].
+    pub unreachable: bool,
     /// Ask the kernel when it took in each datagram (SO_TIMESTAMPNS) and give that as `arrived`; else `arrived` is the time
     /// of the batch.
     pub receive_timestamps: bool,
@@ -78,6 +81,7 @@ impl Default for DriverConfig {
             spin: Duration::ZERO,
             coalesce: Duration::ZERO,
             order: None,
+            unreachable: false,
             receive_timestamps: false,
             signalling_timestamps: false,
             signalling_datagram: 65_535,

@@ -88,6 +88,10 @@ counters! {
     punts_lost,
     /// Events that the program did not take in time.
     events_lost,
+    /// Datagrams that left in trains, with others.
+    coupled,
+    /// Signalling datagrams of which the network says that it could not deliver them.
+    undelivered,
     /// Outputs that name a socket or connection that does not exist (any more).
     strays,
 }

@@ -31,6 +31,11 @@ const TIMEOUTS_PER_TURN: usize = 64;
 /// Answers to outputs (opened, connected, closed) given in one turn.
 const ANSWERS_PER_TURN: usize = 16_384;
 
+/// What the network says about undelivered datagrams is taken from one socket in one turn this often.
+const ERRORS_PER_TURN: usize = 64;
+/// So much of an undelivered datagram is looked at, bytes: what ICMP quotes (RFC 1812 section 4.3.2.3).
+const QUOTED: usize = 576;
+
 /// What a turn did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
@@ -113,6 +118,8 @@ pub struct Driver<F: Forward = NoForward> {
     waker: Waker,
     settled: bool,
     inputs: usize,
+    /// This turn took in signalling.
+    signalled: bool,
     coalesce: Coalesce,
 }
 
@@ -220,6 +227,7 @@ impl<F: Forward> Driver<F> {
             events: VecDeque::with_capacity(64),
             settled: false,
             inputs: 0,
+            signalled: false,
             coalesce: Coalesce::new(config.coalesce),
             config,
             clock,
@@ -302,6 +310,7 @@ impl<F: Forward> Driver<F> {
     {
         self.settle_thread()?;
         self.inputs = 0;
+        self.signalled = false;
         let now = self.clock.now();
         self.answer(control, now)?;
         self.flush()?;
@@ -322,7 +331,7 @@ impl<F: Forward> Driver<F> {
         self.flush()?;
         if !self.config.coalesce.is_zero() {
             self.coalesce
-                .turn(woke, self.clock.now(), self.inputs > before);
+                .turn(woke, self.clock.now(), self.inputs > before, self.signalled);
         }
         Ok(Turn {
             inputs: self.inputs,
@@ -416,12 +425,19 @@ impl<F: Forward> Driver<F> {
             Token::Wake => self.waker.clear(),
             // Opened up by the plane already.
             Token::Prompt => {}
-            Token::Udp(index) => return self.receive(control, index, now),
+            Token::Udp(index) => {
+                if flags.intersects(EventFlags::ERR) {
+                    self.undelivered(control, index, now)?;
+                }
+                return self.receive(control, index, now);
+            }
             Token::Listener(index) => {
+                self.signalled = true;
                 self.streams.accept(&self.plane, index, &self.config, now);
                 self.answer(control, now)?;
             }
             Token::Stream { index, generation } => {
+                self.signalled = true;
                 if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
                     self.streams
                         .writable(&self.plane, index, generation, &self.config, now);
@@ -435,12 +451,37 @@ impl<F: Forward> Driver<F> {
         Ok(now)
     }
 
+    /// Tells the engine what the network says about datagrams of a socket.
+    fn undelivered<C>(&mut self, control: &mut C, index: u32, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let mut bytes = [0; QUOTED];
+        for _ in 0..ERRORS_PER_TURN {
+            let Some((socket, told)) = self.plane.undelivered(index, &mut bytes) else {
+                break;
+            };
+            if !told.fatal {
+                continue;
+            }
+            self.plane.shared.undelivered.add(1);
+            let input = Input::Unreachable {
+                socket,
+                destination: told.destination,
+                bytes: bytes.get(..told.length).unwrap_or_default(),
+            };
+            self.input(control, input, now)?;
+        }
+        Ok(())
+    }
+
     fn receive<C>(&mut self, control: &mut C, index: u32, mut now: Time) -> io::Result<Time>
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
         let mut budget = self.config.datagram_budget;
         while let Some((id, media)) = self.plane.socket(index) {
+            self.signalled |= !media;
             let buffers = if media {
                 &mut self.media_buffers
             } else {

@@ -10,6 +10,7 @@ mod coalesce;
 mod config;
 mod counters;
 mod driver;
+mod icmp;
 mod layer;
 mod machine;
 mod media;

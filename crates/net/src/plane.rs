@@ -3,6 +3,7 @@
 use crate::batch::{BATCH, Receiver, Sender};
 use crate::clock::nanos;
 use crate::counters::Shared;
+use crate::icmp::{self, Undelivered};
 use crate::train::{Trains, Waiting};
 use engine::{DropReason, Forward, Packet, SocketId, Time, Verdict};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -267,6 +268,18 @@ impl Plane {
         receiver.receive(socket.fd.as_fd()).unwrap_or(0)
     }
 
+    /// The oldest thing that the network said about a datagram of the socket at `index`.
+    pub(crate) fn undelivered(
+        &self,
+        index: u32,
+        bytes: &mut [u8],
+    ) -> Option<(SocketId, Undelivered)> {
+        let socket = self.sockets.get(index as usize)?;
+        // An error here is one of the socket's that has now been told.
+        let told = icmp::next(socket.fd.as_fd(), bytes).ok().flatten()?;
+        Some((socket.id, told))
+    }
+
     /// The wall clock, where datagrams carry stamps of it.
     pub(crate) fn wall(&self) -> Option<u64> {
         self.timestamps.then(wall)
@@ -407,6 +420,7 @@ impl Plane {
         let sent = self.sender.send(fd);
         self.shared.send_calls.add(sent.calls);
         self.shared.datagrams_out.add(sent.sent);
+        self.shared.coupled.add(sent.coupled);
         self.shared.dropped(DropReason::SendFailed, sent.failed);
         // The bytes of those that failed are not known one by one; the mean stands for them.
         let bytes = match sent.sent == count {

@@ -63,6 +63,9 @@ pub(crate) fn udp(
     if config.receive_timestamps || signalling {
         set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     }
+    if config.unreachable && kind == SocketKind::UdpSignalling {
+        crate::icmp::ask(fd.as_fd(), local.is_ipv6())?;
+    }
     net::bind(&fd, &local)?;
     Ok(fd)
 }

@@ -34,6 +34,7 @@ enum Told {
     Accepted(ConnectionId, SocketAddr),
     Connected(ConnectionId),
     Closed(ConnectionId, CloseWhy),
+    Undelivered(SocketAddr, Vec<u8>),
 }
 
 /// Notes what it is told, and echoes where asked to.
@@ -113,6 +114,9 @@ impl Engine for Probe {
             Input::Opened { socket, local } => Told::Opened(socket, local),
             Input::Secured { .. } => panic!("nothing here is secured"),
             Input::OpenFailed { socket, error } => Told::OpenFailed(socket, error.to_owned()),
+            Input::Unreachable {
+                destination, bytes, ..
+            } => Told::Undelivered(destination, bytes.to_vec()),
         };
         self.told.push(told);
     }

@@ -14,6 +14,10 @@ pub struct LegId {
     pub(crate) check: u32,
 }
 
+/// A dialog that is no call, see [`Endpoint::subscribe`]. Out-dated names are recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DialogId(pub(crate) LegId);
+
 /// A client transaction (a request that we sent).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId {
@@ -63,6 +67,19 @@ pub struct Flow {
     pub remote: SocketAddr,
     /// The connection, for streams: preferred while it stands; else one to `remote` is reused or opened.
     pub connection: Option<ConnectionId>,
+}
+
+/// A name to which the requests of a dialog go: its user locates it (RFC 3263), see [`Endpoint::named_hop_of`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NamedHop {
+    /// The name, in small letters.
+    pub host: String,
+    /// The port, where one is written.
+    pub port: Option<u16>,
+    /// The transport, where one is written.
+    pub transport: Option<Transport>,
+    /// The scheme is `sips`.
+    pub secure: bool,
 }
 
 /// Where a new request goes.
@@ -449,6 +466,17 @@ pub enum Indication<'m> {
         /// Where it came from.
         flow: Flow,
     },
+    /// A request inside a dialog that is no call. Answer it by [`Endpoint::respond`].
+    InDialog {
+        /// The dialog.
+        dialog: DialogId,
+        /// The user's number of it.
+        user: u64,
+        /// To be answered.
+        transaction: ServerTransaction,
+        /// The request.
+        request: &'m Message<'m>,
+    },
     /// A response to a request that we sent outside of any dialog.
     OutOfDialogResponse {
         /// Which request.
@@ -531,6 +559,8 @@ pub struct Census {
     pub index: usize,
     /// Legs.
     pub legs: usize,
+    /// Dialogs that are no calls.
+    pub dialogs: usize,
     /// Timers.
     pub timers: usize,
     /// Stream connections.

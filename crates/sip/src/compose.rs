@@ -1,7 +1,7 @@
 //! Writing messages: lines, header defaults, templates with edits, reason phrases.
 
 use crate::api::{Body, Content, Refused};
-use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, append_decimal, append_text};
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, Session, append_decimal, append_text};
 
 /// Header lines at the end of a buffer. CR and LF in values become blanks, so that no value breaks out of its line.
 pub(crate) struct Lines<'o> {
@@ -311,23 +311,29 @@ pub(crate) fn has_sdp(content: &Content<'_>) -> bool {
         Body::New {
             content_type,
             bytes,
-        } => !bytes.is_empty() && is_sdp(content_type),
+        } => !bytes.is_empty() && is_sdp(content_type, bytes),
         Body::Template => content.template.is_some_and(message_has_sdp),
     }
 }
 
 /// Whether `message` has a session description (alone or in a multipart body).
 pub(crate) fn message_has_sdp(message: &Message<'_>) -> bool {
-    !message.body().is_empty() && is_sdp(message.header(HeaderId::ContentType).unwrap_or_default())
+    let body = message.body();
+    !body.is_empty()
+        && is_sdp(
+            message.header(HeaderId::ContentType).unwrap_or_default(),
+            body,
+        )
 }
 
-fn is_sdp(content_type: &[u8]) -> bool {
+fn is_sdp(content_type: &[u8], body: &[u8]) -> bool {
     let starts = |prefix: &[u8]| {
         content_type
             .get(..prefix.len())
             .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     };
-    starts(b"application/sdp") || starts(b"multipart/")
+    starts(b"application/sdp")
+        || starts(b"multipart/") && Session::of(Some(content_type), body) != Session::None
 }
 
 /// A name-addr's value without its tag.
@@ -417,6 +423,7 @@ pub(crate) fn reason(status: u16) -> &'static [u8] {
         439 => "First Hop Lacks Outbound Support",
         469 => "Bad Info Package",
         480 => "Temporarily Unavailable",
+        440 => "Max-Breadth Exceeded",
         481 => "Call/Transaction Does Not Exist",
         482 => "Loop Detected",
         483 => "Too Many Hops",

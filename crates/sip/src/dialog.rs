@@ -1,6 +1,6 @@
 //! The state of a dialog that in-dialog requests need (RFC 3261 section 12), in few bytes.
 
-use crate::api::Flow;
+use crate::api::{Flow, NamedHop};
 use crate::compose::without_tag;
 use crate::transport::default_port;
 use engine::Transport;
@@ -155,6 +155,14 @@ impl Peer {
         strict.map_or(self.target(), |route| route.uri)
     }
 
+    /// The same as it is written.
+    pub(crate) fn next_hop_text(&self) -> &[u8] {
+        wire::sip::Values::list(self.routes())
+            .next()
+            .and_then(NameAddr::parse)
+            .map_or(self.target(), |route| route.uri)
+    }
+
     /// The URI that decides the next hop: the first route, or the remote target (RFC 3261 section 8.1.2).
     pub(crate) fn next_hop(&self) -> Option<Uri<'_>> {
         first_route(self.routes()).or_else(|| Uri::parse(self.target()))
@@ -172,6 +180,59 @@ fn tag_span(value: &[u8]) -> (u32, u32) {
         .rposition(|window| window == tag)
         .unwrap_or(0);
     (at as u32, (at + tag.len()) as u32)
+}
+
+/// Whether the host of a URI is certainly an address: what stands where it begins tells mostly.
+fn looks_numeric(uri: &[u8]) -> bool {
+    let end = uri
+        .iter()
+        .position(|byte| matches!(byte, b';' | b'?'))
+        .unwrap_or(uri.len());
+    let uri = uri.get(..end).unwrap_or_default();
+    let host = match uri.iter().rposition(|byte| *byte == b'@') {
+        Some(at) => uri.get(at + 1..),
+        None => uri
+            .iter()
+            .position(|byte| *byte == b':')
+            .and_then(|at| uri.get(at + 1..)),
+    };
+    let host = host.unwrap_or_default();
+    host.first() == Some(&b'[')
+        || (!host.is_empty()
+            && host
+                .iter()
+                .all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b':')))
+}
+
+/// The name, port and transport to which a dialog's requests go (RFC 3263), where a name is what its next hop has.
+pub(crate) fn named_hop(peer: &Peer) -> Option<NamedHop> {
+    if looks_numeric(peer.next_hop_text()) {
+        return None;
+    }
+    let uri = peer.next_hop()?;
+    let secure = match uri.scheme {
+        Scheme::Sip => false,
+        Scheme::Sips => true,
+        _ => return None,
+    };
+    let named = uri.transport().map(<[u8]>::to_ascii_lowercase);
+    let transport = match named.as_deref() {
+        None => None,
+        Some(b"udp") => Some(Transport::Udp),
+        Some(b"tcp") => Some(Transport::Tcp),
+        Some(b"tls") => Some(Transport::Tls),
+        Some(_) => return None,
+    };
+    let maddr = uri.params.get(b"maddr").and_then(wire::sip::Host::parse);
+    match maddr.unwrap_or(uri.host) {
+        wire::sip::Host::Name(name) => Some(NamedHop {
+            host: String::from_utf8(name.to_ascii_lowercase()).ok()?,
+            port: uri.port,
+            transport,
+            secure,
+        }),
+        _ => None,
+    }
 }
 
 fn first_route(routes: &[u8]) -> Option<Uri<'_>> {
@@ -197,4 +258,26 @@ pub(crate) fn numeric_hop(uri: &Uri<'_>) -> Option<(Transport, SocketAddr)> {
         transport,
         SocketAddr::new(host.ip()?, uri.port.unwrap_or(default_port(transport))),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_from_addresses() {
+        for (uri, numeric) in [
+            ("sip:192.0.2.1", true),
+            ("sip:a@192.0.2.1:5060;transport=tcp", true),
+            ("sips:a:b@[2001:db8::1]:5061", true),
+            ("sip:a%40b@198.51.100.7;maddr=x.example", true),
+            ("sip:3com.example", false),
+            ("sip:a@x.example:5060", false),
+            ("sip:1234@x", false),
+            ("tel:+1", false),
+            ("", false),
+        ] {
+            assert_eq!(looks_numeric(uri.as_bytes()), numeric, "{uri}");
+        }
+    }
 }

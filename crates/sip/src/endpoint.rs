@@ -2,11 +2,14 @@
 
 use crate::api::*;
 use crate::config::EndpointConfig;
+use crate::keep::PONG_WAIT;
 use crate::leg::Leg;
+use crate::names::{MAGIC, NAME_LEN};
 use crate::outbox::Item;
 use crate::timer::Timer;
 use crate::transaction::{Client, ClientActive, ClientState, PrintKey, Server, ServerActive};
 use crate::transport::Net;
+use crate::usage::Usage;
 use engine::timers::Wheel;
 use engine::{
     BoundedMap, CloseWhy, ConnectionId, Deadline, DropReason, Drops, Entropy, HashKey, Input,
@@ -32,6 +35,11 @@ pub struct Endpoint {
     /// INVITEs by print without branch, for merged requests.
     pub(crate) merged: BoundedMap<u128, u32>,
     pub(crate) legs: Slab<Leg>,
+    /// Dialogs that are no calls.
+    pub(crate) usages: Slab<Usage>,
+    /// Flows over UDP that are kept alive.
+    pub(crate) kept: Slab<crate::keep::Kept>,
+    pub(crate) late: crate::reliable::Late,
     pub(crate) prints: PrintKey,
     pub(crate) drops: Drops,
     /// Boxes to be used again: a transaction's box moves in and out without being copied.
@@ -58,6 +66,9 @@ impl Endpoint {
             index: BoundedMap::new(config.limits.transactions, key),
             merged: BoundedMap::new(config.limits.transactions, key),
             legs: Slab::new(),
+            usages: Slab::new(),
+            kept: Slab::new(),
+            late: crate::reliable::Late::default(),
             prints,
             drops: Drops::new(),
             spare_clients: Vec::new(),
@@ -72,6 +83,12 @@ impl Endpoint {
     /// Adds a listening point; the host opens its socket.
     pub fn add_local(&mut self, local: Local) -> LocalId {
         self.net.add(local)
+    }
+
+    /// Closes a listening point, or opens it again: a closed one answers nothing but what belongs to the dialogs and
+    /// transactions that live on it. Its socket is the host's.
+    pub fn set_closed(&mut self, local: LocalId, closed: bool) {
+        self.net.set_closed(local, closed);
     }
 
     /// Takes one input. Drain [`Endpoint::next_output`] afterwards, then ask for [`Endpoint::next_deadline`]. What
@@ -110,6 +127,11 @@ impl Endpoint {
             Input::Stream { connection, bytes } => self.stream(connection, bytes, now, user),
             Input::Closed { connection, why } => self.closed(connection, why, now, user),
             Input::Opened { socket, local } => self.net.opened(socket, local),
+            Input::Unreachable {
+                socket,
+                destination,
+                bytes,
+            } => self.unreachable(socket, destination, bytes, now, user),
         }
         self.bury(now, user);
     }
@@ -148,6 +170,7 @@ impl Endpoint {
                 Timer::Unacked(slot) => self.unacked_timer(slot, now, user),
                 Timer::Session(slot) => self.session_timer(slot, now, user),
                 Timer::Connection(slot) => self.connection_timer(slot, now, user),
+                Timer::Kept(slot) => self.kept_timer(slot, now, user),
             }
         }
     }
@@ -175,7 +198,9 @@ impl Endpoint {
         }
         // No SIP message begins with a byte below 4: this is STUN (RFC 5626 section 8).
         if bytes.first().is_some_and(|byte| *byte < 4) {
-            self.stun(bytes, flow);
+            if !self.binding_answered(bytes, flow, now, user) {
+                self.stun(bytes, flow);
+            }
             return;
         }
         match Message::parse_datagram(bytes) {
@@ -189,6 +214,10 @@ impl Endpoint {
         let Some(socket) = self.net.point(flow.local).map(|point| point.socket) else {
             return;
         };
+        if self.net.is_closed(flow.local) {
+            self.drops.count(DropReason::SipPointClosed);
+            return;
+        }
         let start = self.net.out.begin();
         if !wire::stun::answer_binding(bytes, flow.remote, &mut self.net.out.arena) {
             self.drops.count(DropReason::SipUnparsable);
@@ -371,6 +400,7 @@ impl Endpoint {
                 }
                 Some(Frame::Pong) => {
                     used(self);
+                    self.pong_came(flow);
                     self.drops.count(DropReason::SipKeepAlive);
                 }
                 Some(Frame::Message(bytes)) => {
@@ -390,6 +420,7 @@ impl Endpoint {
         }
         if framer.flush_pong().is_some() {
             used(self);
+            self.pong_came(flow);
             self.drops.count(DropReason::SipKeepAlive);
         }
         false
@@ -407,6 +438,15 @@ impl Endpoint {
                 self.refuse_stateless(&request, status, reason, &[], flow, now);
             }
             _ => self.drops.count(DropReason::SipUnparsable),
+        }
+    }
+
+    /// A ping of ours is answered.
+    fn pong_came(&mut self, flow: &Flow) {
+        if let Some(slot) = self.net.connection_for(flow)
+            && let Some(connection) = self.net.connections.get_mut(slot as usize)
+        {
+            connection.pinged = None;
         }
     }
 
@@ -449,6 +489,35 @@ impl Endpoint {
         user.indication(self, Indication::FlowFailed { flow }, now);
     }
 
+    /// The network says that a datagram of ours could not be delivered (RFC 3261 sections 8.1.3.1, 17.1.4, 18.4). Anybody can
+    /// forge that, so only a transaction whose branch, which is secret, stands in the quoted bytes fails by it, and only
+    /// while nothing has been heard.
+    fn unreachable(
+        &mut self,
+        socket: SocketId,
+        destination: SocketAddr,
+        quoted: &[u8],
+        now: Time,
+        user: &mut dyn User,
+    ) {
+        let slot = branch_in(quoted).and_then(|branch| self.client_of_branch(branch));
+        let Some(slot) = slot.filter(|&slot| {
+            self.clients.get(slot as usize).is_some_and(|client| {
+                client.state == ClientState::Calling
+                    && client.active.as_ref().is_some_and(|active| {
+                        let point = self.net.point(active.flow.local);
+                        active.flow.remote == destination
+                            && active.flow.transport == Transport::Udp
+                            && point.is_some_and(|point| point.socket == socket)
+                    })
+            })
+        }) else {
+            self.drops.count(DropReason::SipStrayUnreachable);
+            return;
+        };
+        self.client_lost(slot, now, user);
+    }
+
     fn connection_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
         let idle = self.config.timers.idle;
         let Some(connection) = self.net.connections.get_mut(slot as usize) else {
@@ -456,6 +525,11 @@ impl Endpoint {
         };
         connection.timer = None;
         let id = connection.id;
+        let unanswered = connection.pinged.map(|at| at + PONG_WAIT);
+        if unanswered.is_some_and(|at| now >= at) {
+            self.shut(id, now, user);
+            return;
+        }
         let late = connection
             .partial
             .map(|began| began + self.config.timers.message);
@@ -472,6 +546,7 @@ impl Endpoint {
             return;
         }
         let at = if now >= due { now + idle } else { due };
+        let at = unanswered.map_or(at, |unanswered| unanswered.min(at));
         let timer = self.wheel.schedule(at, Timer::Connection(slot));
         if let Some(connection) = self.net.connections.get_mut(slot as usize) {
             connection.timer = Some(timer);
@@ -527,6 +602,35 @@ impl Endpoint {
         leg.peer.flow = flow;
         for early in leg.setup.iter_mut().flat_map(|setup| &mut setup.forks) {
             early.peer.flow = flow;
+        }
+        Ok(())
+    }
+
+    /// The name that decides where a leg's requests go, of its dialog or of an early one (RFC 3261 section 12.2.1.1): `None`
+    /// where that is an address, or the leg is pinned. Until [`Endpoint::lead`] says where the name leads, requests go
+    /// where the dialog went before.
+    pub fn named_hop_of(&self, leg: LegId, fork: Option<Fork>) -> Option<NamedHop> {
+        let leg = self.leg(leg).filter(|leg| !leg.pinned)?;
+        let early = fork.and_then(|fork| leg.setup.as_ref()?.forks.get(usize::from(fork.0)));
+        crate::dialog::named_hop(early.map_or(&leg.peer, |early| &early.peer))
+    }
+
+    /// Where a name leads: requests of the leg's dialogs whose next hop it is go to `flow` from now on.
+    ///
+    /// # Errors
+    /// [`Refused::Gone`], [`Refused::Transport`].
+    pub fn lead(&mut self, leg: LegId, hop: &NamedHop, flow: Flow) -> Result<(), Refused> {
+        self.net.check(&flow)?;
+        let leg = self.leg_mut(leg).ok_or(Refused::Gone)?;
+        if leg.pinned {
+            return Ok(());
+        }
+        let forks = leg.setup.iter_mut().flat_map(|setup| &mut setup.forks);
+        let peers = forks.map(|early| &mut early.peer);
+        for peer in peers.chain(core::iter::once(&mut leg.peer)) {
+            if crate::dialog::named_hop(peer).as_ref() == Some(hop) {
+                peer.flow = flow;
+            }
         }
         Ok(())
     }
@@ -595,14 +699,16 @@ impl Endpoint {
             })
             .sum();
         let legs: usize = self.legs.iter().map(|(_, leg)| leg.kept_bytes()).sum();
+        let dialogs: usize = self.usages.iter().map(|(_, usage)| usage.len()).sum();
         Census {
             clients: self.clients.len(),
             servers: self.servers.len(),
             index: self.index.len() + self.merged.len(),
             legs: self.legs.len(),
-            timers: self.wheel.len() - self.net.connections.len(),
+            dialogs: self.usages.len(),
+            timers: self.wheel.len() - self.net.connections.len() - self.kept_timers(),
             connections: self.net.connections.len(),
-            kept_bytes: clients + servers + legs,
+            kept_bytes: clients + servers + legs + dialogs,
         }
     }
 
@@ -615,4 +721,13 @@ impl Endpoint {
     pub fn config(&self) -> &EndpointConfig {
         &self.config
     }
+}
+
+/// The branch of ours in the beginning of a message that may have been cut off.
+fn branch_in(quoted: &[u8]) -> Option<&[u8]> {
+    let length = MAGIC.len() + NAME_LEN;
+    let at = quoted
+        .windows(MAGIC.len())
+        .position(|window| window == MAGIC)?;
+    quoted.get(at..at + length)
 }

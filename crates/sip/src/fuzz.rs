@@ -25,6 +25,7 @@ struct Whim {
     choice: u8,
     legs: Vec<LegId>,
     waiting: Vec<ServerTransaction>,
+    dialogs: Vec<DialogId>,
     /// Which indications came: a bit for each kind.
     seen: u32,
 }
@@ -50,6 +51,7 @@ fn kind_of(indication: &Indication<'_>) -> u32 {
         Indication::RefreshDue { .. } => 15,
         Indication::SessionExpired { .. } => 16,
         Indication::FlowFailed { .. } => 17,
+        Indication::InDialog { .. } => 18,
     }
 }
 
@@ -88,6 +90,23 @@ impl Whim {
 impl User for Whim {
     fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         self.seen |= 1 << kind_of(&indication);
+        if let Indication::OutOfDialog {
+            transaction,
+            request,
+            flow,
+        } = &indication
+            && self.choice & 4 != 0
+            && self.dialogs.len() < CALLS
+        {
+            let pinned = self.choice & 8 != 0;
+            let founded = endpoint.found_dialog(*transaction, request, *flow, pinned, 7);
+            self.dialogs.extend(founded);
+        }
+        if let (Some(&dialog), true) = (self.dialogs.last(), self.choice & 16 != 0) {
+            let content = Content::default();
+            // As above.
+            let _ = endpoint.dialog_request(dialog, Method::Notify, &content, 7, None, now);
+        }
         match indication {
             Indication::Offered { leg, .. } => {
                 self.legs.push(leg);
@@ -103,6 +122,7 @@ impl User for Whim {
             | Indication::Ended { leg, .. } => self.act(endpoint, leg, now),
             Indication::Pracked { transaction, .. }
             | Indication::Request { transaction, .. }
+            | Indication::InDialog { transaction, .. }
             | Indication::OutOfDialog { transaction, .. } => match self.choice & 3 {
                 0 => self.waiting.push(transaction),
                 choice => {
@@ -159,6 +179,7 @@ pub fn explore(data: &[u8]) -> u32 {
         choice: 0,
         legs: Vec::new(),
         waiting: Vec::new(),
+        dialogs: Vec::new(),
         seen: 0,
     };
     let mut heard = Heard::default();
@@ -418,6 +439,9 @@ fn drain(endpoint: &mut Endpoint, heard: &mut Heard) {
 /// Every leg is given up by its user; then time alone must end everything.
 fn finish(endpoint: &mut Endpoint, whim: &mut Whim, heard: &mut Heard, mut now: Time) {
     whim.choice = 0xff;
+    for dialog in whim.dialogs.drain(..) {
+        endpoint.close_dialog(dialog);
+    }
     for _ in 0..4 {
         for &leg in &whim.legs.clone() {
             // Where it ends already, or has ended, there is nothing to give up.

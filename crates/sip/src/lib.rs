@@ -13,6 +13,7 @@ mod dialog;
 mod endpoint;
 #[doc(hidden)]
 pub mod fuzz;
+mod keep;
 mod leg;
 pub mod locate;
 mod names;
@@ -24,11 +25,12 @@ mod skeleton;
 mod timer;
 mod transaction;
 mod transport;
+mod usage;
 
 pub use api::{
-    Body, Census, Content, Ending, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Local,
-    LocalId, Login, Outside, Prack, Refused, ServerTransaction, Stateless, Target, TransactionId,
-    User,
+    Body, Census, Content, DialogId, Ending, Failure, Flow, Fork, Indication, Invite, LegId,
+    LegState, Local, LocalId, Login, NamedHop, Outside, Prack, Refused, ServerTransaction,
+    Stateless, Target, TransactionId, User,
 };
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};
 pub use endpoint::Endpoint;

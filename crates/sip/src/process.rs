@@ -48,6 +48,10 @@ impl Endpoint {
             self.drops.count(DropReason::SipMalformedAck);
             return;
         }
+        if self.net.is_closed(flow.local) {
+            self.drops.count(DropReason::SipPointClosed);
+            return;
+        }
         let Ok(via) = request.via() else {
             self.drops.count(DropReason::SipUnparsable);
             return;
@@ -98,6 +102,10 @@ impl Endpoint {
             self.repeated_request(slot, request, flow, now);
             return;
         }
+        if !self.serves(request, tag, flow) {
+            self.drops.count(DropReason::SipPointClosed);
+            return;
+        }
         if tag.is_none()
             && method != Method::Cancel
             && let Some(answer) = user.greet(request, flow, now)
@@ -126,11 +134,32 @@ impl Endpoint {
             return;
         }
         match tag {
-            Some(tag) => match self.leg_of_tag(tag) {
-                Some(leg) => self.inside_request(slot, leg, request, flow, now, user),
-                None => self.final_response(slot, 481, &Content::default(), now),
+            Some(tag) => match (self.leg_of_tag(tag), self.usage_of_tag(tag)) {
+                (Some(leg), _) => self.inside_request(slot, leg, request, flow, now, user),
+                (_, Some(dialog)) => self.usage_request(slot, dialog, request, flow, now, user),
+                _ if method == Method::Prack && self.is_late_prack(tag, request, now) => {
+                    self.final_response(slot, 200, &Content::default(), now);
+                }
+                _ => self.final_response(slot, 481, &Content::default(), now),
             },
             None => self.outside_request(slot, request, flow, now, user),
+        }
+    }
+
+    /// Whether a request is taken in: at a listening point that is closed only what belongs to a dialog or a transaction of
+    /// ours is.
+    fn serves(&self, request: &Message<'_>, tag: Option<&[u8]>, flow: &Flow) -> bool {
+        if !self.net.is_closed(flow.local) {
+            return true;
+        }
+        match request.method() {
+            Method::Cancel => self
+                .prints
+                .of(request, Method::Invite)
+                .is_some_and(|key| self.index.get(&key).is_some()),
+            _ => tag.is_some_and(|tag| {
+                self.leg_of_tag(tag).is_some() || self.usage_of_tag(tag).is_some()
+            }),
         }
     }
 
@@ -433,6 +462,7 @@ impl Endpoint {
             self.drops.count(DropReason::SipRetransmission);
             return;
         }
+        self.usage_response(response);
         if response.status() < 200 {
             self.other_proceeding(slot);
         } else if self.try_again(slot, response, now) {
@@ -691,8 +721,12 @@ impl Endpoint {
             return;
         }
         let tag = self.response_tag(slot);
+        let founds = self.servers.get(slot as usize).is_some_and(|server| {
+            matches!(server.method, Some(Method::Subscribe | Method::Refer))
+                && (200..300).contains(&status)
+        });
         let Some((start, flow)) =
-            self.begin_response(slot, status, phrase(status, content), false, tag)
+            self.begin_response(slot, status, phrase(status, content), founds, tag)
         else {
             return;
         };

@@ -30,6 +30,8 @@ pub(crate) struct Reliable {
     pub(crate) waiting: u32,
     /// It.
     pub(crate) bytes: Vec<u8>,
+    /// CSeq of the INVITE.
+    pub(crate) cseq: u32,
     pub(crate) held: VecDeque<Held>,
     interval: Duration,
     next: Time,
@@ -50,7 +52,72 @@ impl Reliable {
     }
 }
 
+/// Responses whose PRACK is still welcome although their INVITE was refused, at most.
+const MAX_LATE: usize = 1_024;
+
+/// Reliable provisional responses that were unacknowledged when their INVITE was refused (section 3): PRACK is answered for
+/// as long as it may be on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    waiting: VecDeque<(Time, u64, u64)>,
+}
+
+impl Late {
+    fn keep(&mut self, until: Time, name: u64, print: u64) {
+        if self.waiting.len() >= MAX_LATE {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back((until, name, print));
+    }
+
+    /// Whether this PRACK is waited for; no longer afterwards.
+    fn take(&mut self, now: Time, name: u64, print: u64) -> bool {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|(until, ..)| *until <= now)
+        {
+            self.waiting.pop_front();
+        }
+        let same = |waiting: &(Time, u64, u64)| (waiting.1, waiting.2) == (name, print);
+        match self.waiting.iter().position(same) {
+            Some(at) => self.waiting.remove(at).is_some(),
+            None => false,
+        }
+    }
+}
+
+/// RSeq and CSeq of a response in one number.
+fn both(rseq: u32, cseq: u32) -> u64 {
+    u64::from(rseq) << 32 | u64::from(cseq)
+}
+
 impl Endpoint {
+    /// A leg is given up whose reliable provisional response may still be acknowledged.
+    pub(crate) fn keep_late(&mut self, leg: &crate::leg::Leg) {
+        let Some(reliable) = leg.setup.as_ref().map(|setup| &setup.reliable) else {
+            return;
+        };
+        if reliable.waiting != 0 {
+            let print = both(reliable.waiting, reliable.cseq);
+            let until = self.now + self.patience();
+            // The cookie is secret, 64 bits wide and stands in the tag that the PRACK has to name.
+            self.late.keep(until, leg.cookie, print);
+        }
+    }
+
+    /// Whether a PRACK for a dialog that is gone acknowledges what was left unacknowledged when its INVITE was refused.
+    pub(crate) fn is_late_prack(&mut self, tag: &[u8], request: &Message<'_>, now: Time) -> bool {
+        let (Some((_, cookie)), Ok(rack)) = (crate::names::Name::decode(tag), request.rack())
+        else {
+            return false;
+        };
+        rack.cseq.method == Method::Invite
+            && self
+                .late
+                .take(now, cookie, both(rack.rseq, rack.cseq.number))
+    }
+
     fn reliable(&mut self, id: LegId) -> Option<&mut Reliable> {
         Some(&mut self.leg_mut(id)?.setup.as_mut()?.reliable)
     }

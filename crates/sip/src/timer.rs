@@ -11,8 +11,10 @@ pub(crate) enum Timer {
     Unacked(u32),
     /// A leg's session: refresh, expiry, second try after glare.
     Session(u32),
-    /// A connection may be idle.
+    /// A connection may be idle, or has not answered a ping.
     Connection(u32),
+    /// A flow over UDP that is kept alive has not answered.
+    Kept(u32),
 }
 
 impl Timer {

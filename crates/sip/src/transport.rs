@@ -42,6 +42,8 @@ pub(crate) struct Point {
     contact_sips: Vec<u8>,
     /// host[:port] as in Via.
     sent_by: String,
+    /// Nothing new is taken in here.
+    closed: bool,
 }
 
 impl Point {
@@ -56,6 +58,7 @@ impl Point {
             contact: Vec::new(),
             contact_sips: Vec::new(),
             sent_by: String::new(),
+            closed: false,
         };
         point.render();
         point
@@ -130,6 +133,8 @@ pub(crate) struct Connection {
     /// Taken out while its frames are read.
     pub(crate) framer: Option<Box<StreamFramer>>,
     pub(crate) used: Time,
+    /// When we asked whether it stands, while there is no answer.
+    pub(crate) pinged: Option<Time>,
     pub(crate) timer: Option<TimerKey>,
     /// Client transactions that fail with the connection.
     pub(crate) waiting: BTreeSet<u32>,
@@ -179,6 +184,16 @@ impl Net {
 
     pub(crate) fn point(&self, local: LocalId) -> Option<&Point> {
         self.points.get(usize::from(local.0))
+    }
+
+    pub(crate) fn is_closed(&self, local: LocalId) -> bool {
+        self.point(local).is_some_and(|point| point.closed)
+    }
+
+    pub(crate) fn set_closed(&mut self, local: LocalId, closed: bool) {
+        if let Some(point) = self.points.get_mut(usize::from(local.0)) {
+            point.closed = closed;
+        }
     }
 
     pub(crate) fn local_of(
@@ -429,6 +444,7 @@ impl Net {
             partial: None,
             framer: Some(Box::new(StreamFramer::new(limits))),
             used: now,
+            pinged: None,
             timer: None,
             waiting: BTreeSet::new(),
         }) as u32;

@@ -589,6 +589,48 @@ fn our_bye_waits_for_the_ack_of_our_2xx() {
 }
 
 #[test]
+fn prack_is_answered_once_although_the_invite_was_refused() {
+    // By a refusal, by CANCEL, and by us for want of PRACK.
+    for how in ["refused", "cancelled", "given up"] {
+        let mut called = Called::with("Supported: 100rel\r\n", EndpointConfig::default());
+        let leg = called.leg;
+        let content = Content::sdp(SDP);
+        let endpoint = &mut called.host.endpoint;
+        endpoint.progress(leg, 183, &content, true, ms(0)).unwrap();
+        let (end, late) = match how {
+            "refused" => {
+                let none = Content::default();
+                endpoint.reject(leg, 486, &none, ms(100)).unwrap();
+                called.host.datagrams();
+                (ms(100), 500)
+            }
+            "cancelled" => {
+                let sent = called.give("CANCEL", "i", 10, "", 100);
+                assert!(sent.iter().any(|text| status(text) == 487), "{sent:?}");
+                (ms(100), 500)
+            }
+            _ => {
+                called.host.run(Time::from_secs(33));
+                (Time::from_secs(33), 33_100)
+            }
+        };
+        let give = |called: &mut Called, branch: &str, rack: &str, at: u64| {
+            let sent = called.give("PRACK", branch, 11, &format!("RAck: {rack}\r\n"), at);
+            let prack = sent.iter().find(|text| text.contains("CSeq: 11 PRACK"));
+            status(prack.expect("an answer"))
+        };
+        assert_eq!(give(&mut called, "p0", "2 10 INVITE", late), 481, "{how}");
+        assert_eq!(give(&mut called, "p1", "1 9 INVITE", late), 481, "{how}");
+        assert_eq!(give(&mut called, "p2", "1 10 INVITE", late), 200, "{how}");
+        assert_eq!(give(&mut called, "p3", "1 10 INVITE", late), 481, "{how}");
+        // What came too late is as unknown as what was never sent.
+        let much = end.as_millis() + 40_000;
+        assert_eq!(give(&mut called, "p4", "1 10 INVITE", much), 481, "{how}");
+        called.end();
+    }
+}
+
+#[test]
 fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
     let mut called = Called::with("Supported: 100rel\r\n", EndpointConfig::default());
     let leg = called.leg;

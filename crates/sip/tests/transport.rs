@@ -81,6 +81,205 @@ fn responses_over_udp_go_where_rfc_3261_18_2_2_and_rfc_3581_say() {
 }
 
 #[test]
+fn what_the_network_cannot_deliver_fails_at_once_and_nothing_else_does() {
+    let mut host = host(EndpointConfig::default());
+    let peer = "192.0.2.9:5060";
+    let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
+    let leg = host
+        .endpoint
+        .invite(&Invite::new(target), Time::ZERO)
+        .unwrap();
+    let (_, invite) = only(&mut host);
+    let quote = |host: &mut Host, bytes: &[u8], to: &str, socket: SocketId, at: u64| {
+        let input = Input::Unreachable {
+            socket,
+            destination: to.parse().unwrap(),
+            bytes,
+        };
+        host.feed(input, Time::from_millis(at));
+    };
+    let socket = SocketId(1);
+    let via = invite.find("branch=").unwrap() + 40;
+    // Forged: another destination, another socket, no branch, half a branch, a branch of somebody else's.
+    let other = invite.replace("branch=z9hG4bK0", "branch=z9hG4bK1");
+    quote(&mut host, invite.as_bytes(), "192.0.2.8:5060", socket, 1);
+    quote(&mut host, invite.as_bytes(), peer, SocketId(77), 1);
+    quote(&mut host, &invite.as_bytes()[..20], peer, socket, 1);
+    quote(&mut host, &invite.as_bytes()[..via - 20], peer, socket, 1);
+    quote(&mut host, other.as_bytes(), peer, socket, 1);
+    assert_eq!(host.endpoint.state_of(leg), Some(LegState::Calling));
+    let stray = |host: &Host| host.endpoint.drops().get(DropReason::SipStrayUnreachable);
+    assert_eq!(stray(&host), 5);
+    // True, and cut off behind the branch.
+    quote(&mut host, &invite.as_bytes()[..via], peer, socket, 1);
+    assert_eq!(host.endpoint.state_of(leg), None);
+    assert!(matches!(
+        host.log.last(),
+        Said::Failed(_, Failure::Transport, _)
+    ));
+    // Who has answered is there, whatever is said of him.
+    let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
+    let leg = host
+        .endpoint
+        .invite(&Invite::new(target), Time::from_millis(10))
+        .unwrap();
+    let (_, invite) = only(&mut host);
+    let trying = invite.replace("INVITE sip:x@192.0.2.9 SIP/2.0", "SIP/2.0 100 Trying");
+    host.datagram(trying.as_bytes(), peer, Time::from_millis(11));
+    quote(&mut host, invite.as_bytes(), peer, socket, 12);
+    assert_eq!(host.endpoint.state_of(leg), Some(LegState::Calling));
+    // A request outside of dialogs fails likewise.
+    let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
+    host.endpoint
+        .send(
+            &Outside::new(Method::Options, target),
+            Time::from_millis(20),
+        )
+        .unwrap();
+    let (_, options) = only(&mut host);
+    quote(&mut host, options.as_bytes(), peer, socket, 21);
+    assert!(matches!(host.log.last(), Said::OutsideTimedOut(..)));
+}
+
+#[test]
+fn a_stream_that_does_not_answer_a_ping_is_given_up_and_one_that_does_stays() {
+    for answers in [true, false] {
+        let mut host = host(EndpointConfig::default());
+        let local = host.endpoint.add_local(Local {
+            name: String::from("x"),
+            socket: SocketId(2),
+            transport: Transport::Tcp,
+            address: "192.0.2.1:5060".parse().unwrap(),
+            advertised: String::new(),
+        });
+        let flow = Flow {
+            local,
+            transport: Transport::Tcp,
+            remote: "192.0.2.9:5060".parse().unwrap(),
+            connection: None,
+        };
+        let gone = host.endpoint.keep_alive(flow, Time::ZERO);
+        assert_eq!(gone, Err(Refused::Gone), "no connection is opened for it");
+        let target = Target::new(b"sip:x@192.0.2.9", flow);
+        let options = Outside::new(Method::Options, target);
+        host.endpoint.send(&options, Time::ZERO).unwrap();
+        host.drain();
+        let connection = ConnectionId(1);
+        host.endpoint
+            .keep_alive(flow, Time::from_millis(10))
+            .unwrap();
+        let sent = host.drain();
+        assert!(
+            matches!(&sent[..], [Sent::Stream(id, bytes)] if *id == connection && bytes == b"\r\n\r\n"),
+            "{sent:?}"
+        );
+        if answers {
+            let bytes = b"\r\n";
+            host.feed(Input::Stream { connection, bytes }, Time::from_millis(500));
+        }
+        host.run(Time::from_secs(20));
+        let closed = host.log.count(|said| matches!(said, Said::FlowFailed));
+        assert_eq!(closed, usize::from(!answers));
+        assert_eq!(host.endpoint.census().connections, usize::from(answers));
+    }
+}
+
+#[test]
+fn a_flow_over_udp_fails_without_answer_and_with_another_address() {
+    let peer = "192.0.2.9:5060";
+    let mut host = host(EndpointConfig::default());
+    let flow = host.flow(peer);
+    let failed = |host: &Host| host.log.count(|said| matches!(said, Said::FlowFailed));
+    let answer = |host: &mut Host, from: &str, seen: &str, at: u64| {
+        let request = match &host.drain()[..] {
+            [Sent::Datagram(_, bytes)] => bytes.clone(),
+            other => panic!("{other:?}"),
+        };
+        let mut answer = Vec::new();
+        assert!(wire::stun::answer_binding(
+            &request,
+            seen.parse().unwrap(),
+            &mut answer
+        ));
+        host.datagram(&answer, from, Time::from_millis(at));
+    };
+    host.endpoint.keep_alive(flow, Time::ZERO).unwrap();
+    host.endpoint.keep_alive(flow, Time::ZERO).unwrap();
+    answer(&mut host, peer, "203.0.113.1:4000", 10);
+    assert!(host.run(Time::from_secs(60)).is_empty(), "it is answered");
+    // Somebody else's answer is none.
+    let now = Time::from_secs(60);
+    host.endpoint.keep_alive(flow, now).unwrap();
+    answer(&mut host, "192.0.2.8:5060", "203.0.113.9:4000", 60_010);
+    assert_eq!(failed(&host), 0);
+    let sent = host.run(Time::from_secs(99));
+    assert_eq!(sent.len(), 6, "seven in all");
+    assert_eq!(failed(&host), 0);
+    host.run(Time::from_secs(100));
+    assert_eq!(failed(&host), 1, "no answer");
+    // Another address than before.
+    for (seen, at, count) in [("203.0.113.1:4000", 101, 1), ("203.0.113.1:4001", 102, 2)] {
+        let now = Time::from_secs(at);
+        host.endpoint.keep_alive(flow, now).unwrap();
+        answer(&mut host, peer, seen, at * 1_000 + 5);
+        assert_eq!(failed(&host), count);
+    }
+    host.endpoint
+        .keep_alive(flow, Time::from_secs(103))
+        .unwrap();
+    host.endpoint.stop_keeping(flow);
+    host.drain();
+    assert!(host.run(Time::from_secs(200)).is_empty());
+    assert!(host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn a_closed_point_answers_nothing_but_what_lives_on_it() {
+    let mut host = host(EndpointConfig::default());
+    let peer = "192.0.2.9:5060";
+    let local = host.flow(peer).local;
+    host.log.habits.answer = None;
+    let invite = |branch: &str, tag: &str, method: &str| {
+        format!(
+            "{method} sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.9;branch=z9hG4bK{branch}\r\nMax-Forwards: 70\r\n\
+             From: <sip:b@x>;tag=1\r\nTo: <sip:a@x>{tag}\r\nCall-ID: {branch}\r\nCSeq: 1 {method}\r\n\
+             Contact: <sip:b@192.0.2.9>\r\nContent-Length: 0\r\n\r\n"
+        )
+    };
+    host.datagram(invite("a", "", "INVITE").as_bytes(), peer, Time::ZERO);
+    assert!(!host.drain().is_empty());
+    host.endpoint.set_closed(local, true);
+    let via = "SIP/2.0/UDP 192.0.2.9;branch=z9hG4bKo";
+    let malformed = String::from_utf8(options(via, "")).unwrap();
+    let malformed = malformed.replace("Call-ID: o\r\n", "");
+    let stun = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[7; 12]].concat();
+    for stranger in [
+        options(via, ""),
+        malformed.into_bytes(),
+        invite("b", "", "INVITE").into_bytes(),
+        invite("b", ";tag=zz", "BYE").into_bytes(),
+        invite("b", "", "CANCEL").into_bytes(),
+        stun.clone(),
+    ] {
+        host.datagram(&stranger, peer, Time::from_millis(1));
+        let text = String::from_utf8_lossy(&stranger);
+        assert!(host.drain().is_empty(), "answered: {text}");
+    }
+    assert_eq!(host.endpoint.drops().get(DropReason::SipPointClosed), 6);
+    // The call that is under way can be cancelled.
+    host.datagram(
+        invite("a", "", "CANCEL").as_bytes(),
+        peer,
+        Time::from_millis(2),
+    );
+    assert_eq!(host.drain().len(), 2, "200 and 487");
+    host.endpoint.set_closed(local, false);
+    host.datagram(&options(via, ""), peer, Time::from_millis(3));
+    host.datagram(&stun, peer, Time::from_millis(3));
+    assert_eq!(host.drain().len(), 2);
+}
+
+#[test]
 fn malformed_requests_are_answered_without_state_and_ack_never() {
     let mut host = host(EndpointConfig::default());
     let good = String::from_utf8(options("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bKa", "")).unwrap();

@@ -107,6 +107,67 @@ pub fn answer_binding(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> 
     true
 }
 
+/// Appends a Binding request without attributes: a keep-alive of RFC 5626 section 4.4.2.
+pub fn binding_request(transaction: &[u8; 12], out: &mut Vec<u8>) {
+    out.extend_from_slice(&BINDING_REQUEST.to_be_bytes());
+    out.extend_from_slice(&[0, 0]);
+    out.extend_from_slice(&MAGIC_COOKIE.to_be_bytes());
+    out.extend_from_slice(transaction);
+}
+
+/// The transaction of an answer to a Binding request, and the address from which the request came as the answer says, where
+/// it does; `None`: it is no such answer.
+pub fn binding_answer(datagram: &[u8]) -> Option<([u8; 12], Option<SocketAddr>)> {
+    let header = StunHeader::parse(datagram)?;
+    match header.message_type {
+        BINDING_SUCCESS => {}
+        BINDING_ERROR => return Some((header.transaction, None)),
+        _ => return None,
+    }
+    let end = StunHeader::LENGTH + usize::from(header.length);
+    let mut rest = datagram.get(StunHeader::LENGTH..end)?;
+    while let Some((head, tail)) = rest.split_at_checked(4) {
+        let (kind, size) = (be16(head, 0), usize::from(be16(head, 2)));
+        if kind == XOR_MAPPED_ADDRESS {
+            let mapped = tail
+                .get(..size)
+                .and_then(|value| unmapped(value, &header.transaction));
+            return Some((header.transaction, mapped));
+        }
+        rest = tail.get(size.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Some((header.transaction, None))
+}
+
+/// The address in an XOR-MAPPED-ADDRESS (RFC 8489 section 14.2).
+fn unmapped(value: &[u8], transaction: &[u8; 12]) -> Option<SocketAddr> {
+    let port = be16(value.get(..4)?, 2) ^ (MAGIC_COOKIE >> 16) as u16;
+    let address = value.get(4..)?;
+    let mut key = [0; 16];
+    key[..4].copy_from_slice(&MAGIC_COOKIE.to_be_bytes());
+    key[4..].copy_from_slice(transaction);
+    let ip: IpAddr = match (value.get(1)?, address.len()) {
+        (1, 4) => {
+            let mut octets: [u8; 4] = address.try_into().ok()?;
+            octets
+                .iter_mut()
+                .zip(key)
+                .for_each(|(octet, key)| *octet ^= key);
+            octets.into()
+        }
+        (2, 16) => {
+            let mut octets: [u8; 16] = address.try_into().ok()?;
+            octets
+                .iter_mut()
+                .zip(key)
+                .for_each(|(octet, key)| *octet ^= key);
+            octets.into()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
 /// Types below 0x8000 among the attributes, eight at most: they must be understood, and a keep-alive needs none.
 fn unknown_attributes(request: &[u8], length: u16) -> Vec<u16> {
     let end = StunHeader::LENGTH + usize::from(length);
@@ -150,6 +211,22 @@ pub fn is_dtls_handshake(datagram: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_keep_alive_learns_how_it_was_seen() {
+        let transaction = [7; 12];
+        for source in ["192.0.2.7:40000", "[2001:db8::7]:5060"] {
+            let source: SocketAddr = source.parse().unwrap();
+            let (mut request, mut answer) = (Vec::new(), Vec::new());
+            binding_request(&transaction, &mut request);
+            assert!(answer_binding(&request, source, &mut answer));
+            assert_eq!(binding_answer(&answer), Some((transaction, Some(source))));
+            assert_eq!(binding_answer(&request), None);
+            for end in 0..answer.len() {
+                assert_eq!(binding_answer(&answer[..end]), None, "cut off at {end}");
+            }
+        }
+    }
 
     #[test]
     fn first_byte_and_header() {

@@ -1,11 +1,13 @@
 //! Everything of the border but the endpoint.
 
+use super::keep::KeptFlow;
 use super::locals::LocalPoint;
 use super::outside::Asked;
 use super::resolve::Names;
 use super::sockets::{MEDIA_BASE, SocketWork};
+use super::subscriptions::Subscription;
 use super::{Counters, Events};
-use crate::anchor::{MediaPlane, MediaPool, MediaSide};
+use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
 use crate::config::{Config, InterfaceId, Trunk, TrunkId};
@@ -54,6 +56,10 @@ pub(crate) enum Alarm {
     ShutLocal(LocalId, bool),
     /// Whether an overload is over is to be looked at.
     Calm,
+    /// A subscription's time is over.
+    Subscription(u64),
+    /// A flow of ours is to be kept alive.
+    KeepAlive(u32),
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -102,6 +108,8 @@ pub(crate) struct Core {
     pub(crate) carriers: Carriers,
     pub(crate) asked: Slab<Asked>,
     pub(crate) asked_serial: u32,
+    pub(crate) subscriptions: Slab<Subscription>,
+    pub(crate) kept: Vec<KeptFlow>,
     pub(crate) draining: Option<Draining>,
     pub(crate) located_peers: BoundedMap<IpAddr, ()>,
     pub(crate) names: Names,
@@ -118,7 +126,7 @@ pub(crate) fn endpoint_config(config: &Config) -> EndpointConfig {
     EndpointConfig {
         user_agent: config.sip.agent.clone(),
         allow: String::from(
-            "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, NOTIFY, MESSAGE, REGISTER, PUBLISH",
+            "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, SUBSCRIBE, NOTIFY, MESSAGE, REGISTER, PUBLISH",
         ),
         // Beyond its own, the border passes what both ends agree upon between themselves.
         supported: [
@@ -136,6 +144,7 @@ pub(crate) fn endpoint_config(config: &Config) -> EndpointConfig {
             "gruu",
             "uui",
             "199",
+            "eventlist",
         ]
         .map(String::from)
         .to_vec(),
@@ -209,6 +218,8 @@ impl Core {
             carriers,
             asked: Slab::new(),
             asked_serial: 0,
+            subscriptions: Slab::new(),
+            kept: Vec::new(),
             draining: None,
             located_peers: BoundedMap::new(LOCATED_PEERS, marks),
             names,
@@ -462,7 +473,71 @@ impl Core {
         }
     }
 
-    /// A socket could not be opened: calls that were to use it end.
+    /// A media socket is open: the call that waited for it may go on.
+    pub(crate) fn media_opened(&mut self, endpoint: &mut Endpoint, socket: SocketId, now: Time) {
+        let plane = &mut self.plane;
+        let waiter = plane.sockets.opened(socket, &mut plane.work);
+        if let Some(slot) = waiter.and_then(|key| self.slot_of(CallKey(key))) {
+            self.go_on(endpoint, slot, now);
+        }
+    }
+
+    /// Goes on with what a call could not send before its media sockets were open.
+    fn go_on(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let plane = &mut self.plane;
+        if call
+            .media
+            .as_deref_mut()
+            .is_none_or(|media| media.hold_back(plane))
+        {
+            return;
+        }
+        if let Some(held) = call.held.take() {
+            self.pass_held(endpoint, slot, &held, now);
+        }
+        self.call_opened_hops(endpoint, slot, now);
+    }
+
+    /// A media socket could not be opened: its call takes another pair, or ends.
+    fn media_failed(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        (socket, address): (SocketId, Option<SocketAddr>),
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let number = call.number;
+        let plane = &mut self.plane;
+        let replaced = call
+            .media
+            .as_deref_mut()
+            .map_or(Replaced::Foreign, |media| media.replace(plane, socket));
+        match replaced {
+            Replaced::Foreign => {}
+            Replaced::By(instead) => {
+                self.counters.ports_taken += 1;
+                self.events.tell(now, || Note::MediaPortTaken {
+                    call: number,
+                    address: address.map_or_else(String::new, |address| address.to_string()),
+                    instead: instead.to_string(),
+                });
+                self.go_on(endpoint, slot, now);
+            }
+            Replaced::Without => {}
+            Replaced::Exhausted | Replaced::Told => {
+                let reason = b"SIP;cause=503;text=\"Media port\"";
+                self.give_up(endpoint, slot, "media port", reason, now);
+            }
+        }
+    }
+
+    /// A socket could not be opened: a call that was to use it takes others, or ends.
     pub(crate) fn open_failed(
         &mut self,
         endpoint: &mut Endpoint,
@@ -470,13 +545,13 @@ impl Core {
         error: &str,
         now: Time,
     ) {
-        let address = match socket.0 >= MEDIA_BASE {
-            true => self.plane.sockets.failed(socket),
-            false => self
-                .locals
-                .iter()
-                .find(|point| point.socket == socket)
-                .map(|point| point.address),
+        let (address, waiter) = match socket.0 >= MEDIA_BASE {
+            true => self.plane.sockets.failed(socket).unzip(),
+            false => {
+                let mut locals = self.locals.iter();
+                let point = locals.find(|point| point.socket == socket);
+                (point.map(|point| point.address), None)
+            }
         };
         self.events.tell(now, || Note::SocketFailed {
             what: if socket.0 >= MEDIA_BASE {
@@ -491,15 +566,14 @@ impl Core {
         if socket.0 < MEDIA_BASE {
             return;
         }
-        let victims: Vec<usize> = self
-            .calls
-            .iter()
-            .filter(|(_, call)| call.media.as_ref().is_some_and(|media| media.uses(socket)))
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in victims {
-            let reason = b"SIP;cause=503;text=\"Media port\"";
-            self.give_up(endpoint, slot, "media port", reason, now);
+        let waiting = waiter.flatten().and_then(|key| self.slot_of(CallKey(key)));
+        let user = waiting.or_else(|| {
+            let mut calls = self.calls.iter();
+            let uses = |call: &Call| call.media.as_ref().is_some_and(|media| media.uses(socket));
+            calls.find(|(_, call)| uses(call)).map(|(slot, _)| slot)
+        });
+        if let Some(slot) = user {
+            self.media_failed(endpoint, slot, (socket, address), now);
         }
     }
 
@@ -537,6 +611,8 @@ impl Core {
                     }
                 }
                 Alarm::DrainOver => self.drain_over(endpoint, now),
+                Alarm::Subscription(key) => self.end_subscription(endpoint, key),
+                Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
                 Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
                 Alarm::Calm => self.calm(now),
             }

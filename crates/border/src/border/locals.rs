@@ -63,6 +63,7 @@ impl Core {
                             (self.locals.get_mut(at), kept.get_mut(at))
                         {
                             point.interface = Some(id);
+                            endpoint.set_closed(point.local, false);
                             *kept = true;
                             if !point.open {
                                 point.open = true;
@@ -81,6 +82,7 @@ impl Core {
             if kept || point.interface.take().is_none() {
                 continue;
             }
+            endpoint.set_closed(point.local, true);
             match point.transport {
                 Transport::Udp => {
                     let alarm = Alarm::ShutLocal(point.local, true);

@@ -1,21 +1,23 @@
 //! Requests outside of calls: answered here, passed on as a pair of transactions, or refused with a clear status.
 //!
-//! OPTIONS is answered, REGISTER is the registrar's or the core's, MESSAGE and PUBLISH are passed on with failover.
-//! SUBSCRIBE would found a dialog of its own and is refused (489: no event package is served, RFC 6665 section 4.2.1);
-//! NOTIFY and other requests of dialogs that we do not know get 481.
+//! OPTIONS is answered, REGISTER is the registrar's or the core's; MESSAGE, PUBLISH, NOTIFY outside of a subscription, and,
+//! where the interface allows it, SUBSCRIBE and REFER are passed on with failover. The last two found dialogs, see
+//! `subscriptions`. Requests of dialogs that we do not know get 481.
 
 use super::locals::point_for;
 use super::resolve::{Waiting, placed};
+use super::subscriptions::Passed;
 use super::{Core, Placed};
 use crate::call::headers::address_with_host;
 use crate::call::inside::refuse;
 use crate::call::offered::{Origin, Refused};
-use crate::call::pass::{hide_network, warnings};
+use crate::call::pass::{hide_network, promised_end_to_end, warnings};
 use crate::call::{Place, Step};
 use crate::carrier::{CarrierResult, OurEnd, Registration};
 use crate::config::{Identity, Register, TrunkId};
 use crate::identity::{ANONYMOUS, Boundary, Texts, Wish};
 use crate::operate::Renaming;
+use crate::policy::CallPlan;
 use crate::registrar::Passing;
 use crate::rules::EditList;
 use crate::trunks::{Ping, PingResult};
@@ -41,6 +43,8 @@ enum What {
     Ping(Ping),
     Relay(Box<Relay>),
     Register(Box<PassedRegister>),
+    /// Inside a subscription.
+    Inside(Passed),
     /// A registration of ours: the trunk, and the number to give back.
     Carrier(TrunkId, u32),
 }
@@ -57,6 +61,8 @@ pub(crate) struct Relay {
     request: Box<[u8]>,
     hops: Vec<Step>,
     next: usize,
+    /// What it founds where it is accepted.
+    subscription: Option<u64>,
 }
 
 /// What waits for a name to be located.
@@ -75,6 +81,13 @@ pub(crate) struct WaitingRegister {
     request: Box<[u8]>,
     origin: Origin,
     trunk: TrunkId,
+    flow: Flow,
+}
+
+/// Where a request goes next.
+#[derive(Clone, Copy, Debug)]
+struct Onward<'h> {
+    hop: &'h Step,
     flow: Flow,
 }
 
@@ -130,9 +143,11 @@ impl Core {
                 What::Carrier(trunk, _) => {
                     *trunk = renamed.trunk(*trunk).unwrap_or(TrunkId(u16::MAX));
                 }
-                What::Ping(_) | What::Register(_) => {}
+                What::Ping(_) | What::Register(_) | What::Inside(_) => {}
             }
         }
+        self.rename_subscriptions(renamed);
+        self.rename_kept(renamed);
         self.names.rename(renamed);
     }
 
@@ -147,16 +162,17 @@ impl Core {
     ) {
         match request.method() {
             Method::Options => self.answer_options(endpoint, transaction, now),
-            Method::Subscribe => refuse(endpoint, transaction, 489, now),
-            Method::Message | Method::Publish => {
+            Method::Message
+            | Method::Publish
+            | Method::Subscribe
+            | Method::Notify
+            | Method::Refer => {
                 if let Err(refused) = self.pass_outside(endpoint, transaction, request, flow, now) {
                     self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
                 }
             }
             Method::Register => self.register(endpoint, transaction, request, flow, now),
-            Method::Refer => refuse(endpoint, transaction, 403, now),
-            Method::Notify
-            | Method::Info
+            Method::Info
             | Method::Update
             | Method::Bye
             | Method::Prack
@@ -164,6 +180,25 @@ impl Core {
             | Method::Cancel
             | Method::Invite => refuse(endpoint, transaction, 481, now),
             Method::Other(_) => refuse(endpoint, transaction, 405, now),
+        }
+    }
+
+    /// Whether the interface lets requests of this kind through.
+    fn allowed(&self, request: &Message<'_>, origin: Origin) -> Result<(), Refused> {
+        let Some(interface) = self.config.interface(origin.interface) else {
+            return Ok(());
+        };
+        match request.method() {
+            Method::Subscribe if !interface.subscribe => {
+                Err(Refused::new(489, "subscriptions are not passed on"))
+            }
+            Method::Notify if !interface.subscribe => {
+                Err(Refused::new(481, "notifications are not passed on"))
+            }
+            Method::Refer if !interface.refer => {
+                Err(Refused::new(403, "REFER outside of calls is not passed on"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -177,10 +212,20 @@ impl Core {
         now: Time,
     ) -> Result<(), Refused> {
         let (origin, user) = self.let_in(request, flow, now)?;
+        self.allowed(request, origin)?;
         let admitted = self.admit(request, origin, flow, user)?;
         let changed = admitted.message();
         let request = changed.as_ref().unwrap_or(request);
         let plan = self.plan(request, origin, admitted.route)?;
+        let hops = served(request, plan)?;
+        let founds = matches!(request.method(), Method::Subscribe | Method::Refer);
+        let subscription = match founds {
+            true => {
+                let from = (origin, flow);
+                Some(self.subscription_asked(endpoint, transaction, request, from, now)?)
+            }
+            false => None,
+        };
         self.counters.relayed += 1;
         let relay = Relay {
             server: transaction,
@@ -188,8 +233,9 @@ impl Core {
             trusted: self.config.trusts(origin.interface, origin.trunk),
             user: admitted.user.clone(),
             request: request.bytes().into(),
-            hops: plan.steps,
+            hops,
             next: 0,
+            subscription,
         };
         self.relay_next(endpoint, Box::new(relay), 503, now);
         Ok(())
@@ -269,6 +315,30 @@ impl Core {
         self.asked.try_remove(index).map(|asked| asked.what)
     }
 
+    /// Keeps a request inside a subscription; the number under which its answer will come.
+    pub(crate) fn ask_inside(&mut self, passed: Passed) -> Option<u64> {
+        self.ask(What::Inside(passed))
+    }
+
+    /// Nothing was asked after all.
+    pub(crate) fn forget_asked(&mut self, user: u64) {
+        self.take_asked(user);
+    }
+
+    /// A request that cannot be passed on is refused, and with it what it would have founded.
+    fn refuse_relay(
+        &mut self,
+        endpoint: &mut Endpoint,
+        (server, subscription): (ServerTransaction, Option<u64>),
+        status: u16,
+        now: Time,
+    ) {
+        refuse(endpoint, server, status, now);
+        if let Some(key) = subscription {
+            self.end_subscription(endpoint, key);
+        }
+    }
+
     /// Sends a request to the next of its hops; refuses it with `status` where none is left.
     fn relay_next(
         &mut self,
@@ -278,8 +348,9 @@ impl Core {
         now: Time,
     ) {
         loop {
+            let asker = (relay.server, relay.subscription);
             let Some(hop) = relay.hops.get(relay.next).cloned() else {
-                return refuse(endpoint, relay.server, status, now);
+                return self.refuse_relay(endpoint, asker, status, now);
             };
             relay.next += 1;
             if let Place::Name(host, transport) = &hop.place {
@@ -290,7 +361,6 @@ impl Core {
                 continue;
             };
             let flow = self.named(endpoint, flow, &hop);
-            let server = relay.server;
             let bytes = relay.request.clone();
             let proven = relay.user.clone();
             let from = Sender {
@@ -298,10 +368,13 @@ impl Core {
                 proven: proven.as_deref(),
             };
             let Some(user) = self.ask(What::Relay(relay)) else {
-                return refuse(endpoint, server, 503, now);
+                return self.refuse_relay(endpoint, asker, 503, now);
             };
             let sent = match Message::parse(&bytes) {
-                Ok(request) => self.send_relay(endpoint, &request, &hop, from, flow, user, now),
+                Ok(request) => {
+                    let onward = Onward { hop: &hop, flow };
+                    self.send_relay(endpoint, &request, onward, from, asker.1, user, now)
+                }
                 Err(_) => Err(None),
             };
             let refusal = match sent {
@@ -310,10 +383,10 @@ impl Core {
             };
             match self.take_asked(user) {
                 Some(What::Relay(_)) if refusal.is_some() => {
-                    return refuse(endpoint, server, refusal.unwrap_or(500), now);
+                    return self.refuse_relay(endpoint, asker, refusal.unwrap_or(500), now);
                 }
                 Some(What::Relay(back)) => relay = back,
-                _ => return refuse(endpoint, server, 500, now),
+                _ => return self.refuse_relay(endpoint, asker, 500, now),
             }
         }
     }
@@ -327,12 +400,13 @@ impl Core {
         &mut self,
         endpoint: &mut Endpoint,
         request: &Message<'_>,
-        hop: &Step,
+        onward: Onward<'_>,
         sender: Sender<'_>,
-        flow: Flow,
+        subscription: Option<u64>,
         user: u64,
         now: Time,
     ) -> Result<(), Option<u16>> {
+        let Onward { hop, flow } = onward;
         let config = self.config.clone();
         let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
         let placed = Placed::new(self, hop, trunk, flow);
@@ -358,12 +432,23 @@ impl Core {
         warnings(request, &mut told);
         let mut texts = Texts::default();
         let mut effects = Effects::default();
+        let (mut supported, mut refer_to) = (Vec::new(), Vec::new());
+        promised_end_to_end(request, &mut supported);
+        self.refer_to_at(request, flow, &mut refer_to);
         let mut edits: EditList<'_> = SmallVec::new();
         hide_network(request, &told, &mut edits);
-        for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
-            if request.has(id) {
-                edits.push(Edit::Remove(id));
-            }
+        without_credentials(request, &mut edits);
+        if !supported.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Supported,
+                value: &supported,
+            });
+        }
+        if !refer_to.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::ReferTo,
+                value: &refer_to,
+            });
         }
         let host = || placed.from_host.clone();
         boundary.edits(request, host, &mut texts, &mut edits);
@@ -401,8 +486,17 @@ impl Core {
                 },
             )
         };
-        match endpoint.send(&outside, now) {
-            Ok(_) => Ok(()),
+        let Some(key) = subscription else {
+            return match endpoint.send(&outside, now) {
+                Ok(_) => Ok(()),
+                Err(_) => Err(None),
+            };
+        };
+        match endpoint.subscribe(&outside, key, now) {
+            Ok((dialog, _)) => {
+                self.subscription_sent(endpoint, key, dialog, hop.interface, hop.trunk);
+                Ok(())
+            }
             Err(_) => Err(None),
         }
     }
@@ -735,7 +829,7 @@ impl Core {
         endpoint: &mut Endpoint,
         user: u64,
         response: &Message<'_>,
-        _flow: Flow,
+        flow: Flow,
         now: Time,
     ) {
         let status = response.status();
@@ -749,6 +843,12 @@ impl Core {
                     return self.relay_next(endpoint, relay, 503, now);
                 }
                 self.pass_response(endpoint, relay.server, relay.asker, response, now);
+                if let Some(key) = relay.subscription {
+                    self.subscription_answered(endpoint, key, response, now);
+                }
+            }
+            Some(What::Inside(passed)) => {
+                self.in_dialog_answered(endpoint, &passed, response, now);
             }
             Some(What::Register(passed)) => {
                 if (200..300).contains(&status) {
@@ -772,13 +872,14 @@ impl Core {
                 if let Some(note) = self.carriers.result(trunk, number, result, now) {
                     self.events.tell(now, || note);
                 }
+                self.keep_flow(endpoint, trunk, response, flow, now);
             }
             None => {}
         }
     }
 
     /// Passes a response to a request outside of calls, without what tells of the network that it comes from.
-    fn pass_response(
+    pub(crate) fn pass_response(
         &self,
         endpoint: &mut Endpoint,
         server: ServerTransaction,
@@ -803,6 +904,7 @@ impl Core {
         match self.take_asked(user) {
             Some(What::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut, now),
             Some(What::Relay(relay)) => self.relay_next(endpoint, relay, 408, now),
+            Some(What::Inside(passed)) => self.in_dialog_timed_out(endpoint, &passed, now),
             Some(What::Register(passed)) => {
                 if let Err(passed) = self.keep_registered(endpoint, passed, now) {
                     refuse(endpoint, passed.server, 504, now);
@@ -1046,8 +1148,9 @@ impl Core {
         }
     }
 
-    /// A connection is gone: what was registered over it cannot be reached any more.
+    /// A flow is gone: what was registered over it cannot be reached any more.
     pub(crate) fn flow_failed(&mut self, flow: Flow, now: Time) {
+        self.kept_flow_failed(flow, now);
         let Some(connection) = flow.connection else {
             return;
         };
@@ -1055,6 +1158,29 @@ impl Core {
             self.events.tell(now, || note);
         }
     }
+}
+
+/// Takes out credentials, which are for us.
+pub(crate) fn without_credentials<'e>(request: &Message<'_>, edits: &mut EditList<'e>) {
+    for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
+        if request.has(id) {
+            edits.push(Edit::Remove(id));
+        }
+    }
+}
+
+/// Where a plan leads, but for a phone that asks for its own state: no other system keeps that, and the phone itself would
+/// be asked.
+fn served(request: &Message<'_>, plan: CallPlan) -> Result<Vec<Step>, Refused> {
+    let own = |request: &Message<'_>| {
+        let user = request.from().ok()?.parse_uri()?.user?;
+        Some(request.to().ok()?.parse_uri()?.user? == user)
+    };
+    let here = plan.steps.iter().all(|step| step.trunk.is_none());
+    if request.method() == Method::Subscribe && here && own(request) == Some(true) {
+        return Err(Refused::new(489, "nobody serves this subscription"));
+    }
+    Ok(plan.steps)
 }
 
 /// The user part of To.

@@ -62,6 +62,8 @@ pub struct Counters {
     pub media_timeouts: u64,
     /// Calls or media lines refused for want of a port.
     pub ports_exhausted: u64,
+    /// Pairs of media ports that somebody else held, wholly or by half, and that calls have replaced.
+    pub ports_taken: u64,
     /// Media sessions of which the final figures came.
     pub media_sessions_ended: u64,
     /// Requests outside of calls that were passed on.
@@ -72,6 +74,8 @@ pub struct Counters {
     pub shed: u64,
     /// REGISTERs of phones that the core had taken before, answered without it.
     pub refreshed: u64,
+    /// Subscriptions, and REFERs outside of calls, that the other side has accepted.
+    pub subscriptions: u64,
 }
 
 impl Counters {
@@ -99,6 +103,8 @@ pub struct BorderCensus {
     pub lookups: usize,
     /// Requests outside of calls that wait for their answers.
     pub outside: usize,
+    /// Subscriptions that pass through.
+    pub subscriptions: usize,
     /// Pairs of media ports that calls hold.
     pub ports: usize,
     /// Sessions in the forwarder.
@@ -158,11 +164,13 @@ impl Border {
             calls: core.calls.len(),
             lookups: core.names.waiting(),
             outside: core.asked.len(),
+            subscriptions: core.subscriptions.len(),
             ports: core.plane.ports_in_use(),
             sessions: core.plane.sessions,
             sockets_busy: core.plane.sockets.busy(),
             sockets_open: core.plane.sockets.open(),
-            timers: core.timers.len(),
+            // Those of registrations of ours are no calls'.
+            timers: core.timers.len().saturating_sub(core.kept.len()),
             trunk_calls: core.trunk_calls(),
         }
     }

@@ -7,11 +7,11 @@ use crate::call::{CallKey, Place, Step};
 use crate::config::{Config, HostName};
 use crate::operate::Renaming;
 use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
-use sip::Endpoint;
 use sip::locate::{
     Ignored, LocateError, LookupId, Resolver, ResolverConfig, Started, StreamWork, Target, Wanted,
     WantedHost,
 };
+use sip::{Endpoint, Flow, Fork, LegId, NamedHop};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -23,6 +23,8 @@ const MOST_ADDRESSES: usize = 8;
 pub(crate) enum Waiting {
     /// A hop of a call.
     Hop(CallKey, usize),
+    /// A dialog whose next hop is a name.
+    Dialog(LegId, NamedHop),
     /// Something outside of calls.
     Outside(Located),
 }
@@ -116,7 +118,7 @@ impl Names {
     /// A reload gave interfaces and trunks other indices; what nobody waits for any more is forgotten.
     pub(crate) fn rename(&mut self, renamed: &Renaming) {
         self.waiting.retain(|_, waiting| match waiting {
-            Waiting::Hop(..) => true,
+            Waiting::Hop(..) | Waiting::Dialog(..) => true,
             Waiting::Outside(located) => located.rename(renamed),
         });
     }
@@ -281,6 +283,69 @@ impl Core {
         }
     }
 
+    /// Has the name looked up to which the requests of a dialog go, where it is one (RFC 3261 section 12.2.1.1).
+    pub(crate) fn locate_dialog(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        fork: Option<Fork>,
+        now: Time,
+    ) {
+        let Some(hop) = endpoint.named_hop_of(leg, fork) else {
+            return;
+        };
+        let waited = self.names.waiting.values().any(
+            |waiting| matches!(waiting, Waiting::Dialog(other, same) if *other == leg && *same == hop),
+        );
+        if waited {
+            return;
+        }
+        let Some(mut host) = HostName::parse(&hop.host) else {
+            return;
+        };
+        host.port = hop.port;
+        let transport = match hop.secure {
+            true => Some(Transport::Tls),
+            false => hop.transport,
+        };
+        self.locate(endpoint, &host, transport, Waiting::Dialog(leg, hop), now);
+    }
+
+    /// The dialog's requests go to the first place of its name that can be reached from where it stands; they stay where
+    /// they go already, where that is one of the places.
+    fn lead_dialog(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        hop: &NamedHop,
+        targets: &[Target],
+    ) {
+        let Some(flow) = endpoint.flow_of(leg) else {
+            return;
+        };
+        let here =
+            |target: &Target| (target.address, target.transport) == (flow.remote, flow.transport);
+        if targets.iter().any(here) {
+            return;
+        }
+        let Some(interface) = self.interface_of(flow.local) else {
+            return;
+        };
+        let place = targets.iter().find_map(|target| {
+            let local = self.local_for(interface, target.transport, target.address)?;
+            Some(Flow {
+                local,
+                transport: target.transport,
+                remote: target.address,
+                connection: None,
+            })
+        });
+        if let Some(flow) = place {
+            // The leg may be gone by now.
+            let _ = endpoint.lead(leg, hop, flow);
+        }
+    }
+
     /// The time for queries in flight.
     pub(crate) fn names_timeout(&mut self, now: Time) {
         self.names.resolver.timeout(now);
@@ -323,7 +388,9 @@ impl Core {
         targets: Result<Vec<Target>, LocateError>,
         now: Time,
     ) {
-        for target in targets.iter().flatten() {
+        // A name that a peer has written makes nobody welcome.
+        let ours = !matches!(waiting, Waiting::Dialog(..));
+        for target in targets.iter().flatten().filter(|_| ours) {
             // Whoever we call by name may send us requests. A full table takes no more; their requests are then dropped
             // where a list of sources is configured.
             let _ = self.located_peers.insert(target.address.ip(), ());
@@ -334,6 +401,9 @@ impl Core {
                 if let Some(slot) = self.slot_of(key) {
                     self.try_next(endpoint, slot, now);
                 }
+            }
+            Waiting::Dialog(leg, hop) => {
+                self.lead_dialog(endpoint, leg, &hop, &targets.unwrap_or_default());
             }
             Waiting::Outside(located) => {
                 self.outside_located(endpoint, located, targets.unwrap_or_default(), now);

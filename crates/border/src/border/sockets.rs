@@ -30,6 +30,12 @@ struct Entry {
     /// Counts uses, so that old places in the idle queue are recognised.
     stamp: u32,
     busy: bool,
+    /// The driver has not said yet that it is open.
+    opening: bool,
+    /// It was given up while it was being opened: it is closed as soon as the driver has spoken.
+    unwanted: bool,
+    /// Who wants to be told when it is open; 0: nobody.
+    waiter: u64,
 }
 
 /// The media sockets that are open.
@@ -69,6 +75,7 @@ impl MediaSockets {
                 return None;
             }
             entry.busy = true;
+            entry.unwanted = false;
             entry.stamp = self.stamps;
             self.idle_count -= 1;
             return Some(SocketId(MEDIA_BASE + index));
@@ -80,6 +87,9 @@ impl MediaSockets {
             address,
             stamp: self.stamps,
             busy: true,
+            opening: true,
+            unwanted: false,
+            waiter: 0,
         }) as u32;
         if self.by_address.insert(address, index).is_err() {
             self.entries.try_remove(index as usize);
@@ -115,15 +125,70 @@ impl MediaSockets {
         }
     }
 
-    /// The driver could not open `socket`: it exists no more.
-    pub(crate) fn failed(&mut self, socket: SocketId) -> Option<SocketAddr> {
+    /// Whether the driver has yet to say that `socket` is open.
+    pub(crate) fn is_opening(&self, socket: SocketId) -> bool {
+        self.entry(socket).is_some_and(|entry| entry.opening)
+    }
+
+    /// `waiter` (not 0) is to be told when `socket`, which is being opened, is open.
+    pub(crate) fn await_open(&mut self, socket: SocketId, waiter: u64) {
+        if let Some(entry) = self.entry_mut(socket).filter(|entry| entry.opening) {
+            entry.waiter = waiter;
+        }
+    }
+
+    /// The driver has opened `socket`; who waits for that.
+    pub(crate) fn opened(
+        &mut self,
+        socket: SocketId,
+        work: &mut VecDeque<SocketWork>,
+    ) -> Option<u64> {
+        let entry = self.entry_mut(socket)?;
+        entry.opening = false;
+        let waiter = core::mem::take(&mut entry.waiter);
+        let index = socket.0 - MEDIA_BASE;
+        match (entry.busy, entry.unwanted) {
+            (true, _) => {}
+            (false, true) => self.shut(index, work),
+            (false, false) => {
+                let stamp = entry.stamp;
+                self.idle.push_back((index, stamp));
+            }
+        }
+        Some(waiter).filter(|&waiter| waiter != 0)
+    }
+
+    /// The driver could not open `socket`: it exists no more. Its address, and who waits for it.
+    pub(crate) fn failed(&mut self, socket: SocketId) -> Option<(SocketAddr, Option<u64>)> {
         let index = socket.0.checked_sub(MEDIA_BASE)?;
         let entry = self.entries.try_remove(index as usize)?;
         if !entry.busy {
             self.idle_count -= 1;
         }
         self.by_address.remove(&entry.address);
-        Some(entry.address)
+        let waiter = Some(entry.waiter).filter(|&waiter| waiter != 0);
+        Some((entry.address, waiter))
+    }
+
+    /// The call no longer needs `socket`, and no other is to have it.
+    pub(crate) fn discard(&mut self, socket: SocketId, work: &mut VecDeque<SocketWork>) {
+        self.release(socket);
+        match self.entry_mut(socket).filter(|entry| !entry.busy) {
+            Some(entry) if entry.opening => entry.unwanted = true,
+            Some(_) => self.shut(socket.0 - MEDIA_BASE, work),
+            None => {}
+        }
+    }
+
+    fn entry(&self, socket: SocketId) -> Option<&Entry> {
+        let index = socket.0.checked_sub(MEDIA_BASE)?;
+        let entry = self.entries.get(index as usize)?;
+        Some(entry)
+    }
+
+    fn entry_mut(&mut self, socket: SocketId) -> Option<&mut Entry> {
+        let index = socket.0.checked_sub(MEDIA_BASE)?;
+        self.entries.get_mut(index as usize)
     }
 
     /// Closes every idle socket for which `wanted` says no (a changed configuration).
@@ -135,7 +200,7 @@ impl MediaSockets {
         let gone: Vec<usize> = self
             .entries
             .iter()
-            .filter(|(_, entry)| !entry.busy && !wanted(entry.address))
+            .filter(|(_, entry)| !entry.busy && !entry.opening && !wanted(entry.address))
             .map(|(index, _)| index)
             .collect();
         for index in gone {
@@ -155,7 +220,7 @@ impl MediaSockets {
 
     fn shut_oldest(&mut self, work: &mut VecDeque<SocketWork>) -> Option<()> {
         while let Some((index, stamp)) = self.idle.pop_front() {
-            if is_idle(&self.entries, index, stamp) {
+            if is_closable(&self.entries, index, stamp) {
                 self.shut(index, work);
                 return Some(());
             }
@@ -176,6 +241,15 @@ fn is_idle(entries: &Slab<Entry>, index: u32, stamp: u32) -> bool {
     entries
         .get(index as usize)
         .is_some_and(|entry| !entry.busy && entry.stamp == stamp)
+}
+
+/// Whether it may be closed: its number is free only after the driver's word about opening it, so that this word is not taken
+/// for the next socket's.
+fn is_closable(entries: &Slab<Entry>, index: u32, stamp: u32) -> bool {
+    is_idle(entries, index, stamp)
+        && entries
+            .get(index as usize)
+            .is_some_and(|entry| !entry.opening)
 }
 
 #[cfg(test)]
@@ -210,6 +284,9 @@ mod tests {
         let first = pool.acquire(at(1), &mut work).unwrap();
         let second = pool.acquire(at(2), &mut work).unwrap();
         assert_eq!(pool.acquire(at(3), &mut work), None);
+        for socket in [first, second] {
+            assert_eq!(pool.opened(socket, &mut work), None);
+        }
         pool.release(second);
         pool.release(first);
         work.clear();
@@ -236,9 +313,45 @@ mod tests {
     fn a_failed_socket_is_forgotten() {
         let (mut pool, mut work) = (pool(4), VecDeque::new());
         let socket = pool.acquire(at(1), &mut work).unwrap();
-        assert_eq!(pool.failed(socket), Some(at(1)));
+        pool.await_open(socket, 7);
+        assert_eq!(pool.failed(socket), Some((at(1), Some(7))));
         assert_eq!(pool.failed(socket), None);
         pool.release(socket);
+        assert_eq!((pool.busy(), pool.open()), (0, 0));
+    }
+
+    #[test]
+    fn whoever_waits_for_a_socket_is_told_once() {
+        let (mut pool, mut work) = (pool(4), VecDeque::new());
+        let socket = pool.acquire(at(1), &mut work).unwrap();
+        assert!(pool.is_opening(socket));
+        pool.await_open(socket, 7);
+        assert_eq!(pool.opened(socket, &mut work), Some(7));
+        assert!(!pool.is_opening(socket));
+        pool.await_open(socket, 8);
+        assert_eq!(pool.opened(socket, &mut work), None, "it was open");
+    }
+
+    #[test]
+    fn a_number_is_free_after_the_drivers_word_alone() {
+        let (mut pool, mut work) = (pool(4), VecDeque::new());
+        let first = pool.acquire(at(1), &mut work).unwrap();
+        pool.discard(first, &mut work);
+        assert_eq!(
+            (pool.busy(), work.len()),
+            (0, 1),
+            "not shut before it is open"
+        );
+        let second = pool.acquire(at(2), &mut work).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(pool.opened(first, &mut work), None);
+        assert_eq!(work.pop_back(), Some(SocketWork::Shut(first)));
+        assert!(pool.is_opening(second), "the word was the first one's");
+        pool.discard(second, &mut work);
+        let again = pool.acquire(at(2), &mut work).unwrap();
+        assert_eq!(again, second, "wanted again before it was given up");
+        pool.discard(second, &mut work);
+        assert_eq!(pool.failed(second), Some((at(2), None)));
         assert_eq!((pool.busy(), pool.open()), (0, 0));
     }
 }

@@ -179,6 +179,7 @@ impl Core {
         if let Some(set_up) = call.set_up.as_deref_mut() {
             set_up.next = set_up.hops.len();
             set_up.locating = 0;
+            set_up.opening.clear();
             for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
                 .into_iter()
                 .flatten()
@@ -192,9 +193,11 @@ impl Core {
                 }
             }
         }
-        for link in std::mem::take(&mut call.links) {
+        let asked = std::mem::take(&mut call.links).into_iter();
+        let held = call.held.take().map(|held| held.server);
+        for server in asked.map(|link| link.server).chain(held) {
             // Whoever asked something of a call that ends is told so.
-            let _ = endpoint.respond(link.server, 487, &Content::default(), now);
+            let _ = endpoint.respond(server, 487, &Content::default(), now);
         }
         for leg in branches {
             let _ = endpoint.cancel(leg, &content, now);

@@ -1,7 +1,8 @@
 //! Requests inside a call: they pass to the other leg, and its answers pass back.
 
-use super::pass::{Carried, Changes, Role, body_of, has_sdp};
-use super::{Link, LinkKind, MAX_LINKS, Phase, Side};
+use super::pass::{Carried, Changes, Role, body_of, has_sdp, offer_again};
+use super::{Held, Link, LinkKind, MAX_LINKS, Phase, Side};
+use crate::anchor::AnchorError;
 use crate::border::Core;
 use crate::config::Refer;
 use engine::Time;
@@ -67,7 +68,7 @@ impl Core {
         if let Some(call) = self.calls.get(slot) {
             let mut changes = Changes::default();
             let edits = self.pass_edits(endpoint, call, from, ack, None, &mut changes);
-            let content = Self::passed(ack, &edits, body_of(carried, &buffers.sdp));
+            let content = Self::passed(ack, &edits, body_of(carried, &buffers.sdp, ack));
             if endpoint.ack(other, &content, now).is_err() {
                 let _ = endpoint.ack(other, &Content::default(), now);
             }
@@ -118,16 +119,103 @@ impl Core {
         let busy = call.links.len() >= MAX_LINKS;
         let joining = call.join.is_some() || call.ack_due.is_some();
         let negotiates = matches!(request.method(), Method::Invite | Method::Update);
+        let held = call.held.is_some();
+        if negotiates {
+            // Its Contact may name another host.
+            self.locate_dialog(endpoint, leg, None, now);
+        }
         if negotiates && joining && request.method() == Method::Invite {
             return refuse(endpoint, transaction, 491, now);
         }
-        let Some(other) = self.peer_leg(slot, from) else {
+        let Some(other) = self.peer_leg(slot, from).filter(|_| !(held && negotiates)) else {
             return refuse(endpoint, transaction, 491, now);
         };
         if busy {
             return refuse(endpoint, transaction, 503, now);
         }
-        self.pass_request(endpoint, slot, from, other, transaction, request, now);
+        self.pass_request(
+            endpoint,
+            slot,
+            from,
+            other,
+            transaction,
+            request,
+            false,
+            now,
+        );
+    }
+
+    /// Passes a request whose media sockets are open now.
+    pub(crate) fn pass_held(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        held: &Held,
+        now: Time,
+    ) {
+        match Message::parse(&held.request) {
+            Ok(request) => self.pass_request(
+                endpoint,
+                slot,
+                held.from,
+                held.to,
+                held.server,
+                &request,
+                true,
+                now,
+            ),
+            Err(_) => refuse(endpoint, held.server, 500, now),
+        }
+    }
+
+    /// Takes ports for the offer of a request, or writes it once more with the ports that it has.
+    fn carry_offer(
+        &mut self,
+        slot: usize,
+        from: Side,
+        request: &Message<'_>,
+        again: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let media = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut());
+        match media {
+            Some(media) if again => {
+                offer_again(media, request, out);
+                Ok(Carried::Rewritten)
+            }
+            _ => self.carry_body(slot, from, request, Role::Offer, out),
+        }
+    }
+
+    /// Keeps a request back while sockets for its offer are being opened; whether it does.
+    fn hold_request(
+        &mut self,
+        slot: usize,
+        from: Side,
+        to: LegId,
+        server: ServerTransaction,
+        request: &Message<'_>,
+    ) -> bool {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        let plane = &mut self.plane;
+        let opening = call
+            .media
+            .as_deref_mut()
+            .is_some_and(|media| media.hold_back(plane));
+        if opening {
+            call.held = Some(Box::new(Held {
+                from,
+                to,
+                server,
+                request: request.bytes().into(),
+            }));
+        }
+        opening
     }
 
     /// The leg to which requests of `from` pass: during the set-up the one that is being called, where it is but one.
@@ -151,6 +239,7 @@ impl Core {
         other: LegId,
         transaction: ServerTransaction,
         request: &Message<'_>,
+        again: bool,
         now: Time,
     ) {
         let kind = match request.method() {
@@ -171,12 +260,16 @@ impl Core {
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.sdp.clear();
         let carried = match offer {
-            true => self.carry_body(slot, from, request, Role::Offer, &mut buffers.sdp),
+            true => self.carry_offer(slot, from, request, again, &mut buffers.sdp),
             false => Ok(Carried::Untouched),
         };
+        if offer && carried.is_ok() && self.hold_request(slot, from, other, transaction, request) {
+            self.buffers = buffers;
+            return;
+        }
         let sent = carried
             .map_err(|error| {
-                if let crate::anchor::AnchorError::Exhausted(pool) = error {
+                if let AnchorError::Exhausted(pool) = error {
                     self.ports_exhausted(pool, now);
                 }
                 error.status()
@@ -188,7 +281,8 @@ impl Core {
                 if let Some(status) = edits.refused {
                     return Err(status);
                 }
-                let content = Self::passed(request, &edits, body_of(carried, &buffers.sdp));
+                let content =
+                    Self::passed(request, &edits, body_of(carried, &buffers.sdp, request));
                 endpoint
                     .request(other, request.method(), &content, now)
                     .map_err(status_of)
@@ -245,7 +339,7 @@ impl Core {
             let call = self.calls.get(slot).ok_or(481u16)?;
             let mut changes = Changes::default();
             let edits = self.pass_edits(endpoint, call, Side::Caller, prack, None, &mut changes);
-            let content = Self::passed(prack, &edits, body_of(carried, &buffers.sdp));
+            let content = Self::passed(prack, &edits, body_of(carried, &buffers.sdp, prack));
             endpoint.prack(leg, fork, &content, now).map_err(status_of)
         });
         self.buffers = buffers;
@@ -301,6 +395,9 @@ impl Core {
         let answers = has_sdp(response) && link.offer && success;
         let late = has_sdp(response) && !link.offer && success && link.kind == LinkKind::Invite;
         let to = link.from.other();
+        if success && matches!(link.kind, LinkKind::Invite | LinkKind::Update) {
+            self.locate_dialog(endpoint, leg, None, now);
+        }
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.sdp.clear();
         let carried = match (answers, late) {
@@ -315,7 +412,7 @@ impl Core {
             let call = self.calls.get(slot).ok_or(481u16)?;
             let mut changes = Changes::default();
             let edits = self.pass_edits(endpoint, call, to, response, None, &mut changes);
-            let content = Self::passed(response, &edits, body_of(carried, &buffers.sdp));
+            let content = Self::passed(response, &edits, body_of(carried, &buffers.sdp, response));
             endpoint
                 .respond(link.server, status, &content, now)
                 .map_err(status_of)
@@ -368,6 +465,14 @@ impl Core {
     pub(crate) fn request_cancelled(&mut self, slot: usize, transaction: ServerTransaction) {
         if let Some(call) = self.calls.get_mut(slot) {
             call.links.retain(|link| link.server != transaction);
+            if call
+                .held
+                .as_ref()
+                .is_some_and(|held| held.server == transaction)
+            {
+                call.held = None;
+                self.abandon_offer(slot);
+            }
         }
     }
 

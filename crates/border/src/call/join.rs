@@ -7,7 +7,7 @@
 
 use super::inside::refuse;
 use super::offered::Refused;
-use super::pass::{Carried, Role, has_sdp};
+use super::pass::{Carried, Role, has_sdp, session_of};
 use super::try_next::text;
 use super::{CallKey, Phase, Place, Side, Step};
 use crate::border::{Alarm, Core};
@@ -152,6 +152,13 @@ fn referral(request: &Message<'_>) -> Option<Referral> {
         uri: refer_to.uri.get(..end)?.to_vec(),
         replaces,
     })
+}
+
+/// The session description of a message that has one.
+fn description<'m>(message: &Message<'m>) -> &'m [u8] {
+    session_of(message)
+        .bytes(message.body())
+        .unwrap_or_default()
 }
 
 impl Core {
@@ -522,14 +529,14 @@ impl Core {
         };
         let carried = rehomed.and_then(|()| match has_sdp(message) {
             true => self
-                .carry_body(slot, side, message, Role::Offer, &mut sdp)
+                .carry_sdp(slot, side, message, Role::Offer, &mut sdp)
                 .map_err(|error| error.status()),
             false => Ok(Carried::Nothing),
         });
         match carried {
             Ok(carried) => {
                 if carried == Carried::Untouched {
-                    sdp.extend_from_slice(message.body());
+                    sdp.extend_from_slice(description(message));
                 }
                 if let Some(join) = self
                     .calls
@@ -668,11 +675,11 @@ impl Core {
         let role = if offered { Role::Answer } else { Role::Offer };
         let mut sdp = Vec::new();
         let carried = match has_sdp(response) {
-            true => self.carry_body(slot, join.side.other(), response, role, &mut sdp),
+            true => self.carry_sdp(slot, join.side.other(), response, role, &mut sdp),
             false => Ok(Carried::Nothing),
         };
         if carried == Ok(Carried::Untouched) {
-            sdp.extend_from_slice(response.body());
+            sdp.extend_from_slice(description(response));
         }
         let content = match sdp.is_empty() {
             true => Content::default(),

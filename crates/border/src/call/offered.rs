@@ -1,7 +1,7 @@
 //! A call comes: who may call, whether it loops, where it goes.
 
 use super::join::known_step;
-use super::try_next::text;
+use super::try_next::{MAX_BREADTH, text};
 use super::{Call, CallKey, Phase, SetUp, Sides};
 use crate::border::{Alarm, Core, Outcome};
 use crate::config::{Authenticate, InterfaceId, InterfaceKind, MediaMode, TrunkId};
@@ -68,7 +68,10 @@ impl Core {
         self.counters.offered += 1;
         let result = self.let_in(request, flow, now).and_then(|let_in| {
             self.without_loop(request)?;
-            Ok(let_in)
+            match breadth_of(request) {
+                Some(0) => Err(Refused::new(440, "no breadth is left")),
+                _ => Ok(let_in),
+            }
         });
         let admitted = result
             .and_then(|(origin, user)| Ok((origin, self.admit(request, origin, flow, user)?)));
@@ -271,6 +274,7 @@ impl Core {
                 hops: plan.steps,
                 next: 0,
                 locating: 0,
+                opening: SmallVec::new(),
                 branches: SmallVec::new(),
                 progressed: false,
                 offered: super::pass::has_sdp(request),
@@ -278,6 +282,8 @@ impl Core {
                 answered_by: None,
                 to_prack: VecDeque::new(),
                 best: super::Best::default(),
+                breadth: breadth_of(request),
+                share: None,
                 anchor: plan.media == MediaMode::Anchor,
                 user,
                 source: flow.remote,
@@ -286,6 +292,7 @@ impl Core {
             })),
             media: None,
             links: Vec::new(),
+            held: None,
             join: None,
             ack_due: None,
             mark: 0,
@@ -297,6 +304,7 @@ impl Core {
             counted: false,
         });
         endpoint.set_user(leg, key.0);
+        self.locate_dialog(endpoint, leg, None, now);
         self.trunk_call_began(origin.trunk);
         let config = self.config.clone();
         self.events.tell(now, || Note::CallOffered {
@@ -312,4 +320,15 @@ impl Core {
         self.try_with(endpoint, slot, request, now);
         self.settle_set_up(endpoint, slot, now);
     }
+}
+
+/// Max-Breadth (RFC 5393 section 5.3): how many branches the request may still have at a time.
+fn breadth_of(request: &Message<'_>) -> Option<u16> {
+    if !request.has(HeaderId::Other) {
+        return None;
+    }
+    let value = request.header_named(MAX_BREADTH)?;
+    let digits = std::str::from_utf8(value).ok()?.trim();
+    let all = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    all.then(|| digits.parse().unwrap_or(u16::MAX))
 }

@@ -1,6 +1,6 @@
 //! What the called side says before and when it answers.
 
-use super::pass::{Carried, Changes, Role, body_of, has_sdp};
+use super::pass::{Carried, Changes, Role, body_of, has_sdp, is_multipart};
 use super::{Phase, Place, Side};
 use crate::border::{Core, Outcome};
 use crate::config::HostName;
@@ -109,6 +109,9 @@ impl Core {
             call: number,
             status,
         });
+        if fork.is_some() {
+            self.locate_dialog(endpoint, leg, fork, now);
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -129,7 +132,7 @@ impl Core {
         };
         let mut changes = Changes::default();
         let edits = self.pass_edits(endpoint, call, Side::Callee, response, None, &mut changes);
-        let content = Self::passed(response, &edits, body_of(carried, sdp));
+        let content = Self::passed(response, &edits, body_of(carried, sdp, response));
         let sent = endpoint.progress(caller, status, &content, reliable, now);
         if sent.is_err() && reliable {
             // Another one still waits for its PRACK: this one goes unreliably, so that the caller hears of it.
@@ -187,7 +190,8 @@ impl Core {
             false => Role::Offer,
         };
         let carried = match has_sdp(response) {
-            true if settled => Ok(Carried::Nothing),
+            // What stands beside a description that was given already passes with it.
+            true if settled && !is_multipart(response) => Ok(Carried::Nothing),
             true => self.carry_body(slot, Side::Callee, response, role, &mut buffers.sdp),
             false => Ok(Carried::Untouched),
         };
@@ -198,6 +202,7 @@ impl Core {
             Err(error) => Err(error.status()),
         };
         self.buffers = buffers;
+        self.locate_dialog(endpoint, leg, None, now);
         self.cancel_branches(endpoint, slot, Some(200), now);
         match result {
             Ok(()) => {
@@ -231,7 +236,7 @@ impl Core {
         let call = self.calls.get(slot).ok_or(500u16)?;
         let mut changes = Changes::default();
         let edits = self.pass_edits(endpoint, call, Side::Callee, response, None, &mut changes);
-        let content = Self::passed(response, &edits, body_of(carried, sdp));
+        let content = Self::passed(response, &edits, body_of(carried, sdp, response));
         endpoint
             .answer(caller, response.status(), &content, now)
             .map_err(|_| 500)
@@ -503,6 +508,7 @@ impl Core {
             return;
         };
         set_up.next = set_up.hops.len();
+        set_up.opening.clear();
         let mut legs = Vec::new();
         for branch in &mut set_up.branches {
             if !branch.cancelled {

@@ -6,7 +6,7 @@
 
 use super::headers::address_with_host;
 use super::{Call, Side};
-use crate::anchor::AnchorError;
+use crate::anchor::{AnchorError, CallMedia};
 use crate::border::Core;
 use crate::config::Identity;
 use crate::identity::{self, Boundary};
@@ -14,7 +14,7 @@ use crate::rules::EditList;
 use ::rules::Effects;
 use sip::{Body, Content, Endpoint};
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use wire::sip::{Edit, HeaderId, Message, Method, Session};
 
 /// What a session description is, in its exchange (RFC 3264).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,36 +36,48 @@ pub(crate) enum Carried {
     Nothing,
 }
 
-/// Whether the message has a session description.
-pub(crate) fn has_sdp(message: &Message<'_>) -> bool {
+/// Where the session description of a message is. A Content-Type that cannot be read counts as none.
+pub(crate) fn session_of(message: &Message<'_>) -> Session {
     if message.body().is_empty() {
-        return false;
+        return Session::None;
     }
-    match message.content_type() {
-        Ok(kind) => kind.is("application", "sdp"),
-        Err(_) => message.body().starts_with(b"v=0"),
-    }
+    let kind = message
+        .header(HeaderId::ContentType)
+        .filter(|_| message.content_type().is_ok());
+    Session::of(kind, message.body())
 }
 
-fn is_multipart(message: &Message<'_>) -> bool {
-    let multipart = |value: &[u8]| {
-        value
-            .get(..10)
-            .is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"))
-    };
-    !message.body().is_empty() && message.header(HeaderId::ContentType).is_some_and(multipart)
+/// Whether the message has a session description.
+pub(crate) fn has_sdp(message: &Message<'_>) -> bool {
+    session_of(message) != Session::None
+}
+
+/// Whether its session description stands among other parts.
+pub(crate) fn is_multipart(message: &Message<'_>) -> bool {
+    matches!(session_of(message), Session::Part(_))
 }
 
 /// The body of a passed message.
-pub(crate) fn body_of(carried: Carried, sdp: &[u8]) -> Body<'_> {
+pub(crate) fn body_of<'b>(carried: Carried, body: &'b [u8], message: &'b Message<'_>) -> Body<'b> {
     match carried {
         Carried::Untouched => Body::Template,
         Carried::Nothing => Body::None,
         Carried::Rewritten => Body::New {
-            content_type: b"application/sdp",
-            bytes: sdp,
+            content_type: message
+                .header(HeaderId::ContentType)
+                .filter(|_| is_multipart(message))
+                .unwrap_or(b"application/sdp"),
+            bytes: body,
         },
     }
+}
+
+/// Writes the offer that is open once more, for another target or for when the sockets are open.
+pub(crate) fn offer_again(media: &mut CallMedia, message: &Message<'_>, out: &mut Vec<u8>) {
+    let session = session_of(message);
+    let body = message.body();
+    let offer = session.bytes(body).unwrap_or_default();
+    session.replace(body, |out| media.offer_again(offer, out), out);
 }
 
 /// Option tags about which both ends of a leg agree among themselves, or that the endpoint writes by itself.
@@ -101,6 +113,11 @@ fn end_to_end_tags(message: &Message<'_>, id: HeaderId, out: &mut Vec<u8>) {
         }
         out.extend_from_slice(tag);
     }
+}
+
+/// Collects into `out` what a request says is supported from end to end.
+pub(crate) fn promised_end_to_end(message: &Message<'_>, out: &mut Vec<u8>) {
+    end_to_end_tags(message, HeaderId::Supported, out);
 }
 
 /// Headers that tell of the network of whoever wrote them and are meant for others of the same network: charging (RFC 7315
@@ -237,11 +254,36 @@ impl OwnTexts {
 }
 
 impl Core {
-    /// Sees to the body of `message`, which came from `from`: the description for the other side is appended to `out`.
+    /// Sees to the body of `message`, which came from `from`: the body for the other side is appended to `out`. Parts beside
+    /// the session description stay as they came.
     ///
     /// # Errors
     /// [`AnchorError`]; the call's media is as before then.
     pub(crate) fn carry_body(
+        &mut self,
+        slot: usize,
+        from: Side,
+        message: &Message<'_>,
+        role: Role,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        if !is_multipart(message) {
+            return self.carry_sdp(slot, from, message, role, out);
+        }
+        let mut sdp = Vec::new();
+        let carried = self.carry_sdp(slot, from, message, role, &mut sdp)?;
+        if carried == Carried::Rewritten {
+            let write = |out: &mut Vec<u8>| out.extend_from_slice(&sdp);
+            session_of(message).replace(message.body(), write, out);
+        }
+        Ok(carried)
+    }
+
+    /// The same for the description alone, without the parts beside it.
+    ///
+    /// # Errors
+    /// As [`Core::carry_body`].
+    pub(crate) fn carry_sdp(
         &mut self,
         slot: usize,
         from: Side,
@@ -256,17 +298,18 @@ impl Core {
         else {
             return Ok(Carried::Untouched);
         };
-        if is_multipart(message) {
-            return Err(AnchorError::Multipart);
+        let session = session_of(message);
+        if session == Session::Encoded {
+            return Err(AnchorError::Encoded);
         }
-        if !has_sdp(message) {
+        let Some(sdp) = session.bytes(message.body()) else {
             return Ok(Carried::Untouched);
-        }
+        };
         let plane = &mut self.plane;
         match role {
-            Role::Offer => media.offer(plane, from, message.body(), out)?,
-            Role::Answer => media.answer(plane, from, message.body(), false, out)?,
-            Role::EarlyAnswer => media.answer(plane, from, message.body(), true, out)?,
+            Role::Offer => media.offer(plane, from, sdp, out)?,
+            Role::Answer => media.answer(plane, from, sdp, false, out)?,
+            Role::EarlyAnswer => media.answer(plane, from, sdp, true, out)?,
         }
         Ok(Carried::Rewritten)
     }

@@ -1,8 +1,8 @@
 //! Calling the places of a plan, one group after the other, until one answers.
 
 use super::headers::{address_with_host, uri_with_host};
-use super::pass::{Carried, Changes, Role, body_of, has_sdp};
-use super::{Branch, Phase, Place, Side, Step};
+use super::pass::{Carried, Changes, Role, body_of, has_sdp, offer_again};
+use super::{Branch, Phase, Place, SetUp, Side, Step};
 use crate::anchor::{AnchorError, CallMedia};
 use crate::border::{Alarm, Core, Placed};
 use crate::config::TrunkId;
@@ -12,6 +12,11 @@ use sip::{Endpoint, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Uri};
 
+/// The header that bounds parallel forking (RFC 5393 section 5).
+pub(crate) const MAX_BREADTH: &[u8] = b"Max-Breadth";
+/// Its value where there is none (section 5.3.3).
+const BREADTH: u16 = 60;
+
 /// Why a hop was not called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotCalled {
@@ -19,6 +24,18 @@ enum NotCalled {
     Hop(u16, &'static str),
     /// No other would do better.
     Call(u16, &'static str),
+}
+
+impl SetUp {
+    /// How many hops of the group that comes next are called at once; what there is of breadth is divided among them.
+    fn take_breadth(&mut self, group: u16) -> u16 {
+        let rest = self.hops.get(self.next..).unwrap_or_default();
+        let members = rest.iter().take_while(|hop| hop.group == group).count();
+        let breadth = self.breadth.unwrap_or(BREADTH).max(1);
+        let count = u16::try_from(members).unwrap_or(u16::MAX).clamp(1, breadth);
+        self.share = (self.breadth.is_some() || count > 1).then_some(breadth / count);
+        count
+    }
 }
 
 impl Core {
@@ -74,7 +91,10 @@ impl Core {
             let Some(group) = set_up.hops.get(set_up.next).map(|hop| hop.group) else {
                 return;
             };
-            loop {
+            // What is left of a group that is too broad is called when these have failed.
+            let mut broad = set_up.take_breadth(group);
+            while broad > 0 {
+                broad -= 1;
                 let Some(set_up) = self
                     .calls
                     .get_mut(slot)
@@ -215,23 +235,75 @@ impl Core {
         buffers.sdp.clear();
         let placed = self.offer_to_hop(slot, index, flow, invite, &mut buffers.sdp);
         let result = match placed {
-            Ok(carried) => {
-                let sdp = std::mem::take(&mut buffers.sdp);
-                let result =
-                    self.send_invite(endpoint, slot, index, flow, invite, carried, &sdp, now);
-                buffers.sdp = sdp;
-                result
-            }
+            Ok(_) if self.waits_for_sockets(slot, index) => Ok(None),
+            Ok(carried) => self
+                .send_invite(
+                    endpoint,
+                    slot,
+                    index,
+                    flow,
+                    invite,
+                    carried,
+                    &buffers.sdp,
+                    now,
+                )
+                .map(Some),
             Err(error) => Err(self.anchor_refusal(error, now)),
         };
         self.buffers = buffers;
-        let (leg, mark) = result?;
-        if let (Some(mark), Some(call)) = (mark, self.calls.get_mut(slot)) {
-            // What comes back with the Request-URI that rules gave it has looped.
-            call.mark = mark;
+        if let Some((leg, mark)) = result? {
+            if let (Some(mark), Some(call)) = (mark, self.calls.get_mut(slot)) {
+                // What comes back with the Request-URI that rules gave it has looped.
+                call.mark = mark;
+            }
+            self.branch_began(endpoint, slot, index, leg, now);
         }
-        self.branch_began(endpoint, slot, index, leg, now);
         Ok(())
+    }
+
+    /// Whether a hop has to wait until the ports that its offer names are known to be ours.
+    fn waits_for_sockets(&mut self, slot: usize, index: usize) -> bool {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        let plane = &mut self.plane;
+        let held = call
+            .media
+            .as_deref_mut()
+            .is_some_and(|media| media.hold_back(plane));
+        if held && let Some(set_up) = call.set_up.as_deref_mut() {
+            set_up.opening.push(index as u16);
+        }
+        held
+    }
+
+    /// Calls the hops that have waited for media sockets.
+    pub(crate) fn call_opened_hops(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        let opening = std::mem::take(&mut set_up.opening);
+        if opening.is_empty() {
+            return;
+        }
+        let invite = std::mem::take(&mut set_up.invite);
+        if let Ok(message) = Message::parse(&invite) {
+            for index in opening {
+                self.begin_hop(endpoint, slot, usize::from(index), &message, now);
+            }
+        }
+        if let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        {
+            set_up.invite = invite;
+        }
+        self.try_next(endpoint, slot, now);
     }
 
     fn anchor_refusal(&mut self, error: AnchorError, now: Time) -> NotCalled {
@@ -286,7 +358,7 @@ impl Core {
         if !has_sdp(invite) {
             return Ok(Carried::Untouched);
         }
-        media.offer_again(invite.body(), sdp);
+        offer_again(media, invite, sdp);
         Ok(Carried::Rewritten)
     }
 
@@ -366,6 +438,7 @@ impl Core {
             .to()
             .map_err(|_| NotCalled::Call(400, "To cannot be read"))?;
         placed.to(&called, &mut to);
+        let share = set_up.share.map(|share| share.to_string());
         let mut changes = Changes::default();
         let Changes { texts, effects } = &mut changes;
         let mut edits = self.own_edits(
@@ -382,6 +455,15 @@ impl Core {
             edits.push(Edit::Replace {
                 id: HeaderId::Supported,
                 value: b"timer, replaces",
+            });
+        }
+        if set_up.breadth.is_some() {
+            edits.push(Edit::RemoveNamed(MAX_BREADTH));
+        }
+        if let Some(share) = &share {
+            edits.push(Edit::AddNamed {
+                name: MAX_BREADTH,
+                value: share.as_bytes(),
             });
         }
         let scene = ::rules::Scene {
@@ -413,7 +495,7 @@ impl Core {
             from: Some(from),
             to: Some(to),
             call_id: Some(&call_id),
-            content: Self::passed(invite, &edits, body_of(carried, sdp)),
+            content: Self::passed(invite, &edits, body_of(carried, sdp, invite)),
             user: key.0,
             login: trunk
                 .and_then(|trunk| trunk.credentials.as_ref())

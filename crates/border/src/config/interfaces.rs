@@ -48,6 +48,8 @@ pub(super) fn interface_of(
         authenticate,
         rates: interface.rates,
         register: register(raw, interface, &path, sink),
+        subscribe: interface.subscribe == RawPassing::Pass,
+        refer: interface.refer == RawPassing::Pass,
         media: media_addresses(interface, &listen, &path, ranges, placed, sink),
         tls: tls::listen_tls(interface.tls.as_ref(), &listen, &path, sink),
         websocket: tls::websocket(interface.websocket.as_ref(), &listen, &path, sink),

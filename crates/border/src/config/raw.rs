@@ -112,6 +112,21 @@ pub(super) enum RawAuthenticate {
     Digest,
 }
 
+/// What is done with requests outside of calls.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawPassing {
+    /// They are sent where a call would be.
+    #[default]
+    Pass,
+    /// They are refused.
+    Refuse,
+}
+
+fn refused() -> RawPassing {
+    RawPassing::Refuse
+}
+
 /// A named listening point.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -144,6 +159,13 @@ pub(super) struct RawInterface {
     /// How many calls and registrations a second are let in; beyond that they are refused at once.
     #[serde(default)]
     pub rates: super::Rates,
+    /// What is done with SUBSCRIBE, and with NOTIFY outside of a subscription: `pass` (sent where a call would be) or
+    /// `refuse` (489).
+    #[serde(default)]
+    pub subscribe: RawPassing,
+    /// The same for REFER outside of calls, by which others make a phone call somebody: `pass` or `refuse` (403).
+    #[serde(default = "refused")]
+    pub refer: RawPassing,
     /// Where media is anchored; one table, or one per address family. Default: the first listening address, ports
     /// 20000-39999.
     #[serde(default)]
@@ -316,6 +338,24 @@ pub(super) struct RawCarrier {
     #[serde(default = "default_carrier_expires")]
     #[schemars(range(min = 30, max = 86400))]
     pub expires: u32,
+    /// Keeps the flow on which we are registered alive (RFC 5626): line breaks on a stream, STUN over UDP; one that does not
+    /// answer is registered anew. `auto`: where the carrier says that it answers (Flow-Timer, or outbound among Supported
+    /// or Require). `always`, `never`.
+    #[serde(default)]
+    pub keep_alive: RawKeepAlive,
+}
+
+/// When the flow of a registration of ours is kept alive.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawKeepAlive {
+    /// Where the carrier says that it answers.
+    #[default]
+    Auto,
+    /// In any case.
+    Always,
+    /// Never.
+    Never,
 }
 
 fn default_carrier_expires() -> u32 {

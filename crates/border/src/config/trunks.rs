@@ -248,5 +248,10 @@ fn carrier(
         user,
         domain,
         expires: seconds(account.expires),
+        keep_alive: match account.keep_alive {
+            RawKeepAlive::Auto => KeepAlive::Auto,
+            RawKeepAlive::Always => KeepAlive::Always,
+            RawKeepAlive::Never => KeepAlive::Never,
+        },
     })
 }

@@ -13,8 +13,8 @@ use engine::{
 };
 use media::{Forwarder, ForwarderLimits};
 use sip::{
-    Content, Endpoint, EndpointConfig, Flow, Indication, Invite, LegId, Local, LocalId, Prack,
-    Target, User,
+    Content, DialogId, Endpoint, EndpointConfig, Flow, Indication, Invite, LegId, Local, LocalId,
+    Prack, Target, User,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -60,6 +60,8 @@ impl Manners {
 pub struct Ears {
     pub seen: Vec<Seen>,
     pub manners: Manners,
+    /// Dialogs that others' SUBSCRIBEs and REFERs have founded.
+    pub dialogs: Vec<DialogId>,
 }
 
 fn has_sdp(message: &Message<'_>) -> bool {
@@ -114,6 +116,12 @@ impl User for Ears {
                 request,
                 ..
             } => (None, Told::Outside(*transaction), Some(request)),
+            Indication::InDialog {
+                dialog,
+                transaction,
+                request,
+                ..
+            } => (None, Told::InDialog(*dialog, *transaction), Some(request)),
             Indication::OutOfDialogResponse { response, .. } => (
                 None,
                 Told::OutsideResponse(response.status()),
@@ -197,9 +205,45 @@ impl Ears {
                 let content = if has_sdp(request) { &sdp } else { &none };
                 let _ = endpoint.respond(*transaction, 200, content, now);
             }
-            Indication::OutOfDialog { transaction, .. } => {
-                if let Some(status) = manners.outside {
-                    let _ = endpoint.respond(*transaction, status, &none, now);
+            Indication::OutOfDialog {
+                transaction,
+                request,
+                flow,
+            } => {
+                let founds = matches!(
+                    request.method(),
+                    wire::sip::Method::Subscribe | wire::sip::Method::Refer
+                );
+                let Some(status) = manners.outside else {
+                    return;
+                };
+                if founds && status < 300 {
+                    let dialog = endpoint.found_dialog(*transaction, request, *flow, true, 0);
+                    self.dialogs.push(dialog.unwrap());
+                }
+                let expires = request.expires().unwrap_or(600).to_string();
+                let edit = [wire::sip::Edit::Add {
+                    id: wire::sip::HeaderId::Expires,
+                    value: expires.as_bytes(),
+                }];
+                let content = match request.method() {
+                    wire::sip::Method::Subscribe => none.with(&edit),
+                    _ => none,
+                };
+                let _ = endpoint.respond(*transaction, status, &content, now);
+            }
+            Indication::InDialog {
+                transaction,
+                request,
+                ..
+            } => {
+                let expires = request.expires().unwrap_or(600).to_string();
+                let edit = [wire::sip::Edit::Add {
+                    id: wire::sip::HeaderId::Expires,
+                    value: expires.as_bytes(),
+                }];
+                if let Some(status) = manners.inside {
+                    let _ = endpoint.respond(*transaction, status, &none.with(&edit), now);
                 }
             }
             _ => {}
@@ -324,6 +368,10 @@ pub struct Neighbourhood {
     ports: u16,
     /// Addresses that nobody has: what is sent there is lost (also refused, on TCP).
     pub refuse_media_sockets: bool,
+    /// The network says at once that nobody is at an address of nobody (ICMP).
+    pub tells_of_nobody: bool,
+    /// Addresses of the border's machine that another program holds.
+    pub taken: Vec<SocketAddr>,
     /// Media datagrams that came to addresses of nobody: to, from, bytes.
     pub media: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     pub open_sockets: usize,
@@ -366,6 +414,8 @@ impl Neighbourhood {
             accepted: 0,
             ports: 40_000,
             refuse_media_sockets: false,
+            tells_of_nobody: false,
+            taken: Vec::new(),
             media: Vec::new(),
             open_sockets: 0,
             aliases: HashMap::new(),
@@ -405,6 +455,7 @@ impl Neighbourhood {
             ears: Ears {
                 seen: Vec::new(),
                 manners,
+                dialogs: Vec::new(),
             },
             address,
             local,
@@ -733,7 +784,8 @@ impl Neighbourhood {
                         self.ports += 1;
                         local.set_port(self.ports);
                     }
-                    if kind == engine::SocketKind::UdpMedia && self.refuse_media_sockets {
+                    let refused = self.refuse_media_sockets || self.taken.contains(&local);
+                    if kind == engine::SocketKind::UdpMedia && refused {
                         opened.push((socket, None));
                         continue;
                     }
@@ -779,7 +831,7 @@ impl Neighbourhood {
                 Some(local) => Input::Opened { socket, local },
                 None => Input::OpenFailed {
                     socket,
-                    error: "too many open files",
+                    error: "address in use",
                 },
             };
             self.border.handle(input, self.now);
@@ -849,7 +901,20 @@ impl Neighbourhood {
                             }),
                         );
                     }
-                    None => self.media.push((to, from, bytes)),
+                    None => {
+                        let teller = self.sockets.get(&(from, Transport::Udp)).copied();
+                        if let Some((Node::Border, socket)) = teller
+                            && self.tells_of_nobody
+                            && socket.0 < 1 << 16
+                        {
+                            self.feed_border(Input::Unreachable {
+                                socket,
+                                destination: to,
+                                bytes: bytes.get(..528).unwrap_or(&bytes),
+                            });
+                        }
+                        self.media.push((to, from, bytes));
+                    }
                 }
             }
             Arrival::Connect {
@@ -932,6 +997,14 @@ impl Neighbourhood {
         assert!(census.is_quiet(), "left over: {census:#?}");
         assert_eq!(self.forwarder.sessions(), 0);
         assert_eq!(self.forwarder.sockets(), 0);
+    }
+
+    /// Whether the border has a UDP socket at this address.
+    pub fn is_open(&self, address: SocketAddr) -> bool {
+        matches!(
+            self.sockets.get(&(address, Transport::Udp)),
+            Some((Node::Border, _))
+        )
     }
 
     pub fn names(&self) -> Vec<&'static str> {

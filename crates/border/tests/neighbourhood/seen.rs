@@ -1,7 +1,7 @@
 //! What a phone was told, for tests to look at.
 
 use engine::Time;
-use sip::{Ending, Failure, Fork, LegId, ServerTransaction, TransactionId};
+use sip::{DialogId, Ending, Failure, Fork, LegId, ServerTransaction, TransactionId};
 use wire::sip::Message;
 
 /// What a phone was told, kept.
@@ -19,6 +19,7 @@ pub enum Told {
     Response(u16, TransactionId),
     TimedOut,
     Outside(ServerTransaction),
+    InDialog(DialogId, ServerTransaction),
     OutsideResponse(u16),
     OutsideTimedOut,
     Ended(Ending),

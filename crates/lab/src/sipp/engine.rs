@@ -883,8 +883,8 @@ impl Engine for Generator {
             Input::Connected { connection, local } => self.connected(connection, local, now),
             Input::Stream { connection, bytes } => self.stream(connection, bytes, now),
             Input::Closed { connection, why } => self.closed(connection, why, now),
-            // TLS is not asked for.
-            Input::Secured { .. } => {}
+            // Neither TLS nor the network's word of what it could not deliver is asked for.
+            Input::Secured { .. } | Input::Unreachable { .. } => {}
         }
     }
 

@@ -163,6 +163,7 @@ fn serve(
 ) -> Result<(), String> {
     let driver_config = DriverConfig {
         pin: cpu,
+        unreachable: true,
         ..DriverConfig::default()
     };
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));

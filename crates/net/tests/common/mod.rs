@@ -193,7 +193,7 @@ impl Engine for Host {
                 let before = self.closed.insert(connection, why);
                 assert!(before.is_none(), "closed twice");
             }
-            Input::Timeout | Input::Datagram(_) => {}
+            Input::Timeout | Input::Datagram(_) | Input::Unreachable { .. } => {}
         }
     }
 

@@ -15,6 +15,7 @@ use crate::reliable::Reliable;
 use crate::session_timer::Session;
 use crate::timer::Timer;
 use crate::transaction::{ClientState, NONE, Owner};
+use crate::transport::Point;
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{Time, Transport};
@@ -178,7 +179,10 @@ impl Endpoint {
     }
 
     pub(crate) fn tag_of(&self, id: LegId) -> Option<Name> {
-        Some(Name::new(id.slot, self.leg(id)?.cookie))
+        match self.leg(id) {
+            Some(leg) => Some(Name::new(id.slot, leg.cookie)),
+            None => self.usage_tag(id),
+        }
     }
 
     /// Takes a leg into the table.
@@ -202,6 +206,7 @@ impl Endpoint {
         let Some(mut leg) = self.legs.try_remove(id.slot as usize) else {
             return;
         };
+        self.keep_late(&leg);
         let timers = [
             leg.session.timer.take(),
             leg.unacked.as_mut().and_then(|u| u.timer.take()),
@@ -299,53 +304,68 @@ impl Endpoint {
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
-        let mut routes = wire::sip::Values::list(peer.routes());
-        // A strict router's URI goes into the request line and the target to the end of the routes (section 12.2.1.1).
-        let strict = peer
-            .strict
-            .then(|| routes.next().and_then(wire::sip::NameAddr::parse))
-            .flatten();
-        lines.request_line(method, strict.map_or(peer.target(), |route| route.uri));
-        lines
-            .raw(b"Via: ")
-            .raw(&point.via)
-            .raw(MAGIC)
-            .raw(branch.as_bytes());
-        if point.transport == Transport::Udp {
-            lines.raw(b";rport");
-        }
-        lines.end();
-        match strict {
-            None => {
-                if !peer.routes().is_empty() {
-                    lines.header(HeaderId::Route, peer.routes());
-                }
-            }
-            Some(_) => {
-                for route in routes {
-                    lines.header(HeaderId::Route, route);
-                }
-                lines
-                    .name(HeaderId::Route)
-                    .raw(b"<")
-                    .text(peer.target())
-                    .raw(b">")
-                    .end();
-            }
-        }
-        lines
-            .name(HeaderId::From)
-            .text(leg.own.local())
-            .raw(b";tag=")
-            .raw(tag.as_bytes())
-            .end()
-            .header(HeaderId::To, peer.remote())
-            .header(HeaderId::CallId, leg.own.call_id())
-            .cseq(cseq, method.as_bytes());
+        write_inside(&mut lines, point, &leg.own, peer, tag, method, cseq, branch);
         Some((start, peer.flow))
     }
 
     pub(crate) fn schedule_unacked(&mut self, id: LegId, at: Time) -> TimerKey {
         self.wheel.schedule(at, Timer::Unacked(id.slot))
     }
+}
+
+/// Writes a request inside a dialog up to the headers of its own: request line, Via, Route, From, To, Call-ID, CSeq.
+#[allow(clippy::too_many_arguments)] // what a request inside a dialog consists of
+pub(crate) fn write_inside(
+    lines: &mut Lines<'_>,
+    point: &Point,
+    own: &Own,
+    peer: &Peer,
+    tag: Name,
+    method: Method<'_>,
+    cseq: u32,
+    branch: Name,
+) {
+    let mut routes = wire::sip::Values::list(peer.routes());
+    // A strict router's URI goes into the request line and the target to the end of the routes (section 12.2.1.1).
+    let strict = peer
+        .strict
+        .then(|| routes.next().and_then(wire::sip::NameAddr::parse))
+        .flatten();
+    lines.request_line(method, strict.map_or(peer.target(), |route| route.uri));
+    lines
+        .raw(b"Via: ")
+        .raw(&point.via)
+        .raw(MAGIC)
+        .raw(branch.as_bytes());
+    if point.transport == Transport::Udp {
+        lines.raw(b";rport");
+    }
+    lines.end();
+    match strict {
+        None => {
+            if !peer.routes().is_empty() {
+                lines.header(HeaderId::Route, peer.routes());
+            }
+        }
+        Some(_) => {
+            for route in routes {
+                lines.header(HeaderId::Route, route);
+            }
+            lines
+                .name(HeaderId::Route)
+                .raw(b"<")
+                .text(peer.target())
+                .raw(b">")
+                .end();
+        }
+    }
+    lines
+        .name(HeaderId::From)
+        .text(own.local())
+        .raw(b";tag=")
+        .raw(tag.as_bytes())
+        .end()
+        .header(HeaderId::To, peer.remote())
+        .header(HeaderId::CallId, own.call_id())
+        .cseq(cseq, method.as_bytes());
 }

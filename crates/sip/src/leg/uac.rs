@@ -295,9 +295,13 @@ impl Endpoint {
         let tag = response.to().ok().and_then(|to| to.tag());
         let early = setup
             .and_then(|s| s.forks.iter().find(|e| Some(e.peer.tag()) == tag))
-            .map(|early| early.peer.cseq);
+            .map(|early| &early.peer);
         let mut peer = Peer::from_response(response, &leg.peer);
-        peer.cseq = early.flatten();
+        peer.cseq = early.and_then(|early| early.cseq);
+        if let Some(early) = early.filter(|early| early.next_hop_text() == peer.next_hop_text()) {
+            // Its name may have been located in the meantime.
+            peer.flow = early.flow;
+        }
         peer.flow = self.hop(&peer, leg.pinned);
         let has_sdp = message_has_sdp(response);
         let cseq = leg.cseq.max(1);

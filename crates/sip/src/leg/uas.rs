@@ -180,6 +180,7 @@ impl Endpoint {
 
     fn keep_reliable(&mut self, leg: LegId, slot: u32, rseq: u32, start: usize, now: Time) {
         let bytes = self.net.out.composed(start).to_vec();
+        let mut cseq = 0;
         if let Some(server) = self.servers.get_mut(slot as usize) {
             server.state = ServerState::Proceeding;
             if let Some(timer) = server.timer.take() {
@@ -187,6 +188,7 @@ impl Endpoint {
             }
             if let Some(active) = server.active.as_mut() {
                 active.last.clone_from(&bytes);
+                cseq = active.cseq;
             }
         }
         let Some(reliable) = self
@@ -197,6 +199,7 @@ impl Endpoint {
             return;
         };
         reliable.rseq = rseq;
+        reliable.cseq = cseq;
         match reliable.waiting {
             0 => self.send_reliable(leg, rseq, bytes, now),
             _ => reliable.held.push_back(Held::Reliable(rseq, bytes)),

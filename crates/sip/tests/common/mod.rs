@@ -3,8 +3,8 @@
 
 use engine::{ConnectionId, Datagram, Deadline, Entropy, Input, Output, SocketId, Time, Transport};
 use sip::{
-    Content, Ending, Endpoint, EndpointConfig, Failure, Flow, Fork, Indication, Invite, LegId,
-    Local, LocalId, ServerTransaction, Target, TransactionId, User,
+    Content, DialogId, Ending, Endpoint, EndpointConfig, Failure, Flow, Fork, Indication, Invite,
+    LegId, Local, LocalId, ServerTransaction, Target, TransactionId, User,
 };
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
@@ -28,6 +28,7 @@ pub enum Said {
     Response(LegId, TransactionId, u16, String),
     TimedOut(LegId, TransactionId),
     Outside(ServerTransaction, String),
+    InDialog(DialogId, ServerTransaction, String),
     OutsideResponse(u64, u16),
     OutsideTimedOut(u64),
     Ended(LegId, Ending),
@@ -198,6 +199,20 @@ impl User for Log {
                 ..
             } => {
                 self.note(Said::Outside(transaction, method(request)), Some(request));
+                if let Some(status) = habits.respond {
+                    endpoint
+                        .respond(transaction, status, &Content::default(), now)
+                        .expect("respond");
+                }
+            }
+            Indication::InDialog {
+                dialog,
+                transaction,
+                request,
+                ..
+            } => {
+                let said = Said::InDialog(dialog, transaction, method(request));
+                self.note(said, Some(request));
                 if let Some(status) = habits.respond {
                     endpoint
                         .respond(transaction, status, &Content::default(), now)

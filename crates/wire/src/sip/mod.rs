@@ -11,6 +11,7 @@ mod ids;
 mod known;
 mod list;
 mod message;
+mod multipart;
 mod params;
 mod typed;
 mod uri;
@@ -22,6 +23,7 @@ pub use host::{Host, HostPort};
 pub use ids::{HEADER_IDS, HeaderId, Method};
 pub use list::Values;
 pub use message::{Framing, Header, MAX_HEADERS, MAX_MESSAGE, Message, Unparsable, call_number};
+pub use multipart::{Session, SessionPart};
 pub use params::{AuthParams, Param, Params, unquote};
 pub use typed::{
     CSeq, Credentials, MediaType, NameAddr, ParseError, RAck, Refresher, Replaces, SessionExpires,

@@ -1,0 +1,382 @@
+//! Subscriptions, and what REFER founds outside of calls (RFC 6665, RFC 3515): two dialogs coupled, as the legs of a call
+//! are, so that neither side learns of the other's network. Requests and responses pass as they came but for what belongs to
+//! a dialog.
+
+use super::outside::without_credentials;
+use super::{Alarm, Core};
+use crate::call::headers::address_with_host;
+use crate::call::inside::refuse;
+use crate::call::offered::{Origin, Refused};
+use crate::call::pass::{hide_network, promised_end_to_end, warnings};
+use crate::config::{Identity, InterfaceId, InterfaceKind, TrunkId};
+use crate::identity::{Boundary, Texts};
+use crate::operate::Renaming;
+use crate::rules::EditList;
+use ::rules::{Effects, Scene};
+use core::time::Duration;
+use engine::Time;
+use engine::timers::TimerKey;
+use sip::{Content, DialogId, Endpoint, Flow, Login, ServerTransaction};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method, TokenValue};
+
+/// Seconds for which a subscription stands whose end nobody has said yet.
+const UNSAID: u32 = 180;
+/// Longest subscription, seconds.
+const LONGEST: u32 = 7 * 86_400;
+/// So long what is under way may still need a subscription whose time is over: 64*T1.
+const LINGER: Duration = Duration::from_secs(33);
+/// Says of a REFER's answer that there is no subscription (RFC 4488).
+const REFER_SUB: &[u8] = b"Refer-Sub";
+
+/// Two dialogs, coupled: that of whoever asked and that of whoever is to tell.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    serial: u32,
+    dialogs: [Option<DialogId>; 2],
+    interfaces: [InterfaceId; 2],
+    trunks: [Option<TrunkId>; 2],
+    timer: Option<TimerKey>,
+}
+
+/// A request inside a subscription that was passed on.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    server: ServerTransaction,
+    /// Where it came from.
+    asker: Flow,
+    key: u64,
+    subscribes: bool,
+    /// Nothing comes after it.
+    last: bool,
+}
+
+/// Whether a final response ends the subscription to which the request belonged (RFC 6665 section 4.2.2, RFC 5057).
+fn ends(status: u16) -> bool {
+    matches!(status, 404 | 405 | 410 | 416 | 480..=485 | 489 | 501 | 604)
+}
+
+impl Core {
+    /// Couples the dialog of whoever sent `request` with one to come; the number that stands for both.
+    ///
+    /// # Errors
+    /// What to refuse the request with.
+    pub(crate) fn subscription_asked(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        (origin, flow): (Origin, Flow),
+        now: Time,
+    ) -> Result<u64, Refused> {
+        self.asked_serial = self.asked_serial.wrapping_add(1);
+        let serial = self.asked_serial;
+        let index = self.subscriptions.insert(Subscription {
+            serial,
+            dialogs: [None; 2],
+            interfaces: [origin.interface; 2],
+            trunks: [origin.trunk, None],
+            timer: None,
+        });
+        let key = (u64::from(serial) << 32) | (index as u64 + 1);
+        // Phones behind NAT write addresses that nobody reaches: they are met where they are.
+        let access = self
+            .config
+            .interface(origin.interface)
+            .is_some_and(|interface| interface.kind == InterfaceKind::Access);
+        match endpoint.found_dialog(transaction, request, flow, access, key) {
+            Ok(dialog) => {
+                if let Some(subscription) = self.subscriptions.get_mut(index) {
+                    subscription.dialogs = [Some(dialog), None];
+                }
+                self.subscription_lasts(key, UNSAID, now);
+                Ok(key)
+            }
+            Err(refused) => {
+                self.subscriptions.try_remove(index);
+                Err(match refused {
+                    sip::Refused::Full => Refused::new(503, "too many subscriptions"),
+                    _ => Refused::new(400, "no Contact"),
+                })
+            }
+        }
+    }
+
+    fn subscription(&mut self, key: u64) -> Option<&mut Subscription> {
+        let index = (key & 0xffff_ffff).checked_sub(1)? as usize;
+        let subscription = self.subscriptions.get_mut(index)?;
+        (u64::from(subscription.serial) == key >> 32).then_some(subscription)
+    }
+
+    /// The other side is being asked: `dialog` will be with it.
+    pub(crate) fn subscription_sent(
+        &mut self,
+        endpoint: &mut Endpoint,
+        key: u64,
+        dialog: DialogId,
+        interface: InterfaceId,
+        trunk: Option<TrunkId>,
+    ) {
+        let Some(subscription) = self.subscription(key) else {
+            return endpoint.close_dialog(dialog);
+        };
+        let [asker, before] = subscription.dialogs;
+        subscription.dialogs = [asker, Some(dialog)];
+        subscription.interfaces[1] = interface;
+        subscription.trunks[1] = trunk;
+        if let Some(before) = before {
+            endpoint.close_dialog(before);
+        }
+    }
+
+    /// The other side has given its final answer, which was passed on.
+    pub(crate) fn subscription_answered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        key: u64,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let none = response
+            .header_named(REFER_SUB)
+            .is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"false"));
+        if !(200..300).contains(&response.status()) || none {
+            return self.end_subscription(endpoint, key);
+        }
+        self.counters.subscriptions += 1;
+        self.subscription_granted(key, response, now);
+    }
+
+    /// A 2xx says for how long a subscription stands.
+    fn subscription_granted(&mut self, key: u64, response: &Message<'_>, now: Time) {
+        if let Ok(seconds) = response.expires() {
+            self.subscription_lasts(key, seconds, now);
+        }
+    }
+
+    fn subscription_lasts(&mut self, key: u64, seconds: u32, now: Time) {
+        let span = Duration::from_secs(u64::from(seconds.min(LONGEST)));
+        let alarm = Alarm::Subscription(key);
+        let timer = self.timers.schedule(now + span + LINGER, alarm);
+        let old = match self.subscription(key) {
+            Some(subscription) => subscription.timer.replace(timer),
+            None => Some(timer),
+        };
+        if let Some(old) = old {
+            self.timers.cancel(old);
+        }
+    }
+
+    /// Nobody has anything to say in a subscription any more.
+    pub(crate) fn end_subscription(&mut self, endpoint: &mut Endpoint, key: u64) {
+        if self.subscription(key).is_none() {
+            return;
+        }
+        let index = (key & 0xffff_ffff) as usize - 1;
+        let Some(subscription) = self.subscriptions.try_remove(index) else {
+            return;
+        };
+        for dialog in subscription.dialogs.into_iter().flatten() {
+            endpoint.close_dialog(dialog);
+        }
+        if let Some(timer) = subscription.timer {
+            self.timers.cancel(timer);
+        }
+    }
+
+    /// A request inside a subscription: it passes to the other side.
+    pub(crate) fn in_dialog(
+        &mut self,
+        endpoint: &mut Endpoint,
+        (dialog, key): (DialogId, u64),
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        now: Time,
+    ) {
+        let method = request.method();
+        if !matches!(
+            method,
+            Method::Subscribe | Method::Notify | Method::Refer | Method::Message | Method::Info
+        ) {
+            let status = match method {
+                Method::Options => 200,
+                Method::Invite | Method::Bye | Method::Update | Method::Prack => 481,
+                _ => 405,
+            };
+            return refuse(endpoint, transaction, status, now);
+        }
+        let Some(subscription) = self.subscription(key) else {
+            return refuse(endpoint, transaction, 481, now);
+        };
+        let from = usize::from(subscription.dialogs.first() != Some(&Some(dialog)));
+        let other = subscription.dialogs.get(1 - from).copied().flatten();
+        let (Some(other), Some(asker)) = (other, endpoint.flow_of_dialog(dialog)) else {
+            return refuse(endpoint, transaction, 481, now);
+        };
+        let mut last = false;
+        if method == Method::Notify {
+            let state = request
+                .header(HeaderId::SubscriptionState)
+                .and_then(TokenValue::parse);
+            last = state.is_some_and(|state| state.token.eq_ignore_ascii_case(b"terminated"));
+            let seconds = state
+                .and_then(|state| state.params.get(b"expires"))
+                .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+            if let Some(seconds) = seconds.filter(|_| !last) {
+                self.subscription_lasts(key, seconds, now);
+            }
+        }
+        let passed = Passed {
+            server: transaction,
+            asker,
+            key,
+            subscribes: method == Method::Subscribe,
+            last,
+        };
+        let Some(user) = self.ask_inside(passed) else {
+            return refuse(endpoint, transaction, 503, now);
+        };
+        let sent = self.pass_in_dialog(endpoint, key, from, other, request, user, now);
+        if let Err(status) = sent {
+            self.forget_asked(user);
+            refuse(endpoint, transaction, status, now);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn pass_in_dialog(
+        &mut self,
+        endpoint: &mut Endpoint,
+        key: u64,
+        from: usize,
+        other: DialogId,
+        request: &Message<'_>,
+        user: u64,
+        now: Time,
+    ) -> Result<(), u16> {
+        let config = self.config.clone();
+        let subscription = self.subscription(key).ok_or(481u16)?;
+        let (interfaces, trunks) = (subscription.interfaces, subscription.trunks);
+        let place = |at: usize| {
+            let interface = interfaces.get(at).copied().unwrap_or(InterfaceId(u16::MAX));
+            (interface, trunks.get(at).copied().flatten())
+        };
+        let (here, there) = (place(from), place(1 - from));
+        let onward = endpoint.flow_of_dialog(other).ok_or(481u16)?;
+        let trunk = there.1.and_then(|trunk| config.trunk(trunk));
+        let boundary = Boundary {
+            policy: &config.identity,
+            from: config.trusts(here.0, here.1),
+            to: config.trusts(there.0, there.1),
+            wanted: trunk.is_none_or(|trunk| trunk.identity == Identity::Pass),
+            proven: None,
+            anchored: false,
+        };
+        let (mut told, mut supported, mut refer_to) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut texts, mut effects) = (Texts::default(), Effects::default());
+        warnings(request, &mut told);
+        promised_end_to_end(request, &mut supported);
+        self.refer_to_at(request, onward, &mut refer_to);
+        let mut edits: EditList<'_> = SmallVec::new();
+        hide_network(request, &told, &mut edits);
+        without_credentials(request, &mut edits);
+        if !supported.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Supported,
+                value: &supported,
+            });
+        }
+        if !refer_to.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::ReferTo,
+                value: &refer_to,
+            });
+        }
+        let host = || self.advertised_host(onward.local);
+        boundary.edits(request, host, &mut texts, &mut edits);
+        let scene = Scene {
+            initial: false,
+            edits: &edits,
+            ..self.first_scene(there, onward, request)
+        };
+        self.rules_out_first(&scene, None, &mut effects);
+        if let Some(refusal) = &effects.refusal {
+            return Err(refusal.status);
+        }
+        effects.merge(&mut edits);
+        let content = Content::like(request).with(&edits);
+        let login = trunk
+            .and_then(|trunk| trunk.credentials.as_ref())
+            .map(|login| Login {
+                user: login.username.as_bytes(),
+                password: login.password.as_bytes(),
+            });
+        endpoint
+            .dialog_request(other, request.method(), &content, user, login.as_ref(), now)
+            .map(|_| ())
+            .map_err(|refused| match refused {
+                sip::Refused::Gone => 481,
+                sip::Refused::Full => 503,
+                sip::Refused::TooLarge => 513,
+                _ => 500,
+            })
+    }
+
+    /// Refer-To with our address where the message goes, where it names ours where it came from.
+    pub(crate) fn refer_to_at(&self, request: &Message<'_>, onward: Flow, out: &mut Vec<u8>) {
+        if request.method() != Method::Refer {
+            return;
+        }
+        let Ok(refer_to) = request.refer_to() else {
+            return;
+        };
+        let ours = refer_to
+            .parse_uri()
+            .is_some_and(|uri| self.is_ours(uri.host_port().to_string().as_bytes()));
+        if ours {
+            let host = self.advertised_host(onward.local);
+            address_with_host(&refer_to, Some(&host), out);
+        }
+    }
+
+    /// A final response to a request inside a subscription.
+    pub(crate) fn in_dialog_answered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        passed: &Passed,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let status = response.status();
+        self.pass_response(endpoint, passed.server, passed.asker, response, now);
+        if passed.subscribes && (200..300).contains(&status) {
+            self.subscription_granted(passed.key, response, now);
+        }
+        if passed.last || ends(status) {
+            self.end_subscription(endpoint, passed.key);
+        }
+    }
+
+    /// A request inside a subscription got no answer: there is nobody any more.
+    pub(crate) fn in_dialog_timed_out(
+        &mut self,
+        endpoint: &mut Endpoint,
+        passed: &Passed,
+        now: Time,
+    ) {
+        refuse(endpoint, passed.server, 481, now);
+        self.end_subscription(endpoint, passed.key);
+    }
+
+    /// A reload gave interfaces and trunks other indices.
+    pub(crate) fn rename_subscriptions(&mut self, renamed: &Renaming) {
+        for (_, subscription) in &mut self.subscriptions {
+            for interface in &mut subscription.interfaces {
+                *interface = renamed.interface(*interface);
+            }
+            for trunk in &mut subscription.trunks {
+                *trunk = trunk.and_then(|trunk| renamed.trunk(trunk));
+            }
+        }
+    }
+}

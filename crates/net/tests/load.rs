@@ -1,0 +1,384 @@
+//! The driver under load, over loopback: signalling gathered and coupled, nothing lost or out of order, media not held up;
+//! and what it makes of ICMP. Figures are the driver's own counters and medians, so that a slow machine passes as well.
+
+use engine::{Deadline, DropReason, Engine, Input, Output, SocketId, SocketKind, Time};
+use net::{Clock, Driver, DriverConfig};
+use std::collections::{HashMap, VecDeque};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const SIGNALLING: SocketId = SocketId(1);
+const MEDIA: SocketId = SocketId(2);
+
+/// Sends what it is given, echoes what comes in, and is busy for a while with each datagram.
+#[derive(Default)]
+struct Station {
+    open: VecDeque<(SocketId, SocketKind, SocketAddr)>,
+    out: VecDeque<(SocketId, SocketAddr, Vec<u8>)>,
+    current: Option<(SocketId, SocketAddr, Vec<u8>)>,
+    places: HashMap<SocketId, SocketAddr>,
+    effort: Duration,
+    echo: bool,
+    /// How long datagrams waited, by socket.
+    waited: HashMap<SocketId, Vec<Duration>>,
+    undelivered: Vec<(SocketId, SocketAddr, Vec<u8>)>,
+}
+
+impl Engine for Station {
+    fn handle(&mut self, input: Input<'_>, now: Time) {
+        match input {
+            Input::Opened { socket, local } => {
+                self.places.insert(socket, local);
+            }
+            Input::OpenFailed { error, .. } => panic!("{error}"),
+            Input::Datagram(datagram) => {
+                let waited = self.waited.entry(datagram.socket).or_default();
+                waited.push(now.since(datagram.arrived));
+                let begun = Instant::now();
+                while datagram.socket == SIGNALLING && begun.elapsed() < self.effort {
+                    std::hint::spin_loop();
+                }
+                if self.echo {
+                    let bytes = datagram.bytes.to_vec();
+                    self.out
+                        .push_back((datagram.socket, datagram.source, bytes));
+                }
+            }
+            Input::Unreachable {
+                socket,
+                destination,
+                bytes,
+            } => self.undelivered.push((socket, destination, bytes.to_vec())),
+            _ => {}
+        }
+    }
+
+    fn next_output(&mut self) -> Option<Output<'_>> {
+        if let Some((socket, kind, local)) = self.open.pop_front() {
+            return Some(Output::Open {
+                socket,
+                kind,
+                local,
+            });
+        }
+        self.current = self.out.pop_front();
+        let (socket, destination, bytes) = self.current.as_ref()?;
+        Some(Output::Datagram {
+            socket: *socket,
+            destination: *destination,
+            bytes,
+        })
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
+        None
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+/// A datagram of this length that says its order and its number in it.
+fn datagram(order: u32, count: u32, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0x55; length];
+    bytes[..4].copy_from_slice(&order.to_be_bytes());
+    bytes[4..8].copy_from_slice(&count.to_be_bytes());
+    bytes
+}
+
+/// What it must stay in order with.
+fn order_of(bytes: &[u8]) -> u32 {
+    number(bytes, 0)
+}
+
+struct Rig {
+    driver: Driver,
+    station: Station,
+}
+
+impl Rig {
+    fn new(config: DriverConfig, host: &str) -> Rig {
+        let mut rig = Rig {
+            driver: Driver::plain(config, Clock::new()).unwrap(),
+            station: Station::default(),
+        };
+        let local: SocketAddr = format!("{host}:0").parse().unwrap();
+        for (socket, kind) in [
+            (SIGNALLING, SocketKind::UdpSignalling),
+            (MEDIA, SocketKind::UdpMedia),
+        ] {
+            rig.station.open.push_back((socket, kind, local));
+        }
+        rig.until(|station| station.places.len() == 2);
+        rig
+    }
+
+    fn until(&mut self, done: impl Fn(&Station) -> bool) {
+        let begun = Instant::now();
+        while !done(&self.station) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "not reached");
+            let wait = Duration::from_millis(5);
+            self.driver.turn_engine(&mut self.station, wait).unwrap();
+        }
+    }
+}
+
+fn receiver(host: &str) -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind(format!("{host}:0")).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+/// Gives a receiver room for everything that a test sends; `false` where that is not allowed.
+fn is_roomy(socket: &UdpSocket) -> bool {
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 16 << 20).is_ok()
+}
+
+/// Takes `count` datagrams and asserts that each order's numbers come in order.
+fn take_in_order(socket: &UdpSocket, count: usize) {
+    take_and_count(socket, count, &AtomicU32::new(0));
+}
+
+/// The same, and says how many have come.
+fn take_and_count(socket: &UdpSocket, count: usize, come: &AtomicU32) {
+    let mut last: HashMap<u32, u32> = HashMap::new();
+    let mut bytes = [0; 4_096];
+    for i in 0..count {
+        let length = socket.recv(&mut bytes).unwrap_or_else(|error| {
+            panic!("{i} of {count} came: {error}");
+        });
+        let (order, count) = (number(&bytes[..length], 0), number(&bytes[..length], 4));
+        if let Some(before) = last.insert(order, count) {
+            assert!(before < count, "{count} after {before} of {order}");
+        }
+        come.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn median(of: &[Duration]) -> Duration {
+    let mut sorted = of.to_vec();
+    sorted.sort();
+    sorted[sorted.len() / 2]
+}
+
+/// Sends rounds of datagrams of a few lengths to two peers, each with its own order, and takes them in again.
+fn trains(host: &str, lengths: [usize; 3]) -> net::Counters {
+    let config = DriverConfig {
+        order: Some(order_of),
+        ..DriverConfig::default()
+    };
+    let mut rig = Rig::new(config, host);
+    let peers = [receiver(host), receiver(host)];
+    let (rounds, each) = (20, 60);
+    for round in 0..rounds {
+        for count in 0..each {
+            for (peer, (_, address)) in peers.iter().enumerate() {
+                let order = 1 + count % 7 + 10 * peer as u32;
+                let length = lengths[count as usize % 3];
+                let bytes = datagram(order, round * each + count, length);
+                rig.station.out.push_back((SIGNALLING, *address, bytes));
+            }
+        }
+        rig.until(|station| station.out.is_empty());
+        for (socket, _) in &peers {
+            take_in_order(socket, each as usize);
+        }
+    }
+    let counters = rig.driver.counters();
+    assert_eq!(counters.datagrams_out, u64::from(2 * rounds * each));
+    assert_eq!(counters.drops.get(DropReason::SendFailed), 0);
+    counters
+}
+
+#[test]
+fn trains_lose_nothing_and_keep_the_order_within_a_call() {
+    for host in ["127.0.0.1", "[::1]"] {
+        let counters = trains(host, [400, 500, 700]);
+        // Seven orders in three lengths to one peer: most find a train to join.
+        assert!(
+            counters.coupled > counters.datagrams_out / 2,
+            "{} of {}",
+            counters.coupled,
+            counters.datagrams_out
+        );
+    }
+}
+
+/// Says to the process inside the namespace that it is there.
+const INSIDE: &str = "HORNWORK_NARROW_LOOPBACK";
+
+#[test]
+fn where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost() {
+    if std::env::var_os(INSIDE).is_some() {
+        // Segments of 1,400 bytes do not fit into packets of 1,000, so that the kernel refuses to make them; datagrams of
+        // that length it cuts up.
+        let counters = trains("127.0.0.1", [1_400, 1_400, 1_400]);
+        assert_eq!(counters.coupled, 0, "refused");
+        return;
+    }
+    let name = "where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost";
+    let program = std::env::current_exe().unwrap();
+    let script = format!(
+        "ip link set lo mtu 1000 up && exec {} --exact {name}",
+        program.display()
+    );
+    let narrow = Command::new("unshare")
+        .args(["-n", "sh", "-c", "ip link set lo mtu 1000 up"])
+        .output();
+    if !narrow.is_ok_and(|output| output.status.success()) {
+        println!("skipped: no network namespace of its own");
+        return;
+    }
+    let inside = Command::new("unshare")
+        .args(["-n", "sh", "-c", &script])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    assert!(
+        inside.status.success(),
+        "{}",
+        String::from_utf8_lossy(&inside.stdout)
+    );
+}
+
+/// Messages without echo, at most: a machine that is busy with other things slows the load down.
+const WINDOW: u32 = 64;
+
+/// Signalling at a steady pace and media beside it, for `count` messages.
+fn under_load(coalesce: Duration, effort: Duration, pace: Duration, count: u32) -> Rig {
+    let config = DriverConfig {
+        coalesce,
+        receive_timestamps: true,
+        ..DriverConfig::default()
+    };
+    let mut rig = Rig::new(config, "127.0.0.1");
+    rig.station.effort = effort;
+    rig.station.echo = true;
+    let (signalling, media) = (rig.station.places[&SIGNALLING], rig.station.places[&MEDIA]);
+    let (caller, _) = receiver("127.0.0.1");
+    assert!(is_roomy(&caller));
+    let (speaker, _) = receiver("127.0.0.1");
+    let stop = Arc::new(AtomicBool::new(false));
+    let talks = {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            let mut sent = 0u32;
+            while !stop.load(Ordering::Acquire) {
+                speaker.send_to(&datagram(2, sent, 172), media).unwrap();
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        })
+    };
+    let come = Arc::new(AtomicU32::new(0));
+    let calls = {
+        let (caller, come) = (caller.try_clone().unwrap(), come.clone());
+        std::thread::spawn(move || {
+            let begun = Instant::now();
+            for number in 0..count {
+                while number >= come.load(Ordering::Acquire) + WINDOW {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                caller
+                    .send_to(&datagram(1, number, 300), signalling)
+                    .unwrap();
+                let due = begun + pace * number;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        })
+    };
+    let echoes = std::thread::spawn(move || take_and_count(&caller, count as usize, &come));
+    rig.until(|station| {
+        let waited = station.waited.get(&SIGNALLING).map_or(0, Vec::len);
+        waited == count as usize && station.out.is_empty()
+    });
+    calls.join().unwrap();
+    stop.store(true, Ordering::Release);
+    talks.join().unwrap();
+    echoes.join().unwrap();
+    rig
+}
+
+#[test]
+fn under_load_signalling_is_gathered_within_its_bound_and_media_does_not_wait() {
+    if !is_roomy(&receiver("127.0.0.1").0) {
+        println!("skipped: no right to a large receive buffer");
+        return;
+    }
+    let coalesce = Duration::from_millis(40);
+    let (effort, pace) = (Duration::from_micros(60), Duration::from_micros(250));
+    let rig = under_load(coalesce, effort, pace, 4_000);
+    let counters = rig.driver.counters();
+    assert_eq!(counters.drops.get(DropReason::SendFailed), 0);
+    assert_eq!(rig.driver.kernel_drops().unwrap(), 0);
+    let signalling = &rig.station.waited[&SIGNALLING];
+    let media = &rig.station.waited[&MEDIA];
+    // Media has receive calls of its own, one for each packet at most.
+    let calls = counters.receive_calls.saturating_sub(media.len() as u64);
+    assert!(
+        calls < signalling.len() as u64 / 4,
+        "{calls} receive calls for {} messages",
+        signalling.len()
+    );
+    let held = median(signalling);
+    assert!(
+        held <= coalesce,
+        "half of the messages waited {held:?} or more"
+    );
+    let spoken = median(media);
+    assert!(
+        spoken < coalesce / 4 && spoken < held,
+        "media waited {spoken:?}, signalling {held:?}"
+    );
+}
+
+#[test]
+fn what_the_network_cannot_deliver_is_told_and_nothing_else_is_lost() {
+    for (host, order) in [
+        ("127.0.0.1", None),
+        ("127.0.0.1", Some(order_of as fn(&[u8]) -> u32)),
+        ("[::1]", None),
+    ] {
+        let config = DriverConfig {
+            unreachable: true,
+            order,
+            ..DriverConfig::default()
+        };
+        let mut rig = Rig::new(config, host);
+        let (alive, living) = receiver(host);
+        // Nobody is there any more.
+        let dead = receiver(host).1;
+        for count in 0..200 {
+            for (address, order) in [(dead, 1), (living, 2)] {
+                let bytes = datagram(order, count, 300);
+                rig.station.out.push_back((SIGNALLING, address, bytes));
+            }
+            if count % 20 == 19 {
+                rig.until(|station| station.out.is_empty());
+                take_in_order(&alive, 20);
+            }
+        }
+        rig.until(|station| station.undelivered.len() >= 3);
+        for (socket, destination, bytes) in &rig.station.undelivered {
+            assert_eq!((*socket, *destination), (SIGNALLING, dead));
+            assert_eq!(number(bytes, 0), 1, "the datagram's own beginning");
+            assert!(bytes.len() >= 100);
+        }
+        let counters = rig.driver.counters();
+        assert_eq!(counters.drops.get(DropReason::SendFailed), 0);
+        assert_eq!(counters.undelivered, rig.station.undelivered.len() as u64);
+        // The socket is as good as before.
+        rig.station
+            .out
+            .push_back((SIGNALLING, living, datagram(2, 1_000, 300)));
+        rig.until(|station| station.out.is_empty());
+        take_in_order(&alive, 1);
+    }
+}
