@@ -413,11 +413,11 @@ fn a_sips_call_stays_on_secure_roads() {
     assert_eq!(asked("sips:1@x"), refused);
     assert_eq!(
         asked("sips:2@x"),
-        "route 2 [1:sips:2@10.0.0.4 tls:10.0.0.4:5061, 2:sips:2@sip.example.com:5071 name:sip.example.com:5071]"
+        "route 2 [0:sips:2@10.0.0.4 tls:10.0.0.4:5061, 1:sips:2@sip.example.com:5071 name:sip.example.com:5071]"
     );
     assert_eq!(
         asked("sip:2@x"),
-        "route 2 [0:sip:2@10.0.0.3 udp:10.0.0.3:5060, 1:sip:2@10.0.0.4;transport=tls tls:10.0.0.4:5061, 2:sip:2@sip.example.com:5071;transport=tls name:sip.example.com:5071]"
+        "route 2 [0:sip:2@10.0.0.4;transport=tls tls:10.0.0.4:5061, 1:sip:2@sip.example.com:5071;transport=tls name:sip.example.com:5071, 2:sip:2@10.0.0.3 udp:10.0.0.3:5060]"
     );
     // A name is located for TLS alone.
     let Plan::Call(call) = plan(&config, &facts(CALLER, "SIPS:3@x"), &world) else {
