@@ -77,7 +77,10 @@ impl Border {
 
     fn take(&mut self, input: Input<'_>, now: Time) {
         // Streams hold their senders back by themselves.
-        self.core.comes_after(std::time::Duration::ZERO);
+        // Timers and reports say nothing of it.
+        if matches!(input, Input::Stream { .. }) {
+            self.core.comes_after(std::time::Duration::ZERO, now);
+        }
         match input {
             Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
                 // Media is the forwarder's, who passes on STUN alone: no flow of ours uses ICE yet. Without a forwarder, or
@@ -92,7 +95,7 @@ impl Border {
                     .resolver_answer(datagram.source, datagram.bytes, now);
             }
             Input::Datagram(datagram) => {
-                self.core.comes_after(now.since(datagram.arrived));
+                self.core.comes_after(now.since(datagram.arrived), now);
                 if self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
                     self.endpoint
                         .feed(Input::Datagram(datagram), now, &mut self.core);

@@ -10,9 +10,9 @@ mod check;
 mod interfaces;
 mod mistake;
 mod node;
+mod rates;
 mod raw;
 mod routes;
-mod rates;
 mod rules;
 mod schema;
 #[cfg(test)]

@@ -8,6 +8,8 @@ use engine::{Note, Time};
 use sip::Stateless;
 use wire::sip::{HeaderId, Message, Method};
 
+/// The queue has to be too long for this long: a machine that stood still for a moment makes up for it by itself.
+const LASTING: Duration = Duration::from_millis(250);
 /// After this long without a refusal it is over.
 const CALM: Duration = Duration::from_secs(5);
 
@@ -16,6 +18,8 @@ const CALM: Duration = Duration::from_secs(5);
 pub(crate) struct Overload {
     /// Of the message that is being dealt with.
     waited: Duration,
+    /// Since when every message has waited too long.
+    above: Option<Time>,
     /// Refused since it began.
     shed: u64,
     /// The last refusal of an overload that is not over.
@@ -24,8 +28,14 @@ pub(crate) struct Overload {
 
 impl Core {
     /// A message that lay in the socket for so long comes now.
-    pub(crate) fn comes_after(&mut self, waited: Duration) {
+    pub(crate) fn comes_after(&mut self, waited: Duration, now: Time) {
         self.overload.waited = waited;
+        match self.config.sip.queue {
+            Some(limit) if waited > limit => {
+                self.overload.above.get_or_insert(now);
+            }
+            _ => self.overload.above = None,
+        }
     }
 
     /// The refusal of what would begin something new, where the queue is too long; calls for help are never refused.
@@ -40,7 +50,13 @@ impl Core {
                 | Method::Publish
                 | Method::Refer
         );
-        if self.overload.waited <= limit || !begins || calls_for_help(request) {
+        let overload = &self.overload;
+        // Once it has begun, each message is judged by its own waiting, until it is over.
+        let lasts = overload.last.is_some()
+            || overload
+                .above
+                .is_some_and(|since| now.since(since) >= LASTING);
+        if overload.waited <= limit || !lasts || !begins || calls_for_help(request) {
             return None;
         }
         self.counters.shed += 1;
