@@ -7,7 +7,16 @@ use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
 pub const TARGETS: [&str; 11] = [
-    "sip", "sdp", "media", "endpoint", "border", "capture", "srtp", "codec", "rules", "ws",
+    "sip",
+    "sdp",
+    "media",
+    "endpoint",
+    "border",
+    "capture",
+    "srtp",
+    "codec",
+    "rules",
+    "ws",
     "scenario_xml",
 ];
 

@@ -218,7 +218,10 @@ fn transport(name: &str) -> Transport {
     }
 }
 
-fn tags(words: &[String]) -> Result<Vec<(Box<str>, Box<str>)>, Bad> {
+/// Name and value.
+type Tag = (Box<str>, Box<str>);
+
+fn tags(words: &[String]) -> Result<Vec<Tag>, Bad> {
     words
         .iter()
         .map(|word| match word.split_once('=') {

@@ -165,12 +165,7 @@ impl Loaded {
             }
         }
         // Redirections and transfers lead to those whom the system's authorities vouch for; without any, nowhere by TLS.
-        if let Some(anchors) = reader
-            .system
-            .get_or_insert_with(Anchors::system)
-            .as_ref()
-            .ok()
-        {
+        if let Ok(anchors) = reader.system.get_or_insert_with(Anchors::system).as_ref() {
             let settings = ClientSettings {
                 anchors: anchors.clone(),
                 identity: None,

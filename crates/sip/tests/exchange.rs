@@ -3,9 +3,9 @@
 mod common;
 
 use common::*;
-use engine::Time;
+use engine::{Time, Transport};
 use sip::*;
-use wire::sip::HeaderId;
+use wire::sip::{Edit, HeaderId};
 
 fn bob() -> Host {
     let mut host = Host::new(
@@ -237,4 +237,48 @@ Call-ID: a84b4c76e66710\r\nCSeq: 231 BYE\r\nTo: Alice <sip:alice@atlanta.com>;ta
     // A repeated 2xx after the end of the call is still acknowledged.
     alice.datagram(f11.as_bytes(), "192.0.2.2:5060", Time::from_secs(2));
     assert!(alice.datagrams()[0].starts_with("ACK sip:bob@192.0.2.4 SIP/2.0\r\n"));
+}
+
+#[test]
+fn a_template_is_copied_but_for_what_the_endpoint_writes() {
+    let mut pair = Pair::plain();
+    let template = b"INVITE sip:x@y SIP/2.0\r\nVia: SIP/2.0/UDP 10.0.0.1;branch=z9hG4bKq\r\nMax-Forwards: 17\r\n\
+From: \"A\" <sip:a@x>;tag=old;p=1\r\nTo: <sip:b@x>\r\nCall-ID: old\r\nCSeq: 9 INVITE\r\nContact: <sip:a@10.0.0.1>\r\n\
+X-Odd:  spaced ; out\r\nP-Asserted-Identity: <sip:one@x>, <sip:two@x>\r\nSubject: gone\r\n\
+Record-Route: <sip:10.0.0.2;lr>\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nabc";
+    let template = wire::sip::Message::parse(template).unwrap();
+    let edits = [
+        Edit::RemoveFirst(HeaderId::PAssertedIdentity),
+        Edit::Remove(HeaderId::Subject),
+        Edit::Replace {
+            id: HeaderId::UserAgent,
+            value: b"Other",
+        },
+        Edit::Replace {
+            id: HeaderId::Contact,
+            value: b"<sip:token@192.0.2.1:5060>",
+        },
+    ];
+    let target = pair.target(0, Transport::Udp);
+    let invite = Invite {
+        content: Content::like(&template).with(&edits),
+        ..Invite::new(target)
+    };
+    let leg = pair.hosts[0].endpoint.invite(&invite, Time::ZERO).unwrap();
+    let text = pair.hosts[0].datagrams().remove(0);
+    let tag = String::from_utf8(pair.hosts[0].endpoint.tags_of(leg).unwrap().0).unwrap();
+    let via = header(&text, HeaderId::Via).unwrap();
+    let call_id = header(&text, HeaderId::CallId).unwrap();
+    assert_eq!(
+        text,
+        format!(
+            "INVITE sip:bob@192.0.2.2:5060 SIP/2.0\r\nVia: {via}\r\n\
+From: \"A\" <sip:a@x>;p=1;tag={tag}\r\nTo: <sip:b@x>\r\nCall-ID: {call_id}\r\nCSeq: 1 INVITE\r\nMax-Forwards: 16\r\n\
+Allow: INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, NOTIFY, MESSAGE\r\n\
+Supported: 100rel, timer, replaces\r\n\
+X-Odd:  spaced ; out\r\nP-Asserted-Identity: <sip:two@x>\r\n\
+User-Agent: Other\r\nContact: <sip:token@192.0.2.1:5060>\r\n\
+Content-Type: text/plain\r\nContent-Length: 3\r\n\r\nabc"
+        )
+    );
 }
