@@ -76,10 +76,8 @@ impl Border {
     }
 
     fn take(&mut self, input: Input<'_>, now: Time) {
-        // Streams hold their senders back by themselves.
-        // Timers and reports say nothing of it.
         if matches!(input, Input::Stream { .. }) {
-            self.core.comes_after(std::time::Duration::ZERO, now);
+            self.core.comes_at_once();
         }
         match input {
             Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
@@ -95,7 +93,8 @@ impl Border {
                     .resolver_answer(datagram.source, datagram.bytes, now);
             }
             Input::Datagram(datagram) => {
-                self.core.comes_after(now.since(datagram.arrived), now);
+                let waited = now.since(datagram.arrived);
+                self.core.comes_after(datagram.socket, waited, now);
                 if self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
                     self.endpoint
                         .feed(Input::Datagram(datagram), now, &mut self.core);

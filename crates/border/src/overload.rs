@@ -4,7 +4,7 @@
 
 use crate::border::{Alarm, Core};
 use core::time::Duration;
-use engine::{Note, Time};
+use engine::{Note, SocketId, Time};
 use sip::Stateless;
 use wire::sip::{HeaderId, Message, Method};
 
@@ -18,8 +18,10 @@ const CALM: Duration = Duration::from_secs(5);
 pub(crate) struct Overload {
     /// Of the message that is being dealt with.
     waited: Duration,
-    /// Since when every message has waited too long.
-    above: Option<Time>,
+    /// Sockets on which every message has waited too long, and since when: one that nobody writes to says nothing of another.
+    above: Vec<(SocketId, Time)>,
+    /// Whether that has lasted on the socket of the message that is being dealt with.
+    lasts: bool,
     /// Refused since it began.
     shed: u64,
     /// The last refusal of an overload that is not over.
@@ -27,15 +29,28 @@ pub(crate) struct Overload {
 }
 
 impl Core {
-    /// A message that lay in the socket for so long comes now.
-    pub(crate) fn comes_after(&mut self, waited: Duration, now: Time) {
-        self.overload.waited = waited;
-        match self.config.sip.queue {
-            Some(limit) if waited > limit => {
-                self.overload.above.get_or_insert(now);
+    /// A datagram that lay in its socket for so long comes now.
+    pub(crate) fn comes_after(&mut self, socket: SocketId, waited: Duration, now: Time) {
+        let overload = &mut self.overload;
+        overload.waited = waited;
+        overload.lasts = false;
+        let known = overload.above.iter().position(|(of, _)| *of == socket);
+        match (self.config.sip.queue, known) {
+            (Some(limit), Some(at)) if waited > limit => {
+                let since = overload.above.get(at).map_or(now, |(_, since)| *since);
+                overload.lasts = now.since(since) >= LASTING;
             }
-            _ => self.overload.above = None,
+            (Some(limit), None) if waited > limit => overload.above.push((socket, now)),
+            (_, Some(at)) => {
+                overload.above.swap_remove(at);
+            }
+            (_, None) => {}
         }
+    }
+
+    /// What comes now waited in no queue of ours: streams hold their senders back by themselves.
+    pub(crate) fn comes_at_once(&mut self) {
+        self.overload.waited = Duration::ZERO;
     }
 
     /// The refusal of what would begin something new, where the queue is too long; calls for help are never refused.
@@ -52,10 +67,7 @@ impl Core {
         );
         let overload = &self.overload;
         // Once it has begun, each message is judged by its own waiting, until it is over.
-        let lasts = overload.last.is_some()
-            || overload
-                .above
-                .is_some_and(|since| now.since(since) >= LASTING);
+        let lasts = overload.last.is_some() || overload.lasts;
         if overload.waited <= limit || !lasts || !begins || calls_for_help(request) {
             return None;
         }

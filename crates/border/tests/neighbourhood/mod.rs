@@ -347,8 +347,8 @@ pub struct Neighbourhood {
     pub disguises: HashMap<SocketAddr, SocketAddr>,
     /// Answers the border's DNS queries, where there is one: by name and type (1 A, 28 AAAA, 33 SRV, 35 NAPTR) the data.
     pub zone: Vec<(&'static str, u16, Vec<u8>)>,
-    /// How long datagrams lie in the border's sockets before it sees them.
-    pub lag: Duration,
+    /// How long datagrams lie in the border's socket of this address before it sees them.
+    pub lag: (Option<SocketAddr>, Duration),
     /// All bytes that the border sent, with where to.
     pub wire: Vec<(SocketAddr, Vec<u8>)>,
 }
@@ -387,7 +387,7 @@ impl Neighbourhood {
             aliases: HashMap::new(),
             disguises: HashMap::new(),
             zone: Vec::new(),
-            lag: Duration::ZERO,
+            lag: (None, Duration::ZERO),
             wire: Vec::new(),
         };
         world.border.handle(Input::Timeout, world.now);
@@ -846,7 +846,11 @@ impl Neighbourhood {
                         self.drain_forwarder();
                     }
                     Some((Node::Border, socket)) => {
-                        let arrived = Time(self.now.0.saturating_sub(self.lag.as_nanos() as u64));
+                        let lag = match self.lag {
+                            (Some(at), lag) if at == to => lag.as_nanos() as u64,
+                            _ => 0,
+                        };
+                        let arrived = Time(self.now.0.saturating_sub(lag));
                         self.feed_border(Input::Datagram(Datagram {
                             socket,
                             source: from,
