@@ -18,7 +18,7 @@ pub struct DriverConfig {
     pub spin: Duration,
     /// Longest time that signalling may wait for more of it, so that one turn deals with a batch: as with a network card's
     /// interrupt coalescing, latency is spent where it buys capacity. The wait grows with the share of time for which the
-    /// thread is busy with signalling, from nothing to all of this at a tenth, counted from the last turn that had any. Media
+    /// thread is busy with signalling, from nothing to all of this at a seventh, counted from the last turn that had any. Media
     /// and deadlines do not wait. Zero: never.
     pub coalesce: Duration,
     /// Let signalling datagrams of one length to one destination leave as one train, which the kernel takes apart at the

@@ -309,17 +309,18 @@ fn algorithms(raw: &Raw, sink: &mut Sink<'_>) -> Vec<DigestAlgorithm> {
 
 fn queue(raw: &Raw, sink: &mut Sink<'_>) -> Option<Duration> {
     let sip = &raw.sip;
-    if sip.queue != 0 && sip.queue < sip.coalesce.saturating_mul(2) {
+    let queue = sip.queue.unwrap_or(sip.coalesce.saturating_mul(3).max(25));
+    if queue != 0 && queue < sip.coalesce.saturating_mul(2) {
         sink.report(
             "sip.queue",
             format!(
                 "queue ({} ms) is less than twice coalesce ({} ms): ordinary waiting would count as overload",
-                sip.queue, sip.coalesce
+                queue, sip.coalesce
             ),
             "raise queue, lower coalesce, or set queue to 0",
         );
     }
-    (sip.queue != 0).then(|| Duration::from_millis(sip.queue.into()))
+    (queue != 0).then(|| Duration::from_millis(queue.into()))
 }
 
 fn registrar(raw: &Raw, sink: &mut Sink<'_>) -> Registrar {

@@ -622,9 +622,9 @@ pub(super) struct RawSip {
     pub trains: bool,
     /// Milliseconds that a datagram may lie in the socket before the border counts as overloaded: then new calls and
     /// registrations are refused at once with 503, and calls that stand keep their turn. It has to be well above
-    /// `coalesce`. 0: never.
+    /// `coalesce`. 0: never. Where it is left out: 25, or three times `coalesce` where that is more.
     #[schemars(range(max = 10_000))]
-    pub queue: u32,
+    pub queue: Option<u32>,
 }
 
 impl Default for RawSip {
@@ -635,7 +635,7 @@ impl Default for RawSip {
             ring_timeout: 180,
             coalesce: 8,
             trains: true,
-            queue: 25,
+            queue: None,
         }
     }
 }

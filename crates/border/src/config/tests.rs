@@ -521,6 +521,12 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
         "all three",
     ),
     (
+        "[sip]\ncoalesce=20\nqueue=30",
+        6,
+        "less than twice coalesce",
+        "raise queue",
+    ),
+    (
         "[registrar]\nnat_expires=20",
         5,
         "below min_expires",

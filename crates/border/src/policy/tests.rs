@@ -386,7 +386,7 @@ fn a_sips_call_stays_on_secure_roads() {
     let config = format!(
         "[[interface]]\nname=\"out\"\nlisten=[\"udp:192.0.2.1\",\"tls:192.0.2.1\"]\ntls={{certificate={{chain=\"c\",key=\"k\"}}}}\n\
         [[trunk]]\nname=\"plain\"\ntarget=\"udp:10.0.0.2\"\n\
-        [[trunk]]\nname=\"both\"\ntarget=[\"udp:10.0.0.3\",\"tls:10.0.0.4\",\"tls:sip.example.com:5071\"]\n{secure}\n\
+        [[trunk]]\nname=\"both\"\ntarget=[\"udp:10.0.0.3\",{{address=\"tls:10.0.0.4\",priority=1}},{{address=\"tls:sip.example.com:5071\",priority=2}}]\n{secure}\n\
         [[trunk]]\nname=\"named\"\ntarget=\"sip.example.net\"\n{secure}\n\
         [[route]]\nto={{user=\"1\"}}\ntrunk=\"plain\"\n\
         [[route]]\nto={{user=\"2\"}}\ntrunk=\"both\"\n\
@@ -413,11 +413,11 @@ fn a_sips_call_stays_on_secure_roads() {
     assert_eq!(asked("sips:1@x"), refused);
     assert_eq!(
         asked("sips:2@x"),
-        "route 2 [0:sips:2@10.0.0.4 tls:10.0.0.4:5061, 1:sips:2@sip.example.com:5071 name:sip.example.com:5071]"
+        "route 2 [1:sips:2@10.0.0.4 tls:10.0.0.4:5061, 2:sips:2@sip.example.com:5071 name:sip.example.com:5071]"
     );
     assert_eq!(
         asked("sip:2@x"),
-        "route 2 [0:sip:2@10.0.0.4;transport=tls tls:10.0.0.4:5061, 1:sip:2@sip.example.com:5071;transport=tls name:sip.example.com:5071, 2:sip:2@10.0.0.3 udp:10.0.0.3:5060]"
+        "route 2 [0:sip:2@10.0.0.3 udp:10.0.0.3:5060, 1:sip:2@10.0.0.4;transport=tls tls:10.0.0.4:5061, 2:sip:2@sip.example.com:5071;transport=tls name:sip.example.com:5071]"
     );
     // A name is located for TLS alone.
     let Plan::Call(call) = plan(&config, &facts(CALLER, "SIPS:3@x"), &world) else {

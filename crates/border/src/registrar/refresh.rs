@@ -34,10 +34,7 @@ impl Location {
         flow: Flow,
         now: Time,
     ) -> Option<Answer> {
-        match self.settings.pass_every {
-            0 => None,
-            _ => self.answer_again(user, request, interface, flow, now, Why::NotDue),
-        }
+        self.answer_again(user, request, interface, flow, now, Why::NotDue)
     }
 
     /// The core is away: the answer to a REGISTER of a phone that it had taken before, so that the phone stays reachable;
@@ -50,10 +47,7 @@ impl Location {
         flow: Flow,
         now: Time,
     ) -> Option<Answer> {
-        match self.settings.pass_every {
-            0 => None,
-            _ => self.answer_again(user, request, interface, flow, now, Why::CoreAway),
-        }
+        self.answer_again(user, request, interface, flow, now, Why::CoreAway)
     }
 
     /// Whether this user is registered from just there.
@@ -72,6 +66,9 @@ impl Location {
         now: Time,
         why: Why,
     ) -> Option<Answer> {
+        if self.settings.pass_every == 0 {
+            return None;
+        }
         let slot = self.slot(user)?;
         let judged = self.judge(request, flow).ok()?;
         if judged.star || judged.contacts.is_empty() {

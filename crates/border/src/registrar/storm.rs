@@ -82,7 +82,8 @@ impl Admission {
     /// Turns that nobody came for.
     fn forget(&mut self, now: Time) {
         while let Some(&(turn, who)) = self.order.front() {
-            if now < turn + KEPT {
+            // Those who came for their turn are forgotten as soon as they stand in front.
+            if now < turn + KEPT && self.turns.get(&who) == Some(&turn) {
                 return;
             }
             self.order.pop_front();
