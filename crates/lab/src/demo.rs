@@ -534,8 +534,7 @@ fn write_down(
              rising load. Every call carries speech both ways; at the far end a fifth of them is listened to and \
              compared with what was said. The response time is the time from INVITE to 200, the digest challenge included."
         ),
-        study: String::new(),
-        reference: None,
+        study: None,
         level_label: String::new(),
         seed: stage.seed,
         driver: "sockets".to_owned(),

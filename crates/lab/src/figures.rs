@@ -103,6 +103,9 @@ pub struct Details {
     pub packets: u64,
     /// Calls on which speech was compared.
     pub listened: u64,
+    /// Calls (registrations where there are no calls) answered with 2xx per second of the time in which they were due.
+    #[serde(default)]
+    pub established_per_second: Option<f64>,
     /// The metrics of RFC 6076.
     #[serde(default)]
     pub sip: SipMetrics,
@@ -223,9 +226,20 @@ fn details(
         round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
         streams: streams.iter().filter(|s| s.is_awaited()).count() as u64,
         packets: streams.iter().map(|s| s.received).sum(),
+        established_per_second: established_per_second(main),
         sip: metrics::compute(attempts),
         listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
     }
+}
+
+/// The time of `n` attempts is that from the first to the last one and one gap more; a single attempt has no rate.
+fn established_per_second(main: &[&Attempt]) -> Option<f64> {
+    let first = main.iter().map(|a| a.due).min()?;
+    let last = main.iter().map(|a| a.due).max()?;
+    let gaps = main.len().checked_sub(1).filter(|gaps| *gaps > 0)? as f64;
+    let seconds = (last - first) as f64 / 1e9 * (gaps + 1.0) / gaps;
+    let established = main.iter().filter(|a| a.established.is_some()).count();
+    (seconds > 0.0).then(|| established as f64 / seconds)
 }
 
 fn statuses<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Vec<(u16, u64)> {

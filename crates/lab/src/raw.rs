@@ -1,7 +1,7 @@
 //! The directory of a run: `run.json`, `attempts.ndjson`, `streams.ndjson`.
 
 use crate::error::{LabError, Verdict};
-use crate::experiment::Reference;
+use crate::experiment::Study;
 use crate::figures::{Check, Details, Figures};
 use crate::record::{Attempt, StreamRecord};
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Version of the written form.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The machine on which a run took place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -101,8 +101,6 @@ pub struct RunRecord {
     pub title: String,
     /// What it answers.
     pub about: String,
-    /// Rows of the studies.
-    pub study: String,
     /// What the sweep's value is.
     pub level_label: String,
     /// Seed of the run.
@@ -111,9 +109,9 @@ pub struct RunRecord {
     pub driver: String,
     /// What was measured, in words.
     pub subject: String,
-    /// What somebody else measured.
+    /// What a study measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference: Option<Reference>,
+    pub study: Option<Study>,
     /// Version of the program.
     pub version: String,
     /// Start, seconds since 1970; 0 in a simulation.

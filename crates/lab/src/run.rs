@@ -243,14 +243,13 @@ fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
         experiment: experiment.name.clone(),
         title: experiment.title.clone(),
         about: experiment.about.clone(),
-        study: experiment.study.clone(),
         level_label: experiment
             .levels
             .as_ref()
             .map(|levels| levels.label.clone())
             .unwrap_or_default(),
         seed: experiment.seed,
-        reference: experiment.reference.clone(),
+        study: experiment.study.clone(),
         driver: if simulated { "simulation" } else { "sockets" }.to_owned(),
         subject,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -328,7 +327,7 @@ fn run_json(run: &RunRecord, published: &Published) -> Value {
         "seed": run.seed,
         "verdict": run.verdict,
         "report": page,
-        "reference": run.reference.as_ref().map(|reference| report::beside_json(reference, &published.levels)),
+        "study": run.study.as_ref().map(|study| report::beside_json(study, &published.levels)),
         "trials": trials,
     })
 }

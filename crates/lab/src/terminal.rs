@@ -33,8 +33,8 @@ pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// The levels of a run with their main figures, the thresholds that were missed, and somebody else's figures where the
-/// experiment names them.
+/// The levels of a run with their main figures, the thresholds that were missed, and the study's figures where the experiment
+/// names them.
 pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), plain);
     let calls = levels.iter().any(|level| level.attempted > 0.0);
@@ -116,8 +116,8 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
             );
         }
     }
-    if let Some(reference) = &run.reference {
-        let rows: Vec<Vec<String>> = beside(reference, levels)
+    if let Some(study) = &run.study {
+        let rows: Vec<Vec<String>> = beside(study, levels)
             .iter()
             .map(|row| {
                 vec![
@@ -125,11 +125,12 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
                     row.figure.clone(),
                     plain(row.theirs),
                     row.ours_text(),
+                    row.unit.clone(),
                 ]
             })
             .collect();
-        let _ = writeln!(out, "\n{}", reference.source);
-        out.push_str(&columns(&[label, "figure", "there", "here"], &rows));
+        let _ = writeln!(out, "\nstudy {}, which ran on: {}", study.row, study.ran_on);
+        out.push_str(&columns(&[label, "figure", "study", "here", "unit"], &rows));
     }
     out
 }

@@ -3,6 +3,7 @@
 use engine::Time;
 use lab::LabError;
 use lab::error::Verdict;
+use lab::experiment::Study;
 use lab::figures;
 use lab::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, TrialRecord};
 use lab::record::{Attempt, Kind, Outcome, StreamRecord};
@@ -90,8 +91,14 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
         experiment: experiment.to_owned(),
         title: "A <script>alert(1)</script> & \"title\"".to_owned(),
         about: String::new(),
-        study: "U4".to_owned(),
-        reference: None,
+        study: Some(Study {
+            row: "U4".to_owned(),
+            ran_on: "somewhere <else>".to_owned(),
+            figure: Some(150.0),
+            unit: "calls at a time".to_owned(),
+            ours: "capacity".to_owned(),
+            ..Study::default()
+        }),
         level_label: "calls".to_owned(),
         seed: 1,
         driver: "sockets".to_owned(),

@@ -198,14 +198,14 @@ fn the_study_stands_beside_our_figures() {
     let verdict = run("call-capacity", &options(&folder, "a", &sets)).unwrap();
     assert_eq!(verdict, Verdict::Passed);
     let whole = json(&folder, "a");
-    let figures = whole["reference"]["figures"].as_array().unwrap();
+    let figures = whole["study"]["figures"].as_array().unwrap();
     let shown: Vec<(Option<f64>, &str, f64, Option<f64>)> = figures
         .iter()
         .map(|row| {
             (
                 row["level"].as_f64(),
                 row["figure"].as_str().unwrap(),
-                row["theirs"].as_f64().unwrap(),
+                row["study"].as_f64().unwrap(),
                 row["ours"].as_f64(),
             )
         })
@@ -426,9 +426,12 @@ fn mistakes_in_overrides_are_told() {
         ("callers.rat=3", "rat"),
         ("subject.ip=ipv5", "ipv5"),
         (
-            "reference.level=[{ at = 1, figures = { nothing = 1 } }]",
+            "study.level=[{ at = 1, figures = { nothing = 1 } }]",
             "nothing",
         ),
+        ("study.ours=nothing", "nothing"),
+        ("study.at=900", "study.ours"),
+        ("study.unit=", "belong together"),
     ] {
         let options = RunOptions {
             set: vec![set.to_owned()],

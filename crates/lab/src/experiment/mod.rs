@@ -6,13 +6,14 @@
 mod built_in;
 mod model;
 mod parse;
+mod study;
 mod template;
 
 pub use built_in::{BUILT_IN, built_in};
 pub use model::{
     Callees, Callers, CodecName, Experiment, HangUp, HoldKind, IpVersions, Levels, MediaKind,
-    Network, PaceKind, Reference, ReferenceLevel, Registrations, Streams, Subject, SubjectMedia,
-    Thresholds,
+    Network, PaceKind, Registrations, Streams, Subject, SubjectMedia, Thresholds,
 };
 pub use parse::{File, Level};
+pub use study::{CAPACITY, Study, StudyLevel};
 pub use template::fill;

@@ -1,9 +1,9 @@
 //! What an experiment file may say. Times are in seconds where the name does not say otherwise.
 
+use super::study::Study;
 use crate::pace::{Hold, Pace};
 use engine::Transport;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// One experiment, at one level of its sweep.
@@ -17,9 +17,6 @@ pub struct Experiment {
     /// What it answers, and how to read it.
     #[serde(default)]
     pub about: String,
-    /// Rows of the studies that it reproduces.
-    #[serde(default)]
-    pub study: String,
     /// Times that each level is run.
     #[serde(default = "one")]
     pub repeat: u32,
@@ -47,9 +44,9 @@ pub struct Experiment {
     /// Media streams without signalling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
-    /// What somebody else measured, to be shown beside our figures.
+    /// What a study measured, to be shown beside our figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference: Option<Reference>,
+    pub study: Option<Study>,
     /// The network, in simulation.
     #[serde(default)]
     pub network: Network,
@@ -158,30 +155,6 @@ pub struct Levels {
     /// The values themselves, instead of the three above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<f64>,
-}
-
-/// Figures of somebody else's measurement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Reference {
-    /// Who measured what, on what.
-    pub source: String,
-    /// The highest level that was good there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<f64>,
-    /// Figures by level.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub level: Vec<ReferenceLevel>,
-}
-
-/// Figures of somebody else's measurement at one level.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ReferenceLevel {
-    /// Value of the sweep.
-    pub at: f64,
-    /// By the name of the column in `levels.csv`.
-    pub figures: BTreeMap<String, f64>,
 }
 
 /// How attempts arrive.

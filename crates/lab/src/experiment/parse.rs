@@ -1,8 +1,7 @@
 //! Reading an experiment file, overrides, and the sweep.
 
-use super::model::{Experiment, IpVersions, Levels, MediaKind, Reference};
+use super::model::{Experiment, IpVersions, Levels, MediaKind};
 use crate::error::LabError;
-use crate::report::LevelSummary;
 use toml_edit::{DocumentMut, Item, Value};
 
 /// Most trials that one run may have; a typing mistake in a step must not run for years.
@@ -198,8 +197,8 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
     {
         return Err("subject.ip: with nothing in between, both sides speak one version".to_owned());
     }
-    if let Some(reference) = &experiment.reference {
-        known_figures(reference)?;
+    if let Some(study) = &experiment.study {
+        study.check()?;
     }
     if let Some(streams) = &experiment.streams {
         share("streams.listen_percent", streams.listen_percent)?;
@@ -246,21 +245,6 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
         && experiment.streams.is_none()
     {
         return Err("nothing to do: state [callers], [registrations] or [streams]".to_owned());
-    }
-    Ok(())
-}
-
-fn known_figures(reference: &Reference) -> Result<(), String> {
-    let names = reference
-        .level
-        .iter()
-        .flat_map(|level| level.figures.keys());
-    for name in names {
-        if !LevelSummary::has_figure(name) {
-            return Err(format!(
-                "reference.level.figures: {name:?} is no column of levels.csv with a number"
-            ));
-        }
     }
     Ok(())
 }

@@ -41,6 +41,8 @@ pub struct LevelSummary {
     pub max: Option<f64>,
     /// CPU time of the subject, microseconds each.
     pub cpu_us: Option<f64>,
+    /// Answered with 2xx per second in which attempts were due.
+    pub per_second: Option<f64>,
     /// Streams received.
     pub streams: f64,
     /// Packets received.
@@ -71,7 +73,7 @@ pub struct LevelSummary {
 
 impl LevelSummary {
     /// Names of the numbers, as `levels.csv` heads its columns; [`LevelSummary::figure`] knows each of them.
-    pub const FIGURES: [&str; 24] = [
+    pub const FIGURES: [&str; 25] = [
         "attempted",
         "established",
         "completed",
@@ -85,6 +87,7 @@ impl LevelSummary {
         "response_p99_ms",
         "response_max_ms",
         "cpu_us_each",
+        "established_per_second",
         "streams",
         "packets",
         "lost_percent",
@@ -119,6 +122,7 @@ impl LevelSummary {
             "response_p99_ms" => self.p99,
             "response_max_ms" => self.max,
             "cpu_us_each" => self.cpu_us,
+            "established_per_second" => self.per_second,
             "streams" => Some(self.streams),
             "packets" => Some(self.packets),
             "lost_percent" => self.lost_percent,
@@ -212,6 +216,7 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
         p99: mean_of(&|t| t.figures.response_ms.p99),
         max: None,
         cpu_us: mean_of(&|t| t.figures.cpu_us_per_call),
+        per_second: mean_of(&|t| t.details.established_per_second),
         streams: mean(&|t| t.details.streams as f64),
         packets: mean(&|t| t.details.packets as f64),
         lost_percent: mean_of(&|t| t.figures.lost_percent),

@@ -7,14 +7,14 @@ mod data;
 mod levels;
 mod page;
 mod plots;
-mod reference;
+mod study;
 mod sweep;
 mod tables;
 
 pub use chart::{Chart, Series, Stack, plain};
 pub use levels::LevelSummary;
-pub(crate) use reference::beside;
-pub use reference::beside_json;
+pub(crate) use study::beside;
+pub use study::beside_json;
 
 use crate::error::LabError;
 use data::Results;

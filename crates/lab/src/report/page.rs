@@ -3,7 +3,7 @@
 use super::chart::{escape, plain};
 use super::data::Results;
 use super::levels::LevelSummary;
-use super::reference::capacity;
+use super::study::capacity;
 use super::sweep;
 use super::tables::{self, grouped};
 use crate::raw::RawResults;
@@ -21,7 +21,7 @@ pub fn render(results: &Results, levels: &[LevelSummary]) -> String {
     facts(&mut html, raw);
     sweep::repartition(&mut html, results, levels);
     tables::classes(&mut html, raw, levels);
-    tables::reference(&mut html, raw, levels);
+    tables::study(&mut html, raw, levels);
     tables::summary(&mut html, raw, levels);
     tables::thresholds(&mut html, raw);
     tables::media(&mut html, raw, levels);
@@ -200,8 +200,8 @@ fn facts(html: &mut String, raw: &RawResults) {
         ));
         rows.push(("Kernel", machine.kernel.clone()));
     }
-    if !run.study.is_empty() {
-        rows.push(("Study rows", run.study.clone()));
+    if let Some(study) = &run.study {
+        rows.push(("Study rows", study.row.clone()));
     }
     html.push_str("<dl class=\"facts\">");
     for (name, value) in rows {

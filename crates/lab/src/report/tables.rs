@@ -2,7 +2,8 @@
 
 use super::chart::{escape, plain};
 use super::levels::LevelSummary;
-use super::reference::{Beside, beside};
+use super::study::{Beside, beside};
+use crate::experiment::CAPACITY;
 use crate::figures::{CLASS_NAMES, Check};
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::Outcome;
@@ -223,13 +224,13 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
     .write(html);
 }
 
-pub(super) fn reference(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
-    let Some(reference) = &raw.run.reference else {
+pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+    let Some(study) = &raw.run.study else {
         return;
     };
     let row = |row: &Beside| {
         let figure = match row.figure.as_str() {
-            "capacity" => "highest level within every threshold".to_owned(),
+            CAPACITY => "highest level within every threshold".to_owned(),
             name if name.ends_with(" ms") => format!("answered in {name}"),
             name => name.replace('_', " "),
         };
@@ -242,15 +243,19 @@ pub(super) fn reference(html: &mut String, raw: &RawResults, levels: &[LevelSumm
             escape(&figure),
             grouped(row.theirs),
             format!("{}{remark}", number(row.ours)),
+            escape(&row.unit),
         ])
     };
-    let note = format!("There: {}. Here: this run.", reference.source);
+    let note = format!(
+        "{}, which ran on: {}. Here: this run.",
+        study.row, study.ran_on
+    );
     Table {
         title: "Beside the study",
         note: &note,
-        columns: vec![label(raw), "figure", "there", "here"],
-        words: &[1, 3],
-        rows: beside(reference, levels).iter().map(row).collect(),
+        columns: vec![label(raw), "figure", "study", "here", "unit"],
+        words: &[1, 3, 4],
+        rows: beside(study, levels).iter().map(row).collect(),
         ..Table::default()
     }
     .write(html);
@@ -381,8 +386,8 @@ pub(super) fn classes(html: &mut String, raw: &RawResults, levels: &[LevelSummar
 
 /// The study's classes at this level: what it does not state stays empty.
 fn study_classes(raw: &RawResults, level: Option<f64>) -> Option<Row> {
-    let reference = raw.run.reference.as_ref()?;
-    let theirs = reference.level.iter().find(|l| Some(l.at) == level)?;
+    let study = raw.run.study.as_ref()?;
+    let theirs = study.level.iter().find(|l| Some(l.at) == level)?;
     let cell = |name: &str| theirs.figures.get(name).copied().map(grouped);
     let mut cells = vec!["the study".to_owned()];
     cells.extend(CLASS_NAMES.map(|name| cell(&format!("{name} ms")).unwrap_or_default()));
