@@ -183,7 +183,7 @@ fn a_refused_invite_is_acknowledged_for_timer_d() {
     );
     assert_eq!(header(&acks[0], HeaderId::CSeq).unwrap(), "1 ACK");
     assert_eq!(host.log.said, [Said::Failed(leg, Failure::Response, 486)]);
-    host.run(Time::from_millis(32_103));
+    host.run(Time::from_millis(32_170));
     assert!(host.endpoint.census().is_quiet());
 }
 
@@ -233,7 +233,7 @@ fn timers_g_h_and_i() {
             .is_empty()
     );
     assert_eq!(host.endpoint.census().servers, 1);
-    host.run(start + std::time::Duration::from_millis(5_053));
+    host.run(start + std::time::Duration::from_millis(5_120));
     assert!(host.endpoint.census().is_quiet());
 }
 
@@ -248,7 +248,7 @@ fn timer_j_answers_repetitions_for_64_t1() {
     assert_eq!(host.datagrams(), first);
     assert_eq!(host.log.said.len(), 1);
     assert_eq!(host.endpoint.census().kept_bytes, 0, "made anew, not kept");
-    host.run(Time::from_millis(32_003));
+    host.run(Time::from_millis(32_070));
     assert!(host.endpoint.census().is_quiet());
 }
 
@@ -467,7 +467,7 @@ fn an_accepted_invite_absorbs_repetitions_for_timer_l() {
     assert_eq!(host.log.count(|s| matches!(s, Said::Offered(_))), 1);
     assert!(host.datagrams().is_empty());
     assert_eq!(host.endpoint.census().servers, 1);
-    host.run(Time::from_millis(32_003));
+    host.run(Time::from_millis(32_070));
     let census = host.endpoint.census();
     assert_eq!((census.servers, census.legs, census.timers), (0, 1, 0));
 }

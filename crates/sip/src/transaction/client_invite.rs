@@ -64,7 +64,7 @@ impl Endpoint {
         };
         client.state = ClientState::Accepted;
         client.winner = winner;
-        self.arm_client(slot, now + patience);
+        self.linger_client(slot, now + patience);
     }
 
     /// The credentials of an answered INVITE are kept for its ACK (section 13.2.2.4).
@@ -121,7 +121,7 @@ impl Endpoint {
         self.resend_client(slot, now);
         match reliable {
             true => self.close_client(slot),
-            false => self.arm_client(slot, now + d),
+            false => self.linger_client(slot, now + d),
         }
     }
 

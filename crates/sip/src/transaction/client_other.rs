@@ -49,7 +49,7 @@ impl Endpoint {
         client.state = ClientState::Completed;
         match client.reliable {
             true => self.close_client(slot),
-            false => self.arm_client(slot, now + k),
+            false => self.linger_client(slot, now + k),
         }
     }
 }

@@ -246,6 +246,13 @@ impl PrintKey {
     }
 }
 
+/// `at` or up to 67 ms (2^26 ns) after it, the same for all whose time comes in between. Timers D, I, J, K, L and M are least
+/// times, and under load thousands of them end in a second: together they cost one waking of the thread.
+fn later(at: Time) -> Time {
+    const SHIFT: u64 = 1 << 26;
+    Time(at.0.saturating_add(SHIFT - 1) & !(SHIFT - 1))
+}
+
 impl Endpoint {
     pub(crate) fn t1(&self) -> Duration {
         self.config.timers.t1
@@ -459,6 +466,11 @@ impl Endpoint {
         client.timer = Some(self.wheel.schedule(at, Timer::Client(slot)));
     }
 
+    /// The transaction is over and only absorbs repetitions until `at` or a moment later: see [`later`].
+    pub(crate) fn linger_client(&mut self, slot: u32, at: Time) {
+        self.arm_client(slot, later(at));
+    }
+
     pub(crate) fn disarm_client(&mut self, slot: u32) {
         if let Some(client) = self.clients.get_mut(slot as usize)
             && let Some(old) = client.timer.take()
@@ -608,6 +620,11 @@ impl Endpoint {
             self.wheel.cancel(old);
         }
         server.timer = Some(self.wheel.schedule(at, Timer::Server(slot)));
+    }
+
+    /// As [`Endpoint::linger_client`].
+    pub(crate) fn linger_server(&mut self, slot: u32, at: Time) {
+        self.arm_server(slot, later(at));
     }
 
     pub(crate) fn quiet_server(&mut self, slot: u32) {

@@ -106,7 +106,7 @@ impl Endpoint {
         if let Some(server) = self.servers.get_mut(slot as usize) {
             server.state = ServerState::Accepted;
         }
-        self.arm_server(slot, now + l);
+        self.linger_server(slot, now + l);
     }
 
     /// ACK for a refusal came: Timer I absorbs further ones over UDP.
@@ -123,7 +123,7 @@ impl Endpoint {
         self.quiet_server(slot);
         match reliable {
             true => self.close_server(slot),
-            false => self.arm_server(slot, now + i),
+            false => self.linger_server(slot, now + i),
         }
     }
 

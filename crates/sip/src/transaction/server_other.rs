@@ -83,7 +83,7 @@ impl Endpoint {
         server.plain = plain;
         match reliable {
             true => self.close_server(slot),
-            false => self.arm_server(slot, now + j),
+            false => self.linger_server(slot, now + j),
         }
     }
 }
