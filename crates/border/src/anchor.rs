@@ -176,6 +176,8 @@ pub(crate) struct CallMedia {
     negotiated: bool,
     /// Pairs that somebody else had.
     replaced: u8,
+    /// The first line was made before any offer came: see [`CallMedia::reserve`].
+    reserved: bool,
 }
 
 impl CallMedia {
@@ -189,7 +191,22 @@ impl CallMedia {
             offer: None,
             negotiated: false,
             replaced: 0,
+            reserved: false,
         }
+    }
+
+    /// Makes one line of audio for a call whose offer comes with the callee's answer: a description that leaves in a response
+    /// cannot wait for its sockets as one in a request can, so they are opened before the call goes on.
+    ///
+    /// # Errors
+    /// [`AnchorError::Exhausted`]; nothing has changed then.
+    pub(crate) fn reserve(&mut self, plane: &mut MediaPlane) -> Result<(), AnchorError> {
+        if self.lines.is_empty() {
+            let line = self.new_line(plane, media::Carriage::Rtp)?;
+            self.lines.push(Some(line));
+            self.reserved = true;
+        }
+        Ok(())
     }
 
     /// Whether an offer waits for its answer, and whose it is.
@@ -216,6 +233,19 @@ impl CallMedia {
             return Err(AnchorError::Unanchorable);
         }
         let mut added = 0u16;
+        if core::mem::take(&mut self.reserved) {
+            let wanted = facts.first().filter(|fact| usable(fact));
+            match (
+                wanted.and_then(|fact| fact.carriage.forwarded()),
+                self.lines.first_mut(),
+            ) {
+                (Some(carriage), Some(Some(line))) => {
+                    line.carriage = carriage;
+                    added |= 1;
+                }
+                _ => self.drop_line(plane, 0),
+            }
+        }
         for (index, fact) in facts.iter().enumerate() {
             if self.lines.len() <= index {
                 self.lines.push(None);

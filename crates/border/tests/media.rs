@@ -241,6 +241,50 @@ fn ports_that_others_have_are_asked_for_a_few_times_and_again_when_nothing_else_
 }
 
 #[test]
+fn an_offer_that_comes_with_the_answer_names_ports_that_are_ours() {
+    let (mut net, alice, bob) = pair(&narrow());
+    net.phones[alice].ears.manners.sdp = "late".into();
+    net.taken = [20_000, 20_003, 20_004]
+        .map(|port| place(&format!("192.0.2.1:{port}")))
+        .into_iter()
+        .chain([30_000, 30_003, 30_006].map(|port| place(&format!("198.51.100.1:{port}"))))
+        .collect();
+    // Audio; a line of another kind; first a line that is turned down.
+    let others = [
+        SDP_B.to_owned(),
+        SDP_B.replace("m=audio 5000 RTP/AVP 0", "m=image 5000 udptl t38"),
+        SDP_B.replace("m=audio", "m=video 0 RTP/AVP 31\r\nm=audio"),
+    ];
+    for (call, offers) in others.iter().enumerate() {
+        net.phones[bob].ears.manners.sdp = offers.clone();
+        let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::default());
+        net.run(seconds(1));
+        let answered = net.last(alice, |told| *told == Told::Answered);
+        let body = answered.body();
+        let line = body
+            .lines()
+            .find(|line| line.starts_with("m=") && !line.contains(" 0 RTP"));
+        let port = line.and_then(|line| line.split(' ').nth(1)).unwrap();
+        assert_eq!(port, "20006", "call {call}: {body}");
+        assert!(net.is_open(place("192.0.2.1:20006")));
+        // Alice's answer has one line and is silent about a second one, which ends with that.
+        let kept = if call == 2 { 0 } else { 2 };
+        assert_eq!(net.border.census().ports, kept, "call {call}");
+        net.tell(alice, |endpoint, now| {
+            endpoint.bye(leg, &Content::default(), now).unwrap()
+        });
+        net.run(seconds(1));
+        assert_eq!(net.border.census().ports, 0, "call {call}");
+    }
+    // One that comes to nothing gives its ports back too.
+    net.phones[bob].ears.manners.answer = Some(486);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::default());
+    net.run(seconds(1));
+    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 486)));
+    net.assert_quiet();
+}
+
+#[test]
 fn a_line_added_by_reinvite_passes_over_taken_ports_too() {
     let (mut net, alice, bob) = pair(&narrow());
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());

@@ -343,7 +343,11 @@ impl Core {
             let caller = caller.ok_or(AnchorError::Unanchorable)?;
             let key = self.key_of(slot);
             if let Some(call) = self.calls.get_mut(slot) {
-                call.media = Some(Box::new(CallMedia::new(key.0, [caller, callee])));
+                let mut media = Box::new(CallMedia::new(key.0, [caller, callee]));
+                if !has_sdp(invite) {
+                    media.reserve(&mut self.plane)?;
+                }
+                call.media = Some(media);
             }
             return self.carry_body(slot, Side::Caller, invite, Role::Offer, sdp);
         }
