@@ -15,12 +15,15 @@ pub use report::{BorderCensus, CallInfo, Counters, Outcome};
 
 use crate::call::CallKey;
 use crate::config::Config;
+use crate::crew::Share;
 use engine::{
-    Control, Deadline, DropReason, Drops, Engine, Entropy, Event, Input, Output, SocketId, Time,
+    Control, Deadline, DropReason, Drops, Engine, Entropy, Event, Input, Output, ParcelHead,
+    SocketId, Time,
 };
 use media::{MediaCommand, MediaEvent};
-use sip::{Endpoint, Flow, Indication, Stateless, User};
+use sip::{Endpoint, Flow, Indication, LocalId, Stateless, User};
 use sockets::{MEDIA_BASE, SocketWork};
+use std::sync::Arc;
 use wire::sip::Message;
 use wire::stun::{MediaProtocol, media_protocol};
 
@@ -34,10 +37,35 @@ pub struct Border {
 
 impl Border {
     /// A border by `config`. It opens its sockets with its first outputs.
-    pub fn new(config: Config, mut entropy: Entropy) -> Border {
-        let mut endpoint = Endpoint::new(core::endpoint_config(&config), entropy.fork());
-        let core = Core::new(config, &mut endpoint, entropy);
+    pub fn new(config: impl Into<Arc<Config>>, mut entropy: Entropy) -> Border {
+        let config = config.into();
+        let endpoint = entropy.fork();
+        let share = Share::alone(&config, &mut entropy);
+        Border::with(config, share, endpoint, entropy)
+    }
+
+    pub(crate) fn with(
+        config: Arc<Config>,
+        share: Share,
+        endpoint: Entropy,
+        entropy: Entropy,
+    ) -> Border {
+        let settings = core::endpoint_config(&config, share.worker);
+        let mut endpoint = Endpoint::new(settings, endpoint);
+        let core = Core::new(config, share, &mut endpoint, entropy);
         Border { endpoint, core }
+    }
+
+    /// What comes at a listening point is another worker's, and handed to it.
+    fn is_handed_on(&mut self, input: &Input<'_>) -> bool {
+        match input {
+            Input::Datagram(datagram)
+                if datagram.socket.0 < MEDIA_BASE && !self.endpoint.worker().is_alone() =>
+            {
+                !self.core.is_resolver(datagram.socket) && self.endpoint.hand_datagram(datagram)
+            }
+            _ => false,
+        }
     }
 
     /// Whether events are made at all; they are unless this says no. Without a listener their texts are not built.
@@ -102,6 +130,29 @@ impl Border {
                     self.core.drops.count(DropReason::SipUnauthorised);
                 }
             }
+            Input::Handed(parcel) => {
+                match parcel.head {
+                    ParcelHead::Datagram {
+                        local,
+                        source,
+                        arrived,
+                        ..
+                    } => {
+                        let point = self.core.point(LocalId(local));
+                        if let Some(socket) = point.map(|point| point.socket) {
+                            self.core.comes_after(socket, now.since(arrived), now);
+                            if !self.is_welcome(socket, source, parcel.bytes) {
+                                self.core.drops.count(DropReason::SipUnauthorised);
+                                return;
+                            }
+                        }
+                    }
+                    ParcelHead::Message { .. } => self.core.comes_at_once(),
+                    _ => {}
+                }
+                self.endpoint
+                    .feed(Input::Handed(parcel), now, &mut self.core);
+            }
             Input::Accepted {
                 connection,
                 socket,
@@ -148,6 +199,9 @@ fn stream_of(input: &Input<'_>) -> Option<engine::ConnectionId> {
 
 impl Engine for Border {
     fn handle(&mut self, input: Input<'_>, now: Time) {
+        if self.is_handed_on(&input) {
+            return;
+        }
         let timeout = matches!(input, Input::Timeout);
         self.core.begin(now);
         self.take(input, now);

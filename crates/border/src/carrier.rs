@@ -95,6 +95,8 @@ pub struct Carriers {
     entropy: Entropy,
     /// Agenda entries of an older plan are void.
     plans: Vec<u32>,
+    /// Whether they are ours to register, and not another worker's.
+    ours: bool,
 }
 
 /// First wait after a failure; doubled up to [`MOST_WAIT`] (RFC 5626 section 4.5).
@@ -104,13 +106,14 @@ const MOST_WAIT: Duration = Duration::from_secs(1_800);
 const REFUSED_WAIT: Duration = Duration::from_secs(300);
 
 impl Carriers {
-    /// The accounts of `config`; they register at once, a little spread.
-    pub fn new(config: &Config, entropy: Entropy, now: Time) -> Carriers {
+    /// The accounts of `config`; they register at once, a little spread. Of several workers they are one's.
+    pub fn new(config: &Config, ours: bool, entropy: Entropy, now: Time) -> Carriers {
         let mut carriers = Carriers {
             accounts: Vec::new(),
             agenda: Agenda::new(),
             entropy,
             plans: Vec::new(),
+            ours,
         };
         carriers.reload(config, now);
         carriers
@@ -122,7 +125,9 @@ impl Carriers {
         let mut before = std::mem::take(&mut self.accounts);
         self.agenda = Agenda::new();
         self.plans.clear();
-        for (index, trunk) in config.trunks.iter().enumerate() {
+        let ours = self.ours;
+        let trunks = config.trunks.iter().filter(|_| ours);
+        for (index, trunk) in trunks.enumerate() {
             let Some(account) = &trunk.register else {
                 continue;
             };

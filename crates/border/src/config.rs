@@ -19,6 +19,7 @@ mod schema;
 mod tests;
 pub(crate) mod tls;
 mod trunks;
+mod workers;
 
 pub use address::{Cidr, HostName, ListenAddress};
 pub use mistake::Mistake;
@@ -30,7 +31,7 @@ pub use tls::{
 };
 
 use core::time::Duration;
-use engine::{Limits, Transport};
+use engine::{Limits, Transport, Worker};
 use regex::Regex;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -282,6 +283,21 @@ pub struct MediaRange {
     pub first: u16,
     /// Last port, included.
     pub last: u16,
+}
+
+impl MediaRange {
+    /// First and last port of a worker's part; parts begin at even ports.
+    pub(crate) fn part(&self, worker: &Worker) -> (u16, u16) {
+        if worker.is_alone() {
+            return (self.first, self.last);
+        }
+        let first = u32::from(self.first) + u32::from(self.first & 1);
+        let ports = (u32::from(self.last) + 1).saturating_sub(first);
+        let size = (ports / u32::from(worker.of)) & !1;
+        let at = first + size * u32::from(worker.number);
+        let port = |port: u32| u16::try_from(port).unwrap_or(u16::MAX);
+        (port(at), port((at + size).saturating_sub(1)))
+    }
 }
 
 /// A system that calls are sent to and come from.
@@ -618,6 +634,8 @@ pub struct Sip {
     pub trains: bool,
     /// What has waited longer in the socket is refused where it begins something new; `None`: never.
     pub queue: Option<Duration>,
+    /// Control threads; each call is one's.
+    pub workers: u8,
 }
 
 /// Session timers (RFC 4028).

@@ -486,6 +486,9 @@ impl World {
                         kind,
                         local,
                     } => opened.push((socket, kind, local)),
+                    Output::Hand { .. } => {
+                        panic!("handed to another worker, of whom there is none")
+                    }
                     Output::Shut { socket } => {
                         assert!(self.sockets.remove(&socket).is_some(), "shut, not open");
                         self.shut.push(socket);

@@ -197,11 +197,17 @@ impl Core {
             request.has(HeaderId::Authorization) || request.has(HeaderId::ProxyAuthorization);
         let source = flow.remote.ip();
         for (place, rates) in [of_trunk, of_interface].into_iter().flatten() {
-            if rates.is_open() || self.gate.let_in(place, rates, kind, proven, source, now) {
+            if rates.is_open()
+                || self
+                    .gate
+                    .hold()
+                    .let_in(place, rates, kind, proven, source, now)
+            {
                 continue;
             }
             self.counters.shielded += 1;
-            if let Some(refused) = self.gate.refuse(place, now) {
+            let refused = self.gate.hold().refuse(place, now);
+            if let Some(refused) = refused {
                 let name = match place {
                     Place::Trunk(_) => trunk.and_then(|id| Some(&config.trunk(id)?.name)),
                     Place::Interface(_) => config.interface(interface).map(|i| &i.name),

@@ -6,6 +6,7 @@ pub mod border;
 pub mod call;
 pub mod carrier;
 pub mod config;
+pub(crate) mod crew;
 #[doc(hidden)]
 pub mod fuzz;
 mod gate;

@@ -3,6 +3,7 @@
 use crate::border::{Alarm, Border, Core};
 use crate::call::{Side, Step};
 use crate::config::{Config, InterfaceId, TrunkId};
+use crate::crew::Crew;
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{Note, Time};
@@ -22,32 +23,39 @@ impl Border {
     /// interface that is gone takes no new calls; trunks keep their state by name.
     ///
     /// Settings that the SIP endpoint takes once (the agent's name, its limits, session timers) count from the next start.
-    pub fn reload(&mut self, config: Config, now: Time) {
+    pub fn reload(&mut self, config: impl Into<Arc<Config>>, now: Time) {
+        let config = config.into();
+        let worker = *self.endpoint.worker();
         let core = &mut self.core;
         core.begin(now);
         let before = core.config.clone();
         let changes = describe(&before, &config);
         let renamed = Renaming::new(&before, &config);
-        core.config = Arc::new(config);
-        let config = core.config.clone();
+        core.config = config.clone();
         core.open_locals(&mut self.endpoint, &config);
-        core.open_pools(&config);
+        core.open_pools(&config, &worker);
         core.shut_old_media();
         core.trunks.reload(&config, now);
-        core.authority.reload(&config, &before);
-        core.location
-            .reload(config.registrar, config.limits.registrations);
-        core.gate.reload();
-        for admission in [&mut core.registering, &mut core.proving] {
-            admission.reload(config.registrar.rate, config.limits.registrations);
+        let first = core.crew.as_mut().is_none_or(Crew::first_to_reload);
+        if first {
+            core.authority.hold().reload(&config, &before);
+            core.location
+                .reload(config.registrar, config.limits.registrations);
+            core.gate.hold().reload();
+            for admission in [&mut core.registering, &mut core.proving] {
+                let (rate, limit) = (config.registrar.rate, config.limits.registrations);
+                admission.hold().reload(rate, limit);
+            }
         }
         core.carriers.reload(&config, now);
         core.rename(&renamed);
         if config.dns != before.dns {
             core.reload_names(&mut self.endpoint, now);
         }
-        core.events
-            .tell(now, || Note::ConfigurationReloaded { changes });
+        if first {
+            core.events
+                .tell(now, || Note::ConfigurationReloaded { changes });
+        }
     }
 
     /// Takes no new calls from now on (503 with Retry-After), and takes our registrations at carriers away. When the last
@@ -73,9 +81,16 @@ impl Border {
             cut: 0,
             finished: false,
         });
-        let calls = core.calls.len() as u64;
-        core.events.tell(now, || Note::DrainStarted { calls });
+        let calls = core.calls_of_all() as u64;
+        if core.crew.as_ref().is_none_or(Crew::is_first) {
+            core.events.tell(now, || Note::DrainStarted { calls });
+        }
         core.after_call(now);
+    }
+
+    /// Which one it is of the workers of one border.
+    pub fn worker(&self) -> &engine::Worker {
+        self.endpoint.worker()
     }
 
     /// Whether no registration of ours stands at a carrier (any more).
@@ -165,7 +180,12 @@ impl Core {
                 self.timers.cancel(timer);
             }
             draining.finished = true;
-            let cut = draining.cut;
+            // The last of the workers tells it for all.
+            let cut = match &self.crew {
+                None => Some(draining.cut),
+                Some(crew) => crew.finished(draining.cut),
+            };
+            let Some(cut) = cut else { return };
             self.events.tell(now, || Note::DrainFinished { cut });
         }
     }

@@ -5,12 +5,14 @@ mod authority;
 mod binding;
 mod pass;
 mod refresh;
+mod registry;
 mod storm;
 #[cfg(test)]
 mod tests;
 
 pub use authority::{Authority, Proof};
 pub use pass::Passing;
+pub use registry::{Parts, Registry};
 pub use storm::Admission;
 
 use crate::config::{InterfaceId, Registrar};

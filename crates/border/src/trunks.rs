@@ -4,7 +4,10 @@
 use crate::config::{Config, TrunkId};
 use core::time::Duration;
 use engine::timers::Agenda;
+use engine::worker::lock;
 use engine::{Deadline, Entropy, Note, Time};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 /// Send OPTIONS to this target now; answer by [`Trunks::result`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,27 +43,96 @@ impl PingResult {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct TargetState {
-    up: bool,
+    up: AtomicBool,
     /// Failures in a row.
-    failures: u32,
+    failures: AtomicU32,
     /// A ping is under way.
-    waiting: bool,
+    waiting: AtomicBool,
+}
+
+/// What is known of a trunk; workers have it in common, and none of them waits for another.
+#[derive(Debug)]
+struct Board {
+    name: String,
+    targets: Box<[TargetState]>,
+    /// Kept also where the targets are others.
+    calls: Arc<AtomicU32>,
+}
+
+impl Board {
+    fn new(name: &str, targets: usize, calls: Arc<AtomicU32>) -> Board {
+        let fresh = |_| TargetState {
+            up: AtomicBool::new(true),
+            failures: AtomicU32::new(0),
+            waiting: AtomicBool::new(false),
+        };
+        Board {
+            name: name.to_owned(),
+            targets: (0..targets).map(fresh).collect(),
+            calls,
+        }
+    }
+}
+
+/// The boards of a configuration's trunks, as of the youngest reload that any of the workers has come to.
+#[derive(Debug, Default)]
+pub(crate) struct Boards {
+    epoch: u32,
+    boards: Vec<Arc<Board>>,
+}
+
+impl Boards {
+    /// Takes over a configuration: trunks of the same name and number of targets keep their state, calls are kept in any case.
+    fn reload(&mut self, config: &Config) {
+        let before = std::mem::take(&mut self.boards);
+        for trunk in &config.trunks {
+            let old = before.iter().find(|old| old.name == trunk.name);
+            let board = match old {
+                Some(old) if old.targets.len() == trunk.targets.len() && trunk.ping.is_some() => {
+                    for target in &old.targets {
+                        target.waiting.store(false, Relaxed);
+                    }
+                    old.clone()
+                }
+                old => {
+                    let calls = old.map_or_else(Arc::default, |old| old.calls.clone());
+                    Arc::new(Board::new(&trunk.name, trunk.targets.len(), calls))
+                }
+            };
+            self.boards.push(board);
+        }
+    }
+
+    fn find(&self, name: &str, targets: usize) -> Option<Arc<Board>> {
+        let same = |board: &&Arc<Board>| board.name == name && board.targets.len() == targets;
+        self.boards.iter().find(same).cloned()
+    }
 }
 
 #[derive(Debug, Clone)]
 struct TrunkState {
-    name: String,
-    targets: Vec<TargetState>,
+    board: Arc<Board>,
     interval: Option<Duration>,
     most_failures: u32,
-    calls: u32,
 }
 
 impl TrunkState {
     fn up(&self) -> bool {
-        self.targets.iter().any(|target| target.up)
+        self.board
+            .targets
+            .iter()
+            .any(|target| target.up.load(Relaxed))
+    }
+
+    /// A target failed once more.
+    fn failed(&self, target: &TargetState) {
+        let failures = target.failures.load(Relaxed).saturating_add(1);
+        target.failures.store(failures, Relaxed);
+        if failures >= self.most_failures {
+            target.up.store(false, Relaxed);
+        }
     }
 }
 
@@ -68,6 +140,9 @@ impl TrunkState {
 #[derive(Debug)]
 pub struct Trunks {
     trunks: Vec<TrunkState>,
+    common: Arc<Mutex<Boards>>,
+    /// Whether pings are ours to send, and not another worker's.
+    pings: bool,
     agenda: Agenda<Ping>,
     entropy: Entropy,
     epoch: u32,
@@ -78,6 +153,8 @@ impl Trunks {
     pub fn new(config: &Config, entropy: Entropy, now: Time) -> Trunks {
         let mut trunks = Trunks {
             trunks: Vec::new(),
+            common: Arc::default(),
+            pings: true,
             agenda: Agenda::new(),
             entropy,
             epoch: 0,
@@ -86,30 +163,43 @@ impl Trunks {
         trunks
     }
 
+    /// The same for one of several workers, of whom one pings.
+    pub(crate) fn of_worker(
+        config: &Config,
+        entropy: Entropy,
+        common: Arc<Mutex<Boards>>,
+        pings: bool,
+    ) -> Trunks {
+        let mut trunks = Trunks {
+            trunks: Vec::new(),
+            common,
+            pings,
+            agenda: Agenda::new(),
+            entropy,
+            epoch: 0,
+        };
+        trunks.reload(config, Time::ZERO);
+        trunks
+    }
+
     /// Takes over a new configuration: trunks of the same name and number of targets keep their state, calls included.
     pub fn reload(&mut self, config: &Config, now: Time) {
-        let before = std::mem::take(&mut self.trunks);
+        self.trunks.clear();
         self.agenda = Agenda::new();
         self.epoch = self.epoch.wrapping_add(1);
+        let mut common = lock(&self.common);
+        if common.epoch < self.epoch {
+            common.epoch = self.epoch;
+            common.reload(config);
+        }
         for (index, trunk) in config.trunks.iter().enumerate() {
-            let old = before.iter().find(|old| old.name == trunk.name);
-            let fresh = TargetState {
-                up: true,
-                failures: 0,
-                waiting: false,
-            };
-            let targets = match old {
-                Some(old) if old.targets.len() == trunk.targets.len() && trunk.ping.is_some() => {
-                    let mut targets = old.targets.clone();
-                    for target in &mut targets {
-                        target.waiting = false;
-                    }
-                    targets
-                }
-                _ => vec![fresh; trunk.targets.len()],
-            };
-            if let Some(interval) = trunk.ping {
-                for target in 0..targets.len() {
+            let count = trunk.targets.len();
+            // Another worker may be a reload ahead, and have no such trunk any more.
+            let board = common
+                .find(&trunk.name, count)
+                .unwrap_or_else(|| Arc::new(Board::new(&trunk.name, count, Arc::default())));
+            if let Some(interval) = trunk.ping.filter(|_| self.pings) {
+                for target in 0..count {
                     let ping = Ping {
                         trunk: TrunkId(u16::try_from(index).unwrap_or(u16::MAX)),
                         target: u16::try_from(target).unwrap_or(u16::MAX),
@@ -123,11 +213,9 @@ impl Trunks {
                 }
             }
             self.trunks.push(TrunkState {
-                name: trunk.name.clone(),
-                targets,
+                board,
                 interval: trunk.ping,
                 most_failures: trunk.ping_failures,
-                calls: old.map_or(0, |old| old.calls),
             });
         }
     }
@@ -135,7 +223,7 @@ impl Trunks {
     /// The next ping that is due.
     pub fn next_ping(&mut self, now: Time) -> Option<Ping> {
         while let Some((_, ping)) = self.agenda.pop_due(now) {
-            let Some(trunk) = self.trunks.get_mut(usize::from(ping.trunk.0)) else {
+            let Some(trunk) = self.trunks.get(usize::from(ping.trunk.0)) else {
                 continue;
             };
             let Some(interval) = trunk.interval else {
@@ -144,12 +232,11 @@ impl Trunks {
             // A tenth up or down, so that many borders do not ping in step.
             let span = interval.mul_f64(0.9 + 0.2 * self.entropy.unit());
             self.agenda.push(now + span, ping);
-            let Some(target) = trunk.targets.get_mut(usize::from(ping.target)) else {
+            let Some(target) = trunk.board.targets.get(usize::from(ping.target)) else {
                 continue;
             };
             // An interval shorter than the transaction's life: one question at a time.
-            if !target.waiting {
-                target.waiting = true;
+            if !target.waiting.swap(true, Relaxed) {
                 return Some(ping);
             }
         }
@@ -168,17 +255,15 @@ impl Trunks {
         if ping.epoch != self.epoch {
             return None;
         }
-        let trunk = self.trunks.get_mut(usize::from(ping.trunk.0))?;
+        let trunk = self.trunks.get(usize::from(ping.trunk.0))?;
         let was_up = trunk.up();
-        let most = trunk.most_failures;
-        let target = trunk.targets.get_mut(usize::from(ping.target))?;
-        target.waiting = false;
+        let target = trunk.board.targets.get(usize::from(ping.target))?;
+        target.waiting.store(false, Relaxed);
         if result.is_good() {
-            target.failures = 0;
-            target.up = true;
+            target.failures.store(0, Relaxed);
+            target.up.store(true, Relaxed);
         } else {
-            target.failures = target.failures.saturating_add(1);
-            target.up &= target.failures < most;
+            trunk.failed(target);
         }
         trunk.changed(was_up, result)
     }
@@ -186,16 +271,13 @@ impl Trunks {
     /// A call to this target got no answer at all, or 503: counts like a failed ping where the trunk is pinged (nothing
     /// would bring it up again else).
     pub fn call_failed(&mut self, trunk: TrunkId, target: u16, result: PingResult) -> Option<Note> {
-        let trunk = self.trunks.get_mut(usize::from(trunk.0))?;
+        let trunk = self.trunks.get(usize::from(trunk.0))?;
         trunk.interval?;
         if result.is_good() {
             return None;
         }
         let was_up = trunk.up();
-        let most = trunk.most_failures;
-        let target = trunk.targets.get_mut(usize::from(target))?;
-        target.failures = target.failures.saturating_add(1);
-        target.up &= target.failures < most;
+        trunk.failed(trunk.board.targets.get(usize::from(target))?);
         trunk.changed(was_up, result)
     }
 
@@ -203,28 +285,30 @@ impl Trunks {
     pub fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
         self.trunks
             .get(usize::from(trunk.0))
-            .and_then(|trunk| trunk.targets.get(target))
-            .is_some_and(|target| target.up)
+            .and_then(|trunk| trunk.board.targets.get(target))
+            .is_some_and(|target| target.up.load(Relaxed))
     }
 
     /// Calls that a trunk carries.
     pub fn calls(&self, trunk: TrunkId) -> u32 {
         self.trunks
             .get(usize::from(trunk.0))
-            .map_or(0, |trunk| trunk.calls)
+            .map_or(0, |trunk| trunk.board.calls.load(Relaxed))
     }
 
     /// A call began on this trunk.
     pub fn call_began(&mut self, trunk: TrunkId) {
-        if let Some(trunk) = self.trunks.get_mut(usize::from(trunk.0)) {
-            trunk.calls = trunk.calls.saturating_add(1);
+        if let Some(trunk) = self.trunks.get(usize::from(trunk.0)) {
+            trunk.board.calls.fetch_add(1, Relaxed);
         }
     }
 
     /// A call ended on this trunk.
     pub fn call_ended(&mut self, trunk: TrunkId) {
-        if let Some(trunk) = self.trunks.get_mut(usize::from(trunk.0)) {
-            trunk.calls = trunk.calls.saturating_sub(1);
+        if let Some(trunk) = self.trunks.get(usize::from(trunk.0)) {
+            let less = |calls: u32| calls.checked_sub(1);
+            // None is taken where there is none.
+            let _ = trunk.board.calls.fetch_update(Relaxed, Relaxed, less);
         }
     }
 }
@@ -233,10 +317,10 @@ impl TrunkState {
     fn changed(&self, was_up: bool, result: PingResult) -> Option<Note> {
         match (was_up, self.up()) {
             (false, true) => Some(Note::TrunkUp {
-                trunk: self.name.clone(),
+                trunk: self.board.name.clone(),
             }),
             (true, false) => Some(Note::TrunkDown {
-                trunk: self.name.clone(),
+                trunk: self.board.name.clone(),
                 why: result.why(),
             }),
             _ => None,

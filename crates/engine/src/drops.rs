@@ -35,6 +35,7 @@ drop_reasons! {
     SipKeepAlive "sip_keep_alive" "A keep-alive of RFC 5626 (or an empty datagram) taken in.";
     SipUnauthorised "sip_unauthorised" "A request from an address that no interface serves, dropped without an answer.";
     SipTableFull "sip_table_full" "No room left in a table (transactions, dialogs, registrations); refused where an answer is possible.";
+    SipNotHanded "sip_not_handed" "A message of another worker's that could not be handed to it: its queue was full, or it does not know the listening point.";
     SipPointClosed "sip_point_closed" "A request or keep-alive at a listening point that the configuration no longer has, and that belongs to no dialog or transaction there.";
     SipStrayUnreachable "sip_stray_unreachable" "The network's word that a datagram could not be delivered (ICMP), which belongs to no request that waits for its first response.";
     SipStreamBroken "sip_stream_broken" "A stream connection whose framing is lost; closed.";

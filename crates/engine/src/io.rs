@@ -2,6 +2,7 @@
 
 use crate::event::Event;
 use crate::time::{Deadline, Time};
+use crate::worker::Parcel;
 use core::fmt;
 use std::net::SocketAddr;
 
@@ -17,6 +18,18 @@ pub struct ConnectionId(pub u64);
 impl ConnectionId {
     /// The bit that is set in every number that a driver gives to an accepted connection.
     pub const ACCEPTED: u64 = 1 << 63;
+    /// Where the number of the worker stands that holds a connection: eight bits from this one on.
+    const WORKER: u32 = 48;
+
+    /// The bits of a connection's number that say which worker holds it.
+    pub const fn of_worker(number: u8) -> u64 {
+        (number as u64) << ConnectionId::WORKER
+    }
+
+    /// The worker that holds a connection of a peer's.
+    pub const fn worker(self) -> u8 {
+        (self.0 >> ConnectionId::WORKER) as u8
+    }
 }
 
 /// SIP transports (RFC 3261 section 18, RFC 7118).
@@ -220,6 +233,8 @@ pub enum Input<'a> {
         /// The operating system's words.
         error: &'a str,
     },
+    /// Another worker hands this over.
+    Handed(Parcel<'a>),
 }
 
 /// One output of an engine that stands at the network. Byte slices are valid until the next call into the engine.
@@ -270,6 +285,13 @@ pub enum Output<'a> {
     Close {
         /// The connection.
         connection: ConnectionId,
+    },
+    /// Hand this to another worker of the host: [`Input::Handed`] there, in the order of what is handed from here.
+    Hand {
+        /// Which one.
+        worker: u8,
+        /// What.
+        parcel: Parcel<'a>,
     },
     /// Something worth telling.
     Event(Event),

@@ -13,6 +13,7 @@ pub mod limits;
 pub mod table;
 pub mod time;
 pub mod timers;
+pub mod worker;
 
 pub use drops::{DropReason, Drops};
 pub use entropy::Entropy;
@@ -24,3 +25,4 @@ pub use io::{
 pub use limits::Limits;
 pub use table::{BoundedMap, Full, HashKey};
 pub use time::{Deadline, Time};
+pub use worker::{Held, Hold, Parcel, ParcelHead, Worker};

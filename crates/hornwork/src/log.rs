@@ -50,6 +50,7 @@ impl io::Write for Lines {
 }
 
 /// The log: on standard error, as `[log]` says; RUST_LOG overrules its level.
+#[derive(Clone)]
 pub struct Log {
     json: bool,
     clock: Clock,

@@ -9,6 +9,7 @@ mod rules;
 mod scenario;
 mod security;
 mod service;
+mod workers;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -4,6 +4,7 @@ use crate::configuration;
 use crate::log::Log;
 use crate::notify::notify;
 use crate::security::Loaded;
+use crate::workers::{Mates, shared};
 use border::border::Border;
 use border::config::Config;
 use clap::{Args, ValueEnum};
@@ -15,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a signal may wait for its answer: one that comes just before the driver's wait is seen after it.
@@ -67,7 +69,7 @@ pub fn run(options: &Run) -> ExitCode {
     }
 }
 
-fn driver_config(config: &Config) -> DriverConfig {
+pub(crate) fn driver_config(config: &Config) -> DriverConfig {
     DriverConfig {
         signalling_datagram: config.limits.message_bytes,
         signalling_dscp: config.sip.dscp,
@@ -146,9 +148,22 @@ fn serve(
     print!("{}", configuration::summary(&config));
     let mut entropy = net::entropy()?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
-    let mut driver = Driver::new(driver_config(&config), clock, forwarder)?;
+    let workers = config.sip.workers;
+    let mut borders = Border::crew(config, workers, entropy);
+    let mut border = borders.remove(0);
+    let cpus = net::allowed_cpus();
+    let settings = shared(driver_config(border.config()), border.worker(), &cpus);
+    let mut driver = Driver::new(settings, clock, forwarder)?;
     driver.set_security(loaded.security.clone());
-    let mut border = Border::new(config, entropy);
+    let mut mates = Mates::default();
+    if workers > 1 {
+        let mut desks = net::desks(workers).into_iter();
+        if let Some(desk) = desks.next() {
+            driver.join(desk);
+        }
+        let others = borders.into_iter().zip(desks).collect();
+        mates = Mates::start(others, &loaded.security, &log, clock)?;
+    }
     let mut service = Service {
         loaded,
         certificates_told: None,
@@ -159,6 +174,7 @@ fn serve(
         stops: 0,
         ready: false,
         drained: None,
+        mates,
     };
     loop {
         let wait = match service.ready {
@@ -166,6 +182,7 @@ fn serve(
             false => Duration::ZERO,
         };
         driver.turn(&mut border, wait)?;
+        service.mates.look()?;
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
@@ -174,6 +191,7 @@ fn serve(
         if service.is_over(&border) {
             driver.turn(&mut border, Duration::ZERO)?;
             service.events(&mut driver);
+            service.mates.stop();
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -208,6 +226,23 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     names.map(|(name, _)| name).collect()
 }
 
+/// Whether a listening socket could be opened.
+///
+/// # Errors
+/// Why not, with the remedy.
+pub(crate) fn opened(note: &Note) -> io::Result<()> {
+    match note {
+        Note::SocketFailed {
+            what,
+            address,
+            error,
+        } if what != "media" => Err(io::Error::other(format!(
+            "cannot listen on {address} ({what}): {error}\n  remedy: is another program there, and is it an address of this machine? `listen` in the configuration says where"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// How often the end of certificates is looked at.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(86_400);
 
@@ -224,6 +259,8 @@ struct Service<'a> {
     ready: bool,
     /// When the last call of a drain had ended.
     drained: Option<Time>,
+    /// The other threads.
+    mates: Mates,
 }
 
 impl Service<'_> {
@@ -231,18 +268,10 @@ impl Service<'_> {
     fn events(&mut self, driver: &mut Driver<Forwarder>) -> bool {
         while let Some(event) = driver.next_event() {
             self.log.event(&event);
-            if let Note::SocketFailed {
-                what,
-                address,
-                error,
-            } = &event.note
-                && what != "media"
-                && !self.ready
+            if !self.ready
+                && let Err(error) = opened(&event.note)
             {
-                eprintln!("hornwork: cannot listen on {address} ({what}): {error}");
-                eprintln!(
-                    "  remedy: is another program there, and is it an address of this machine? `listen` in the configuration says where"
-                );
+                eprintln!("hornwork: {error}");
                 return false;
             }
         }
@@ -283,17 +312,19 @@ impl Service<'_> {
         if signals.stops() > self.stops {
             self.stops = signals.stops();
             notify("STOPPING=1");
-            match self.stops {
-                1 => border.drain(self.drain, now),
-                _ => border.drain(Duration::ZERO, now),
-            }
+            let limit = match self.stops {
+                1 => self.drain,
+                _ => Duration::ZERO,
+            };
+            border.drain(limit, now);
+            self.mates.drain(limit);
         }
     }
 
     /// Whether a stop has come to its end: no call is left, and no registration of ours, for which carriers have a moment
     /// to answer.
     fn is_over(&mut self, border: &Border) -> bool {
-        if !border.is_drained() {
+        if !border.is_drained() || !self.mates.are_drained() {
             return false;
         }
         let now = self.clock.now();
@@ -304,6 +335,15 @@ impl Service<'_> {
     /// SIGHUP: a good file takes over, a bad one changes nothing.
     fn reload(&mut self, border: &mut Border, driver: &mut Driver<Forwarder>, now: Time) {
         match configuration::load_all(self.path, Some(&self.loaded)) {
+            Ok((config, _)) if config.sip.workers != border.worker().of => {
+                let why = format!(
+                    "workers: {} run, and the file says {}; that needs a new start",
+                    border.worker().of,
+                    config.sip.workers
+                );
+                self.log
+                    .event(&Event::new(now, Note::ConfigurationRefused { why }));
+            }
             Ok((config, loaded)) => {
                 // Before the border opens what is new: its listeners ask for their certificates.
                 driver.set_security(loaded.security.clone());
@@ -315,7 +355,9 @@ impl Service<'_> {
                 self.certificates_told = Some(now);
                 self.drain = config.drain.timeout;
                 let waiting = from_next_start(border.config(), &config);
-                border.reload(with_servers(config), now);
+                let config = Arc::new(with_servers(config));
+                self.mates.reload(&config, &self.loaded.security);
+                border.reload(config, now);
                 if !waiting.is_empty() {
                     tracing::warn!(
                         "what changed in {} counts from the next start",

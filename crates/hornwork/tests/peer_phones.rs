@@ -167,7 +167,7 @@ fn one_call() -> std::sync::MutexGuard<'static, ()> {
 }
 
 /// A border for users 1000 to 1009, and where it listens.
-fn uc_server(folder: &Path) -> (Process, u16) {
+fn uc_server(folder: &Path, more: &str) -> (Process, u16) {
     let sip = free_port();
     let media = free_port() + 10_000;
     let text = example(
@@ -175,7 +175,7 @@ fn uc_server(folder: &Path) -> (Process, u16) {
         sip,
         sip + 1,
         (media / 2 * 2, media + 201),
-        "",
+        more,
     );
     (border(folder, &text, sip), sip)
 }
@@ -195,12 +195,22 @@ fn judge(what: &str, heard: [f64; 2], border: &Process) {
 
 #[test]
 fn baresip_calls_baresip() {
+    baresip_calls("phones-baresip", "");
+}
+
+/// The phones belong to whichever worker their Call-IDs say, and hear each other all the same.
+#[test]
+fn baresip_calls_baresip_through_three_workers() {
+    baresip_calls("phones-workers", "[sip]\nworkers = 3\n");
+}
+
+fn baresip_calls(name: &str, more: &str) {
     let _turn = one_call();
     if !installed(&["baresip"]) {
         return;
     }
-    let folder = scratch("phones-baresip");
-    let (border, sip) = uc_server(&folder);
+    let folder = scratch(name);
+    let (border, sip) = uc_server(&folder, more);
     let (a, b) = (folder.join("a"), folder.join("b"));
     let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
@@ -240,7 +250,7 @@ fn linphone_calls_baresip() {
         return;
     }
     let folder = scratch("phones-linphone");
-    let (border, sip) = uc_server(&folder);
+    let (border, sip) = uc_server(&folder, "");
     let b = folder.join("b");
     let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());

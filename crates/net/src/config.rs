@@ -67,6 +67,9 @@ pub struct DriverConfig {
     pub datagram_budget: usize,
     /// Bytes read from one connection before the others have their turn.
     pub stream_budget: usize,
+    /// Signalling ports are shared with other drivers of this program that open the same (SO_REUSEPORT): the kernel spreads
+    /// peers among them. Only programs of the same user can join.
+    pub shared_ports: bool,
     /// Events kept until the program takes them with [`crate::Driver::next_event`]; later ones are counted as lost.
     pub events: usize,
 }
@@ -100,6 +103,7 @@ impl Default for DriverConfig {
             keepalive: Duration::from_secs(60),
             datagram_budget: 256,
             stream_budget: 256 << 10,
+            shared_ports: false,
             events: 65_536,
         }
     }

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::coalesce::Coalesce;
 use crate::config::DriverConfig;
 use crate::counters::{Counters, Shared};
+use crate::exchange::Desk;
 use crate::media::{FromMedia, MediaThread, Waker};
 use crate::plane::{Plane, Token, arrived};
 use crate::tcp::{Pending, ReadOutcome, Streams};
@@ -116,6 +117,8 @@ pub struct Driver<F: Forward = NoForward> {
     stream_buffer: Vec<u8>,
     events: VecDeque<Event>,
     waker: Waker,
+    /// Where other workers leave what is ours.
+    desk: Option<Desk>,
     settled: bool,
     inputs: usize,
     /// This turn took in signalling.
@@ -235,7 +238,15 @@ impl<F: Forward> Driver<F> {
             streams,
             media,
             waker,
+            desk: None,
         })
+    }
+
+    /// Makes this the driver of one of several workers, whose desk this is; before the first turn.
+    pub fn join(&mut self, desk: Desk) {
+        self.streams.belong_to(desk.number());
+        desk.open(self.waker.clone());
+        self.desk = Some(desk);
     }
 
     /// The clock of this run.
@@ -319,6 +330,7 @@ impl<F: Forward> Driver<F> {
         self.waker.awake();
         let mut now = self.clock.now();
         let (woke, before) = (now, self.inputs);
+        self.collect(control, now)?;
         for i in 0..ready {
             let Some((token, flags)) = self.plane.event(i) else {
                 continue;
@@ -399,6 +411,13 @@ impl<F: Forward> Driver<F> {
                 limit = Duration::ZERO;
             }
         }
+        if let Some(desk) = &self.desk {
+            self.waker.about_to_sleep();
+            // What came before the flag was up woke nobody.
+            if desk.has_come() {
+                limit = Duration::ZERO;
+            }
+        }
         Ok(limit)
     }
 
@@ -407,6 +426,29 @@ impl<F: Forward> Driver<F> {
         self.streams.flush(&self.plane);
         if let Media::There(thread) = &mut self.media {
             thread.flush()?;
+        }
+        if let Some(desk) = &mut self.desk {
+            let lost = desk.post();
+            self.plane.shared.dropped(DropReason::SipNotHanded, lost);
+        }
+        Ok(())
+    }
+
+    /// Gives control what other workers have left for it.
+    fn collect<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let Some(desk) = self.desk.as_mut().filter(|desk| desk.has_come()) else {
+            return Ok(());
+        };
+        let bundle = desk.take();
+        self.signalled = true;
+        for parcel in bundle.parcels() {
+            self.input(control, Input::Handed(parcel), now)?;
+        }
+        if let Some(desk) = &mut self.desk {
+            desk.done(bundle);
         }
         Ok(())
     }
@@ -715,6 +757,12 @@ impl<F: Forward> Driver<F> {
             Output::Close { connection } => {
                 self.streams
                     .close(&self.plane, connection, &self.config, now);
+            }
+            Output::Hand { worker, parcel } => {
+                let desk = self.desk.as_mut();
+                if !desk.is_some_and(|desk| desk.put(worker, parcel)) {
+                    self.plane.shared.drop_one(DropReason::SipNotHanded);
+                }
             }
             Output::Event(event) => self.tell(event),
         }

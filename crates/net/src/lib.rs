@@ -10,6 +10,7 @@ mod coalesce;
 mod config;
 mod counters;
 mod driver;
+mod exchange;
 mod icmp;
 mod layer;
 mod machine;
@@ -27,11 +28,12 @@ pub use clock::{Clock, entropy};
 pub use config::DriverConfig;
 pub use counters::Counters;
 pub use driver::{Driver, NoForward, Plain, Turn, run_engine};
+pub use exchange::{Desk, desks};
 pub use machine::{KernelCounters, Machine, kernel_counters, machine};
 pub use media::Waker;
 pub use noise::{NoiseReport, NoiseSampler, host_noise};
 pub use process::{
-    open_files, pin, process_cpu, raise_open_files, realtime, resident_bytes, thread_cpu,
-    tight_timers,
+    allowed_cpus, open_files, pin, process_cpu, raise_open_files, realtime, resident_bytes,
+    thread_cpu, tight_timers,
 };
-pub use signals::Signals;
+pub use signals::{Signals, block_all as block_signals};

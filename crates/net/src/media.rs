@@ -48,7 +48,7 @@ impl Waker {
     }
 
     /// Wakes the owner only where it sleeps: what was put into its queue before is seen otherwise.
-    fn nudge(&self) {
+    pub(crate) fn nudge(&self) {
         if self.0.sleeping.swap(false, Ordering::SeqCst) {
             self.wake();
         }

@@ -2,7 +2,7 @@
 
 use crate::clock::nanos;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::ClockId;
 use std::io;
 use std::time::Duration;
@@ -32,6 +32,19 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     set.set(cpu);
     sched_setaffinity(None, &set)?;
     Ok(())
+}
+
+/// The CPUs on which the calling thread may run, in order; none where the kernel does not tell.
+pub fn allowed_cpus() -> Vec<usize> {
+    let set = sched_getaffinity(None);
+    set.map_or_else(
+        |_| Vec::new(),
+        |set| {
+            (0..CpuSet::MAX_CPU)
+                .filter(|cpu| set.is_set(*cpu))
+                .collect()
+        },
+    )
 }
 
 /// Puts the calling thread under SCHED_FIFO with `priority` (1 to 99).

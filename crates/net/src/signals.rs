@@ -57,7 +57,10 @@ impl Signals {
 }
 
 /// Keeps the process's signals away from the calling thread.
-pub(crate) fn block_all() -> io::Result<()> {
+///
+/// # Errors
+/// Where the kernel refuses.
+pub fn block_all() -> io::Result<()> {
     // SAFETY: the set is initialised by sigfillset before it is used.
     let done = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();

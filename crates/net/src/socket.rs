@@ -43,7 +43,8 @@ fn dscp(fd: BorrowedFd<'_>, address: SocketAddr, code: u8) -> rustix::io::Result
     }
 }
 
-/// A bound UDP socket. The address is ours alone: SO_REUSEADDR on UDP would let a second socket take our datagrams.
+/// A bound UDP socket. The address is ours alone, or our workers': SO_REUSEADDR on UDP would let a second socket take our
+/// datagrams.
 pub(crate) fn udp(
     local: SocketAddr,
     kind: SocketKind,
@@ -66,6 +67,9 @@ pub(crate) fn udp(
     if config.unreachable && kind == SocketKind::UdpSignalling {
         crate::icmp::ask(fd.as_fd(), local.is_ipv6())?;
     }
+    if config.shared_ports && kind != SocketKind::UdpMedia && local.port() != 0 {
+        sockopt::set_socket_reuseport(&fd, true)?;
+    }
     net::bind(&fd, &local)?;
     Ok(fd)
 }
@@ -78,6 +82,9 @@ pub(crate) fn listener(local: SocketAddr, config: &DriverConfig) -> io::Result<O
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
     dscp(fd.as_fd(), local, config.signalling_dscp)?;
+    if config.shared_ports {
+        sockopt::set_socket_reuseport(&fd, true)?;
+    }
     net::bind(&fd, &local)?;
     net::listen(&fd, 4_096)?;
     Ok(fd)

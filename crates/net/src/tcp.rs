@@ -155,6 +155,11 @@ impl Streams {
         })
     }
 
+    /// Gives connections that are accepted from now on numbers of this worker's.
+    pub(crate) fn belong_to(&mut self, worker: u8) {
+        self.next_accepted = ConnectionId::ACCEPTED | ConnectionId::of_worker(worker);
+    }
+
     /// Connections that exist, those that are being closed included.
     pub(crate) fn len(&self) -> usize {
         self.connections.len()

@@ -113,6 +113,7 @@ impl Engine for Probe {
             Input::Closed { connection, why } => Told::Closed(connection, why),
             Input::Opened { socket, local } => Told::Opened(socket, local),
             Input::Secured { .. } => panic!("nothing here is secured"),
+            Input::Handed(_) => panic!("there is one worker"),
             Input::OpenFailed { socket, error } => Told::OpenFailed(socket, error.to_owned()),
             Input::Unreachable {
                 destination, bytes, ..

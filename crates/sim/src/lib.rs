@@ -5,6 +5,7 @@
 //! same seed gives the same log, byte for byte.
 #![forbid(unsafe_code)]
 
+mod crew;
 mod fault;
 mod host;
 pub mod link;

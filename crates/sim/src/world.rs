@@ -198,7 +198,7 @@ impl World {
         self.add(name, addresses, Box::new(Pair { control, forwarder }))
     }
 
-    fn add(&mut self, name: &str, addresses: &[IpAddr], node: Box<dyn Node>) -> HostId {
+    pub(crate) fn add(&mut self, name: &str, addresses: &[IpAddr], node: Box<dyn Node>) -> HostId {
         let id = HostId(self.hosts.len() as u32);
         for &address in addresses {
             let taken = self.by_address.insert(address, id);
@@ -565,6 +565,8 @@ impl World {
             } => self.connect(id, connection, local, remote),
             Output::Stream { connection, bytes } => self.write(id, connection, bytes),
             Output::Close { connection } => self.close(id, connection),
+            // There is no other on this host, see `World::add_crew`.
+            Output::Hand { .. } => self.counts.strays += 1,
             Output::Event(event) => {
                 let name = &self.hosts[id.0 as usize].name;
                 self.log

@@ -1,7 +1,7 @@
 //! What an endpoint is told once.
 
 use core::time::Duration;
-use engine::Limits;
+use engine::{Limits, Worker};
 
 /// The base values of RFC 3261 section 17.1.1.1 (table 4 in its appendix A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,8 @@ pub struct EndpointConfig {
     /// Responses over UDP always go to the port from which the request came, as if the peer had asked for rport
     /// (RFC 3581): the way to reach phones behind NAT that do not ask.
     pub symmetric_responses: bool,
+    /// Which one it is of several that share the addresses of their listening points.
+    pub worker: Worker,
 }
 
 impl Default for EndpointConfig {
@@ -89,6 +91,7 @@ impl Default for EndpointConfig {
             limits: Limits::default(),
             check_max_forwards: false,
             symmetric_responses: false,
+            worker: Worker::default(),
         }
     }
 }

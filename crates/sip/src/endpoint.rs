@@ -49,6 +49,8 @@ pub struct Endpoint {
     pub(crate) spare_servers: Vec<Box<ServerActive>>,
     /// Legs that ended inside a command; told when the next input comes.
     pub(crate) doomed: Vec<(LegId, Ending)>,
+    /// Other workers that had the message that is being dealt with before us.
+    pub(crate) passed: u8,
     pub(crate) now: Time,
 }
 
@@ -59,7 +61,7 @@ impl Endpoint {
         let prints = PrintKey(entropy.u64(), entropy.u64());
         Endpoint {
             supported: config.supported.join(", ").into_bytes(),
-            net: Net::new(&config.limits, &mut entropy),
+            net: Net::new(&config.limits, config.worker, &mut entropy),
             wheel: Wheel::new(),
             clients: Slab::new(),
             servers: Slab::new(),
@@ -74,6 +76,7 @@ impl Endpoint {
             spare_clients: Vec::new(),
             spare_servers: Vec::new(),
             doomed: Vec::new(),
+            passed: 0,
             now: Time::ZERO,
             config,
             entropy,
@@ -131,7 +134,15 @@ impl Endpoint {
                 socket,
                 destination,
                 bytes,
-            } => self.unreachable(socket, destination, bytes, now, user),
+            } => {
+                let local = self.net.local_of(socket, Some(Transport::Udp));
+                match local {
+                    Some(local) if self.hand_unreachable(local, destination, bytes) => {}
+                    Some(local) => self.unreachable(local, destination, bytes, now, user),
+                    None => self.drops.count(DropReason::SipStrayUnreachable),
+                }
+            }
+            Input::Handed(parcel) => self.handed(parcel, now, user),
         }
         self.bury(now, user);
     }
@@ -186,7 +197,7 @@ impl Endpoint {
         }
     }
 
-    fn datagram(&mut self, bytes: &[u8], flow: &Flow, now: Time, user: &mut dyn User) {
+    pub(crate) fn datagram(&mut self, bytes: &[u8], flow: &Flow, now: Time, user: &mut dyn User) {
         if bytes.len() > self.config.limits.message_bytes {
             self.drops.count(DropReason::SipTooLarge);
             return;
@@ -351,6 +362,7 @@ impl Endpoint {
                 self.pong(flow);
             }
             b"" | StreamFramer::PONG => self.drops.count(DropReason::SipKeepAlive),
+            _ if self.hand_message(bytes, flow) => {}
             _ => match Message::parse_datagram(bytes) {
                 Ok(message) => self.message(&message, flow, now, user),
                 Err(_) => self.drops.count(DropReason::SipUnparsable),
@@ -405,9 +417,11 @@ impl Endpoint {
                 }
                 Some(Frame::Message(bytes)) => {
                     used(self);
-                    match Message::parse_framed(bytes) {
-                        Ok(message) => self.message(&message, flow, now, user),
-                        Err(_) => self.drops.count(DropReason::SipUnparsable),
+                    if !self.hand_message(bytes, flow) {
+                        match Message::parse_framed(bytes) {
+                            Ok(message) => self.message(&message, flow, now, user),
+                            Err(_) => self.drops.count(DropReason::SipUnparsable),
+                        }
                     }
                 }
             }
@@ -466,7 +480,13 @@ impl Endpoint {
     }
 
     /// A connection has ended: requests that wait for an answer on it fail (RFC 3261 section 8.1.3.1, 17.1.4).
-    fn closed(&mut self, id: ConnectionId, _why: CloseWhy, now: Time, user: &mut dyn User) {
+    pub(crate) fn closed(
+        &mut self,
+        id: ConnectionId,
+        _why: CloseWhy,
+        now: Time,
+        user: &mut dyn User,
+    ) {
         let Some(slot) = self.net.connection(id) else {
             return;
         };
@@ -477,8 +497,13 @@ impl Endpoint {
             .net
             .point(connection.local)
             .map_or(Transport::Tcp, |point| point.transport);
+        self.tell_closed(id, connection.lent);
         for slot in connection.waiting {
             self.client_lost(slot, now, user);
+        }
+        // Its holder tells of the flow.
+        if self.net.is_elsewhere(id) {
+            return;
         }
         let flow = Flow {
             local: connection.local,
@@ -492,9 +517,9 @@ impl Endpoint {
     /// The network says that a datagram of ours could not be delivered (RFC 3261 sections 8.1.3.1, 17.1.4, 18.4). Anybody can
     /// forge that, so only a transaction whose branch, which is secret, stands in the quoted bytes fails by it, and only
     /// while nothing has been heard.
-    fn unreachable(
+    pub(crate) fn unreachable(
         &mut self,
-        socket: SocketId,
+        local: LocalId,
         destination: SocketAddr,
         quoted: &[u8],
         now: Time,
@@ -505,10 +530,9 @@ impl Endpoint {
             self.clients.get(slot as usize).is_some_and(|client| {
                 client.state == ClientState::Calling
                     && client.active.as_ref().is_some_and(|active| {
-                        let point = self.net.point(active.flow.local);
                         active.flow.remote == destination
                             && active.flow.transport == Transport::Udp
-                            && point.is_some_and(|point| point.socket == socket)
+                            && active.flow.local == local
                     })
             })
         }) else {
@@ -542,7 +566,11 @@ impl Endpoint {
             late.min(connection.used + idle)
         });
         if now >= due && connection.waiting.is_empty() {
-            self.shut(id, now, user);
+            match self.net.is_elsewhere(id) {
+                // It stands as long as its holder likes.
+                true => drop(self.net.forget(slot, &mut self.wheel)),
+                false => self.shut(id, now, user),
+            }
             return;
         }
         let at = if now >= due { now + idle } else { due };
@@ -724,7 +752,7 @@ impl Endpoint {
 }
 
 /// The branch of ours in the beginning of a message that may have been cut off.
-fn branch_in(quoted: &[u8]) -> Option<&[u8]> {
+pub(crate) fn branch_in(quoted: &[u8]) -> Option<&[u8]> {
     let length = MAGIC.len() + NAME_LEN;
     let at = quoted
         .windows(MAGIC.len())

@@ -66,6 +66,9 @@ impl Endpoint {
         let mut transaction = [0; 12];
         transaction[..8].copy_from_slice(&self.entropy.u64().to_be_bytes());
         transaction[8..].copy_from_slice(&self.entropy.u32().to_be_bytes());
+        if !self.config.worker.is_alone() {
+            transaction[0] = self.config.worker.number;
+        }
         self.ask_binding(slot, transaction, 1, now);
         Ok(())
     }

@@ -26,6 +26,7 @@ mod timer;
 mod transaction;
 mod transport;
 mod usage;
+mod workers;
 
 pub use api::{
     Body, Census, Content, DialogId, Ending, Failure, Flow, Fork, Indication, Invite, LegId,

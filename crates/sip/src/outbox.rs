@@ -1,6 +1,6 @@
 //! What is to leave: messages in one reused arena, lent slice by slice.
 
-use engine::{ConnectionId, Output, Secure, SocketId};
+use engine::{ConnectionId, Output, Parcel, ParcelHead, Secure, SocketId, Worker};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -26,6 +26,11 @@ pub(crate) enum Item {
     Close {
         connection: ConnectionId,
     },
+    /// For another worker.
+    Hand {
+        worker: u8,
+        head: ParcelHead,
+    },
 }
 
 /// A peer of TLS connections.
@@ -46,10 +51,20 @@ pub(crate) struct Outbox {
     pub(crate) peers: Vec<PeerName>,
     /// The name of a peer that is known by its address alone, while it is lent.
     address: String,
+    /// Whose outputs these are: what concerns connections of others is handed to them.
+    pub(crate) worker: Worker,
     queue: VecDeque<(Item, u32, u32)>,
 }
 
 impl Outbox {
+    /// An empty one of this worker's.
+    pub(crate) fn of(worker: Worker) -> Outbox {
+        Outbox {
+            worker,
+            ..Outbox::default()
+        }
+    }
+
     /// Where the next message begins. What was composed and not pushed before is thrown away.
     pub(crate) fn begin(&mut self) -> usize {
         let end = self.queue.back().map_or(0, |&(_, _, end)| end as usize);
@@ -91,6 +106,11 @@ impl Outbox {
         line.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
     }
 
+    /// Whether another worker holds a connection.
+    pub(crate) fn is_elsewhere(&self, connection: ConnectionId) -> bool {
+        !self.worker.is_alone() && connection.worker() != self.worker.number
+    }
+
     /// What was composed since `start`.
     pub(crate) fn composed(&self, start: usize) -> &[u8] {
         self.arena.get(start..).unwrap_or_default()
@@ -110,6 +130,16 @@ impl Outbox {
                 socket,
                 destination,
                 bytes,
+            },
+            Item::Stream { connection } if self.is_elsewhere(connection) => Output::Hand {
+                worker: connection.worker(),
+                parcel: Parcel {
+                    head: ParcelHead::Send {
+                        connection,
+                        from: self.worker.number,
+                    },
+                    bytes,
+                },
             },
             Item::Stream { connection } => Output::Stream { connection, bytes },
             Item::Connect {
@@ -132,7 +162,18 @@ impl Outbox {
                     }
                 }),
             },
+            Item::Close { connection } if self.is_elsewhere(connection) => Output::Hand {
+                worker: connection.worker(),
+                parcel: Parcel {
+                    head: ParcelHead::Close { connection },
+                    bytes: &[],
+                },
+            },
             Item::Close { connection } => Output::Close { connection },
+            Item::Hand { worker, head } => Output::Hand {
+                worker,
+                parcel: Parcel { head, bytes },
+            },
         })
     }
 }

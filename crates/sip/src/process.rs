@@ -120,6 +120,13 @@ impl Endpoint {
             self.refuse_stateless(request, answer.status, words, &headers, flow, now);
             return;
         }
+        if method == Method::Cancel
+            && !self.config.worker.is_alone()
+            && self.invite_of(request, flow).is_none()
+            && self.pass_cancel(request, flow)
+        {
+            return;
+        }
         let Some(slot) = self.open_server(key, request, flow) else {
             self.drops.count(DropReason::SipTableFull);
             let later = [(HeaderId::RetryAfter, &b"10"[..])];
@@ -259,12 +266,7 @@ impl Endpoint {
         now: Time,
         user: &mut dyn User,
     ) {
-        let invite = self
-            .prints
-            .of(request, Method::Invite)
-            .and_then(|key| self.index.get(&key).copied())
-            .or_else(|| self.invite_without_branch(request, flow));
-        let Some(invite) = invite else {
+        let Some(invite) = self.invite_of(request, flow) else {
             self.final_response(slot, 481, &Content::default(), now);
             return;
         };
@@ -275,6 +277,14 @@ impl Endpoint {
         }
         self.final_response(slot, 200, &Content::default(), now);
         self.cancelled(invite, request, now, user);
+    }
+
+    /// The INVITE that a CANCEL means.
+    fn invite_of(&self, request: &Message<'_>, flow: &Flow) -> Option<u32> {
+        self.prints
+            .of(request, Method::Invite)
+            .and_then(|key| self.index.get(&key).copied())
+            .or_else(|| self.invite_without_branch(request, flow))
     }
 
     /// The INVITE that a CANCEL with a branch of its own means: there are clients that make one for every request. From

@@ -5,7 +5,9 @@ use crate::outbox::{Item, Outbox, PeerName};
 use crate::timer::Timer;
 use core::fmt::Write as _;
 use engine::timers::{TimerKey, Wheel};
-use engine::{BoundedMap, ConnectionId, Entropy, HashKey, Limits, SocketId, Time, Transport};
+use engine::{
+    BoundedMap, ConnectionId, Entropy, HashKey, Limits, SocketId, Time, Transport, Worker,
+};
 use slab::Slab;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -138,6 +140,8 @@ pub(crate) struct Connection {
     pub(crate) timer: Option<TimerKey>,
     /// Client transactions that fail with the connection.
     pub(crate) waiting: BTreeSet<u32>,
+    /// Other workers that use it, a bit each.
+    pub(crate) lent: u64,
 }
 
 /// Listening points, connections and the outbox.
@@ -160,20 +164,23 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub(crate) fn new(limits: &Limits, entropy: &mut Entropy) -> Net {
+    pub(crate) fn new(limits: &Limits, worker: Worker, entropy: &mut Entropy) -> Net {
         let key = HashKey::new(entropy);
+        let connections = worker.share(limits.connections);
         Net {
             points: Vec::new(),
             connections: Slab::new(),
+            // Those of other workers, too.
             by_id: BoundedMap::new(limits.connections, key),
-            by_remote: BoundedMap::new(limits.connections, key),
-            by_alias: BoundedMap::new(limits.connections, key),
+            by_remote: BoundedMap::new(connections, key),
+            by_alias: BoundedMap::new(connections, key),
             peers: BoundedMap::new(MAX_PEERS, key),
-            per_source: BoundedMap::new(limits.connections, key),
-            per_source_limit: u32::try_from(limits.connections_per_source).unwrap_or(u32::MAX),
-            opened: 0,
+            per_source: BoundedMap::new(connections, key),
+            per_source_limit: u32::try_from(worker.share(limits.connections_per_source))
+                .unwrap_or(u32::MAX),
+            opened: ConnectionId::of_worker(worker.number),
             message_bytes: limits.message_bytes,
-            out: Outbox::default(),
+            out: Outbox::of(worker),
         }
     }
 
@@ -256,11 +263,20 @@ impl Net {
         if let Some(slot) = flow.connection.and_then(|id| self.connection(id)) {
             return Some(slot);
         }
+        // Whether another worker still has it, that worker knows.
+        if flow.connection.is_some_and(|id| self.is_elsewhere(id)) {
+            return None;
+        }
         let peer = flow.connection.and_then(peer_of);
         self.by_remote
             .get(&(flow.remote, flow.local, peer))
             .copied()
             .or_else(|| self.alias_for(flow, peer?))
+    }
+
+    /// Whether another worker holds this connection.
+    pub(crate) fn is_elsewhere(&self, id: ConnectionId) -> bool {
+        peer_of(id).is_none() && self.out.is_elsewhere(id)
     }
 
     /// A connection that the peer opened, where it said that it may be used, and showed a certificate of that name
@@ -379,6 +395,12 @@ impl Net {
         wheel: &mut Wheel<Timer>,
         idle: core::time::Duration,
     ) -> Result<u32, Refused> {
+        if let Some(id) = flow.connection.filter(|id| self.is_elsewhere(*id)) {
+            let (local, remote) = (flow.local, flow.remote);
+            return self
+                .borrow(id, local, remote, now, wheel, idle)
+                .ok_or(Refused::Full);
+        }
         let local = self
             .point(flow.local)
             .ok_or(Refused::Transport)?
@@ -422,7 +444,7 @@ impl Net {
         idle: core::time::Duration,
     ) -> Option<u32> {
         let held = self.per_source.get(&remote.ip()).copied().unwrap_or(0);
-        if held >= self.per_source_limit || self.by_id.is_full() || self.by_id.get(&id).is_some() {
+        if held >= self.per_source_limit {
             return None;
         }
         // Who opened a TLS connection has not said who it is by that, and WebSockets lead to no address: they are used by
@@ -430,10 +452,32 @@ impl Net {
         let plain = |point: &Point| point.transport == Transport::Tcp;
         let ours = id.0 & ConnectionId::ACCEPTED == 0;
         let reachable = ours || self.point(local).is_some_and(plain);
+        let slot = self.insert(id, (local, remote, peer), now, wheel, idle)?;
+        let stored = self.per_source.insert(remote.ip(), held + 1).is_ok()
+            && (!reachable || self.by_remote.insert((remote, local, peer), slot).is_ok());
+        if !stored {
+            self.forget(slot, wheel);
+            return None;
+        }
+        Some(slot)
+    }
+
+    fn insert(
+        &mut self,
+        id: ConnectionId,
+        (local, remote, peer): (LocalId, SocketAddr, Option<u32>),
+        now: Time,
+        wheel: &mut Wheel<Timer>,
+        idle: core::time::Duration,
+    ) -> Option<u32> {
+        if self.by_id.is_full() || self.by_id.get(&id).is_some() {
+            return None;
+        }
         let limits = FrameLimits {
             headers: self.message_bytes,
             body: self.message_bytes,
         };
+        let framer = || Box::new(StreamFramer::new(limits));
         let slot = self.connections.insert(Connection {
             id,
             local,
@@ -442,24 +486,37 @@ impl Net {
             names: Box::default(),
             alias: None,
             partial: None,
-            framer: Some(Box::new(StreamFramer::new(limits))),
+            framer: (!self.is_elsewhere(id)).then(framer),
             used: now,
             pinged: None,
             timer: None,
             waiting: BTreeSet::new(),
+            lent: 0,
         }) as u32;
         let timer = wheel.schedule(now + idle, Timer::Connection(slot));
         if let Some(connection) = self.connections.get_mut(slot as usize) {
             connection.timer = Some(timer);
         }
-        let stored = self.by_id.insert(id, slot).is_ok()
-            && self.per_source.insert(remote.ip(), held + 1).is_ok()
-            && (!reachable || self.by_remote.insert((remote, local, peer), slot).is_ok());
-        if !stored {
-            self.forget(slot, wheel);
-            return None;
-        }
+        // There is room: that was looked at above.
+        let _ = self.by_id.insert(id, slot);
         Some(slot)
+    }
+
+    /// Takes a connection that another worker holds into the tables, where it is not there yet; `None` where they are full.
+    /// It counts with its holder, and is used by its number only.
+    pub(crate) fn borrow(
+        &mut self,
+        id: ConnectionId,
+        local: LocalId,
+        remote: SocketAddr,
+        now: Time,
+        wheel: &mut Wheel<Timer>,
+        idle: core::time::Duration,
+    ) -> Option<u32> {
+        match self.connection(id) {
+            Some(slot) => Some(slot),
+            None => self.insert(id, (local, remote, None), now, wheel, idle),
+        }
     }
 
     /// Takes a connection out of the tables.
@@ -477,6 +534,9 @@ impl Net {
             && self.by_alias.get(&key) == Some(&slot)
         {
             self.by_alias.remove(&key);
+        }
+        if self.is_elsewhere(connection.id) {
+            return Some(connection);
         }
         match self.per_source.get_mut(&connection.remote.ip()) {
             Some(held) if *held > 1 => *held -= 1,

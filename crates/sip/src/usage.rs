@@ -93,7 +93,7 @@ impl Endpoint {
         if self.usages.len() >= self.config.limits.calls.saturating_mul(2) {
             return Err(Refused::Full);
         }
-        let cookie = self.entropy.u64();
+        let cookie = self.cookie();
         let slot = self.usages.insert(Usage {
             cookie,
             user,

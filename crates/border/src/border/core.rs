@@ -11,16 +11,18 @@ use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
 use crate::config::{Config, InterfaceId, Trunk, TrunkId};
+use crate::crew::{Crew, Share};
 use crate::gate::Gate;
 use crate::operate::Draining;
 use crate::overload::Overload;
 use crate::policy::{Contact, View};
-use crate::registrar::{Admission, Authority, Location};
+use crate::registrar::{Admission, Authority, Registry};
 use crate::rules::Said;
 use crate::trunks::{PingResult, Trunks};
 use engine::timers::Wheel;
 use engine::{
-    BoundedMap, ConnectionId, Deadline, Drops, Entropy, HashKey, Note, SocketId, Time, Transport,
+    BoundedMap, ConnectionId, Deadline, Drops, Entropy, HashKey, Held, Note, SocketId, Time,
+    Transport, Worker,
 };
 use media::Latching;
 use media::ports::PortPool;
@@ -38,8 +40,6 @@ use wire::sip::{HeaderId, Host, Message, NameAddr, Uri};
 
 /// Media sockets open at a time: below the limit of descriptors that systems grant.
 const MEDIA_SOCKETS: usize = 16_000;
-/// Addresses of located names that may send requests although no list names them.
-const LOCATED_PEERS: usize = 4_096;
 
 /// What a timer of the border's is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,13 +96,13 @@ pub(crate) struct Core {
     pub(crate) next_socket: u32,
     pub(crate) unwelcome: VecDeque<ConnectionId>,
     pub(crate) trunks: Trunks,
-    pub(crate) authority: Authority,
-    pub(crate) location: Location,
+    pub(crate) authority: Held<Authority>,
+    pub(crate) location: Registry,
     /// Lets those in who come to register, and apart from them those who come with proof.
-    pub(crate) registering: Admission,
-    pub(crate) proving: Admission,
+    pub(crate) registering: Held<Admission>,
+    pub(crate) proving: Held<Admission>,
     /// Rates of interfaces, trunks and sources.
-    pub(crate) gate: Gate,
+    pub(crate) gate: Held<Gate>,
     /// How long messages wait before their turn.
     pub(crate) overload: Overload,
     pub(crate) carriers: Carriers,
@@ -111,7 +111,9 @@ pub(crate) struct Core {
     pub(crate) subscriptions: Slab<Subscription>,
     pub(crate) kept: Vec<KeptFlow>,
     pub(crate) draining: Option<Draining>,
-    pub(crate) located_peers: BoundedMap<IpAddr, ()>,
+    pub(crate) located_peers: Held<BoundedMap<IpAddr, ()>>,
+    /// The other workers, where there are some.
+    pub(crate) crew: Option<Crew>,
     pub(crate) names: Names,
     pub(crate) queries: VecDeque<Query>,
     pub(crate) question: Option<Query>,
@@ -122,7 +124,7 @@ pub(crate) struct Core {
 }
 
 /// What the endpoint is told by a configuration.
-pub(crate) fn endpoint_config(config: &Config) -> EndpointConfig {
+pub(crate) fn endpoint_config(config: &Config, worker: Worker) -> EndpointConfig {
     EndpointConfig {
         user_agent: config.sip.agent.clone(),
         allow: String::from(
@@ -157,7 +159,11 @@ pub(crate) fn endpoint_config(config: &Config) -> EndpointConfig {
             idle: config.limits.connection_idle,
             ..TimerConfig::default()
         },
-        limits: config.limits.clone(),
+        limits: engine::Limits {
+            transactions: worker.share(config.limits.transactions),
+            ..config.limits.clone()
+        },
+        worker,
         check_max_forwards: true,
         symmetric_responses: true,
     }
@@ -168,28 +174,18 @@ fn seconds(span: core::time::Duration) -> u32 {
 }
 
 impl Core {
-    pub(crate) fn new(config: Config, endpoint: &mut Endpoint, mut entropy: Entropy) -> Core {
-        let plane = MediaPlane::new(MEDIA_SOCKETS, HashKey::new(&mut entropy));
-        let trunks = Trunks::new(&config, entropy.fork(), Time::ZERO);
-        let authority = Authority::new(&config, entropy.fork());
-        let location = Location::new(
-            config.registrar,
-            config.limits.registrations,
-            entropy.fork(),
-        );
-        let carriers = Carriers::new(&config, entropy.fork(), Time::ZERO);
-        let names = Names::new(&config, entropy.fork());
-        let marks = HashKey::new(&mut entropy);
-        let mut admission = || {
-            Admission::new(
-                config.registrar.rate,
-                config.limits.registrations,
-                &mut entropy,
-            )
-        };
-        let (registering, proving) = (admission(), admission());
-        let gate = Gate::new(&mut entropy);
-        let config = Arc::new(config);
+    pub(crate) fn new(
+        config: Arc<Config>,
+        share: Share,
+        endpoint: &mut Endpoint,
+        entropy: Entropy,
+    ) -> Core {
+        let worker = share.worker;
+        let sockets = worker.share(MEDIA_SOCKETS);
+        let plane = MediaPlane::new(sockets, share.sockets);
+        let ours = worker.number == 0;
+        let carriers = Carriers::new(&config, ours, share.carriers, Time::ZERO);
+        let names = Names::new(&config, share.names);
         let mut core = Core {
             config: config.clone(),
             calls: Slab::new(),
@@ -204,16 +200,16 @@ impl Core {
             counters: Counters::default(),
             drops: Drops::new(),
             buffers: Buffers::default(),
-            marks,
+            marks: share.marks,
             locals: Vec::new(),
             next_socket: 0,
             unwelcome: VecDeque::new(),
-            trunks,
-            authority,
-            location,
-            registering,
-            proving,
-            gate,
+            trunks: share.trunks,
+            authority: share.authority,
+            location: share.location,
+            registering: share.registering,
+            proving: share.proving,
+            gate: share.gate,
             overload: Overload::default(),
             carriers,
             asked: Slab::new(),
@@ -221,7 +217,8 @@ impl Core {
             subscriptions: Slab::new(),
             kept: Vec::new(),
             draining: None,
-            located_peers: BoundedMap::new(LOCATED_PEERS, marks),
+            located_peers: share.located_peers,
+            crew: share.crew,
             names,
             queries: VecDeque::new(),
             question: None,
@@ -231,7 +228,7 @@ impl Core {
             entropy,
         };
         core.open_locals(endpoint, &config);
-        core.open_pools(&config);
+        core.open_pools(&config, &worker);
         core
     }
 
@@ -239,27 +236,46 @@ impl Core {
     pub(crate) fn begin(&mut self, now: Time) {
         self.now = now;
         self.question = None;
+        self.tell_crew();
+    }
+
+    /// Tells the other workers how many calls we have.
+    pub(crate) fn tell_crew(&self) {
+        if let Some(crew) = &self.crew {
+            crew.tell(self.calls.len());
+        }
+    }
+
+    /// Calls of all workers.
+    pub(crate) fn calls_of_all(&self) -> usize {
+        self.crew
+            .as_ref()
+            .map_or(self.calls.len(), |crew| crew.calls())
+    }
+
+    /// A number for a call; no other worker's call has it.
+    pub(crate) fn next_number(&mut self, endpoint: &Endpoint) -> u64 {
+        let worker = endpoint.worker();
+        let number = self.numbers * u64::from(worker.of) + u64::from(worker.number) + 1;
+        self.numbers += 1;
+        number
     }
 
     /// The pools of a configuration: those that are there stay as they are, with the ports that calls hold.
-    pub(crate) fn open_pools(&mut self, config: &Config) {
+    pub(crate) fn open_pools(&mut self, config: &Config, worker: &Worker) {
         self.pools.clear();
         for range in &config.media_ranges {
+            let (first, last) = range.part(worker);
             let known = self.plane.pools.iter().position(|pool| {
-                (pool.ports.address(), pool.first, pool.last)
-                    == (range.address, range.first, range.last)
+                (pool.ports.address(), pool.first, pool.last) == (range.address, first, last)
             });
             let index = match known {
                 Some(index) => index,
                 None => {
                     let entropy = self.entropy.fork();
-                    match PortPool::new(range.address, range.first, range.last, entropy) {
+                    match PortPool::new(range.address, first, last, entropy) {
                         Ok(ports) => {
-                            self.plane.pools.push(MediaPool {
-                                first: range.first,
-                                last: range.last,
-                                ports,
-                            });
+                            self.plane.pools.push(MediaPool { first, last, ports });
                             self.plane.pools.len() - 1
                         }
                         // The configuration was checked: a range has a pair. An index beyond all pools refuses calls.
@@ -331,9 +347,9 @@ impl Core {
     }
 
     /// A Call-ID for a leg of the call: whoever sends it back to us is recognised.
-    pub(crate) fn call_id(&mut self, key: CallKey, out: &mut Vec<u8>) {
+    pub(crate) fn call_id(&mut self, endpoint: &Endpoint, key: CallKey, out: &mut Vec<u8>) {
         use std::io::Write;
-        let random = self.entropy.u64();
+        let random = endpoint.owned(self.entropy.u64());
         let masked = key.0 ^ self.hash_of(&[random, 1]);
         let proof = self.hash_of(&[random, key.0, 2]);
         // Writing into a Vec cannot fail.
@@ -653,7 +669,7 @@ impl Core {
 #[derive(Debug)]
 pub(crate) struct World<'a> {
     trunks: &'a Trunks,
-    location: &'a Location,
+    location: &'a Registry,
     locals: &'a [LocalPoint],
 }
 

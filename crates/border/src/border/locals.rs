@@ -171,7 +171,9 @@ impl Core {
         };
         interface.allows(source.ip())
             || self.config.trunk_of(id, source, point.transport).is_some()
-            || self.located_peers.get(&source.ip()).is_some()
+            || self
+                .located_peers
+                .look(|peers| peers.get(&source.ip()).is_some())
     }
 
     /// The interface of a listening point.
@@ -227,6 +229,10 @@ impl Core {
         }
         point.address = local;
         let what = format!("sip {}", point.transport);
+        // That all workers have opened it needs no saying.
+        if self.crew.as_ref().is_some_and(|crew| !crew.is_first()) {
+            return;
+        }
         self.events.tell(now, || Note::SocketOpened {
             what,
             address: local.to_string(),

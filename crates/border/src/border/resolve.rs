@@ -393,7 +393,8 @@ impl Core {
         for target in targets.iter().flatten().filter(|_| ours) {
             // Whoever we call by name may send us requests. A full table takes no more; their requests are then dropped
             // where a list of sources is configured.
-            let _ = self.located_peers.insert(target.address.ip(), ());
+            let ip = target.address.ip();
+            let _ = self.located_peers.hold().insert(ip, ());
         }
         match waiting {
             Waiting::Hop(key, index) => {

@@ -242,7 +242,7 @@ impl Core {
             from: request.from().map(|from| from.uri).unwrap_or_default(),
             to: uri,
             random: self.entropy.u64(),
-            calls: self.calls.len(),
+            calls: self.calls_of_all(),
             draining: self.draining.is_some(),
         };
         match decide(&self.config, &facts, &self.view()) {

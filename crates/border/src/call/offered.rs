@@ -139,7 +139,8 @@ impl Core {
         if !proven || trunk.is_some() {
             return Ok((origin, None));
         }
-        match self.authority.check(&config, request, now) {
+        let proof = self.authority.hold().check(&config, request, now);
+        match proof {
             Proof::Proven(user) => Ok((origin, Some(user.into()))),
             Proof::Challenge { status, headers } => Err(Refused {
                 headers,
@@ -181,7 +182,7 @@ impl Core {
             from,
             to: request.request_uri(),
             random: self.entropy.u64(),
-            calls: self.calls.len(),
+            calls: self.calls_of_all(),
             draining: self.draining.is_some(),
         };
         let plan = match trunk {
@@ -253,8 +254,7 @@ impl Core {
         (tags, user): (Tags, Option<Box<str>>),
         now: Time,
     ) {
-        self.numbers += 1;
-        let number = self.numbers;
+        let number = self.next_number(endpoint);
         let entry = self.calls.vacant_entry();
         let slot = entry.key();
         let key = CallKey::new(slot, number);
@@ -303,6 +303,7 @@ impl Core {
             status: 0,
             counted: false,
         });
+        self.tell_crew();
         endpoint.set_user(leg, key.0);
         self.locate_dialog(endpoint, leg, None, now);
         self.trunk_call_began(origin.trunk);

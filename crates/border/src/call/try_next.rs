@@ -399,7 +399,7 @@ impl Core {
         let key = self.key_of(slot);
         let config = self.config.clone();
         let mut call_id = Vec::with_capacity(48);
-        self.call_id(key, &mut call_id);
+        self.call_id(endpoint, key, &mut call_id);
         self.lead_to(slot, index);
         let call = self
             .calls

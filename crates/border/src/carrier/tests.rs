@@ -17,7 +17,7 @@ impl Bench {
     fn new(config: &str) -> Bench {
         let config = parse(config, "t").unwrap();
         Bench {
-            carriers: Carriers::new(&config, Entropy::from_number(3), Time::ZERO),
+            carriers: Carriers::new(&config, true, Entropy::from_number(3), Time::ZERO),
             now: Time::ZERO,
         }
     }

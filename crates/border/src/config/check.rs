@@ -129,6 +129,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             trains: raw.sip.trains,
             queue: queue(raw, sink),
             coalesce: Duration::from_millis(raw.sip.coalesce.into()),
+            workers: raw.sip.workers,
         },
         session_timer: session_timer(raw, sink),
         limits: limits(raw),
@@ -191,6 +192,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     }
     config.routes = routes::check(raw, sink);
     config.rules = super::rules::rules(raw, sink);
+    super::workers::check(&config, raw, sink);
     config
 }
 

@@ -625,6 +625,12 @@ pub(super) struct RawSip {
     /// `coalesce`. 0: never. Where it is left out: 25, or three times `coalesce` where that is more.
     #[schemars(range(max = 10_000))]
     pub queue: Option<u32>,
+    /// Threads that signalling and its media are divided among, each pinned to a processor where there is one for each. A call
+    /// belongs to one of them, whichever way its messages come; registrations, rates, trunk states and the limit of calls
+    /// are in common; media ports and the limits of connections and transactions are divided evenly. 1: one thread, as
+    /// without this.
+    #[schemars(range(min = 1, max = 64))]
+    pub workers: u8,
 }
 
 impl Default for RawSip {
@@ -636,6 +642,7 @@ impl Default for RawSip {
             coalesce: 8,
             trains: true,
             queue: None,
+            workers: 1,
         }
     }
 }

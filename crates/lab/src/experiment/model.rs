@@ -127,6 +127,10 @@ pub struct Subject {
     /// sides; 0: it has none. A number, so that a sweep can set it.
     #[serde(skip_serializing_if = "is_none")]
     pub header_rules: u8,
+    /// Workers of our border, at most 64; 0: one. More than one run in virtual time only: a border of its own in this process
+    /// has one thread.
+    #[serde(skip_serializing_if = "is_none")]
+    pub workers: u8,
     /// CPU to which our border's thread is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,

@@ -192,6 +192,9 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
     if experiment.subject.address.is_some() && experiment.subject.ip != IpVersions::Ipv4 {
         return Err("subject.ip is for our border; a foreign subject's address says it".to_owned());
     }
+    if experiment.subject.workers > engine::Worker::MOST {
+        return Err(format!("subject.workers: at most {}", engine::Worker::MOST));
+    }
     if experiment.subject.none
         && experiment.subject.ip.sides()[0] != experiment.subject.ip.sides()[1]
     {

@@ -884,7 +884,7 @@ impl Engine for Generator {
             Input::Stream { connection, bytes } => self.stream(connection, bytes, now),
             Input::Closed { connection, why } => self.closed(connection, why, now),
             // Neither TLS nor the network's word of what it could not deliver is asked for.
-            Input::Secured { .. } | Input::Unreachable { .. } => {}
+            Input::Secured { .. } | Input::Unreachable { .. } | Input::Handed(_) => {}
         }
     }
 

@@ -57,6 +57,11 @@ impl Subject {
                 process: experiment.subject.process,
             });
         }
+        if experiment.subject.workers > 1 {
+            return Err(LabError::bad(
+                "subject.workers: several workers run in virtual time (--simulate), or in a border that runs by itself (subject.address)",
+            ));
+        }
         let addresses = loopback(experiment);
         let calls = most_calls(experiment);
         let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
@@ -253,6 +258,7 @@ fn processes() -> Result<Vec<(u32, Stat)>, LabError> {
 #[derive(Debug)]
 pub struct Simulated {
     border: Option<HostId>,
+    workers: usize,
     address: Option<SocketAddr>,
 }
 
@@ -292,6 +298,7 @@ impl Simulated {
         if experiment.subject.none {
             return Ok(Simulated {
                 border: None,
+                workers: 0,
                 address: None,
             });
         }
@@ -305,11 +312,26 @@ impl Simulated {
         .for_experiment(experiment, far);
         let config = layout.config()?;
         let mut entropy = world.entropy();
-        let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
-        let border = Border::new(config, entropy);
-        let host = world.add_control("border", &addresses, border, forwarder);
+        let workers = experiment.subject.workers.max(1);
+        let mut keys: Vec<HashKey> = (0..workers).map(|_| HashKey::new(&mut entropy)).collect();
+        let borders = Border::crew(config, workers, entropy);
+        let mut members: Vec<(Border, Forwarder)> = borders
+            .into_iter()
+            .zip(keys.drain(..))
+            .map(|(border, key)| (border, Forwarder::new(ForwarderLimits::default(), key)))
+            .collect();
+        let host = match members.pop() {
+            Some((border, forwarder)) if members.is_empty() => {
+                world.add_control("border", &addresses, border, forwarder)
+            }
+            last => {
+                members.extend(last);
+                world.add_crew("border", &addresses, members)
+            }
+        };
         Ok(Simulated {
             border: Some(host),
+            workers: usize::from(workers),
             address: Some(layout.outside()),
         })
     }
@@ -319,10 +341,16 @@ impl Simulated {
         self.address
     }
 
-    /// What it still holds; also transactions and timers, because there is time to wait for their end.
-    pub fn census(&self, world: &mut World) -> Option<BorderCensus> {
-        world.with_control(self.border?, |border: &mut Border, _: &mut Forwarder, _| {
-            border.census()
-        })
+    /// What each of its workers still holds; also transactions and timers, because there is time to wait for their end.
+    pub fn censuses(&self, world: &mut World) -> Vec<BorderCensus> {
+        let Some(host) = self.border else {
+            return Vec::new();
+        };
+        let census = |border: &mut Border, _: &mut Forwarder, _| border.census();
+        let each = |worker| match self.workers {
+            1 => world.with_control(host, census),
+            _ => world.with_member(host, worker, census),
+        };
+        (0..self.workers).filter_map(each).collect()
     }
 }

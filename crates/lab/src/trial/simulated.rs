@@ -72,12 +72,13 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
         results.push(result);
     }
     let lingering: u64 = holdings.iter().map(|held| held.transactions as u64).sum();
-    let census = subject.census(&mut world);
-    let subject_holds = census.map_or(0, |census| {
+    let census = subject.censuses(&mut world);
+    let subject_holds = |census: &border::border::BorderCensus| {
         // There was time for everything to end: whatever is left is a leak.
         let sip = census.sip.clients + census.sip.servers + census.sip.index + census.sip.timers;
-        crate::subject::held(&census) + (sip + census.outside + census.timers) as u64
-    });
+        crate::subject::held(census) + (sip + census.outside + census.timers) as u64
+    };
+    let subject_holds: u64 = census.iter().map(subject_holds).sum();
     let (attempts, streams) = merge(trial.number, results);
     let outcomes = Outcomes {
         attempts,

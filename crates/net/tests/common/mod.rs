@@ -175,6 +175,7 @@ impl Engine for Host {
                 assert!(self.names.contains_key(&connection), "secured before");
                 self.connected.push(connection);
             }
+            Input::Handed(_) => panic!("there is one worker"),
             Input::Secured { connection, names } => {
                 let before = self.names.insert(connection, names.to_vec());
                 assert!(before.is_none(), "secured twice");

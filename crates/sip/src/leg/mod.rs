@@ -190,7 +190,7 @@ impl Endpoint {
         if self.legs.len() >= self.config.limits.calls.saturating_mul(2) {
             return Err(Refused::Full);
         }
-        let cookie = self.entropy.u64();
+        let cookie = self.cookie();
         let slot = self.legs.insert(Leg::new(cookie, own, peer, uac)) as u32;
         Ok(LegId {
             slot,

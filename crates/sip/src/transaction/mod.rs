@@ -272,7 +272,7 @@ impl Endpoint {
         if self.clients.len() + self.servers.len() >= self.config.limits.transactions {
             return Err(Refused::Full);
         }
-        let cookie = self.entropy.u64();
+        let cookie = self.cookie();
         let slot = self.clients.insert(Client {
             cookie,
             owner,
@@ -577,7 +577,8 @@ impl Endpoint {
         active.interval = Duration::ZERO;
         active.cseq = request.cseq().map_or(0, |cseq| cseq.number);
         active.session = None;
-        let check = self.entropy.u32();
+        let random = u64::from(self.entropy.u32()) << 32;
+        let check = (self.owned(random) >> 32) as u32;
         let slot = self.servers.insert(Server {
             key,
             merged: 0,

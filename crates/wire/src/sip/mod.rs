@@ -6,6 +6,7 @@
 //! [`write_response`] from a request. Streams: [`StreamFramer`].
 
 mod framer;
+mod glance;
 mod host;
 mod ids;
 mod known;
@@ -19,6 +20,7 @@ mod validate;
 mod writer;
 
 pub use framer::{Frame, FrameError, FrameLimits, StreamFramer};
+pub use glance::Glance;
 pub use host::{Host, HostPort};
 pub use ids::{HEADER_IDS, HeaderId, Method};
 pub use list::Values;

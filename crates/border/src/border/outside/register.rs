@@ -78,8 +78,8 @@ impl Core {
         let answers =
             request.has(HeaderId::Authorization) || request.has(HeaderId::ProxyAuthorization);
         match answers {
-            true => self.proving.ask(user, now),
-            false => self.registering.ask(user, now),
+            true => self.proving.hold().ask(user, now),
+            false => self.registering.hold().ask(user, now),
         }
     }
 

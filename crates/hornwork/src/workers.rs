@@ -1,0 +1,201 @@
+//! The control threads beside the first one: each runs a border of its own over sockets at the same addresses, and does what
+//! the first one is told.
+
+use crate::log::Log;
+use crate::service::{driver_config, opened};
+use border::border::Border;
+use border::config::Config;
+use engine::{HashKey, Worker};
+use media::forward::{Forwarder, ForwarderLimits};
+use net::tls::Security;
+use net::{Clock, Desk, Driver, DriverConfig, Waker};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a thread sleeps where nothing happens and nobody wakes it.
+const IDLE: Duration = Duration::from_secs(60);
+
+enum Order {
+    Reload(Arc<Config>, Security),
+    Drain(Duration),
+    Stop,
+}
+
+/// A thread.
+struct Mate {
+    orders: Sender<Order>,
+    waker: Waker,
+    drained: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+/// The threads beside the first.
+#[derive(Default)]
+pub(crate) struct Mates(Vec<Mate>);
+
+/// The driver's settings for one of several workers, `cpus` being those that the program may use.
+pub(crate) fn shared(config: DriverConfig, worker: &Worker, cpus: &[usize]) -> DriverConfig {
+    if worker.is_alone() {
+        return config;
+    }
+    let enough = cpus.len() >= usize::from(worker.of);
+    let cpu = cpus.get(usize::from(worker.number)).copied();
+    DriverConfig {
+        shared_ports: true,
+        connections: worker.share(config.connections),
+        connections_per_source: worker.share(config.connections_per_source),
+        pin: cpu.filter(|_| enough),
+        ..config
+    }
+}
+
+impl Mates {
+    /// Starts a thread for each of these.
+    ///
+    /// # Errors
+    /// Where the system gives no thread, epoll set or randomness.
+    pub(crate) fn start(
+        borders: Vec<(Border, Desk)>,
+        security: &Security,
+        log: &Log,
+        clock: Clock,
+    ) -> io::Result<Mates> {
+        let cpus = net::allowed_cpus();
+        let mut mates = Mates::default();
+        for (border, desk) in borders {
+            let worker = *border.worker();
+            let settings = shared(driver_config(border.config()), &worker, &cpus);
+            let forwarder = Forwarder::new(
+                ForwarderLimits::default(),
+                HashKey::new(&mut net::entropy()?),
+            );
+            let mut driver = Driver::new(settings, clock, forwarder)?;
+            driver.set_security(security.clone());
+            driver.join(desk);
+            let waker = driver.waker();
+            let (orders, inbox) = channel();
+            let drained = Arc::new(AtomicBool::new(false));
+            let thread = Thread {
+                border,
+                driver,
+                log: log.clone(),
+                clock,
+                inbox,
+                drained: drained.clone(),
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("worker {}", worker.number))
+                .spawn(move || thread.run())?;
+            mates.0.push(Mate {
+                orders,
+                waker,
+                drained,
+                thread,
+            });
+        }
+        Ok(mates)
+    }
+
+    fn order(&self, order: impl Fn() -> Order) {
+        for mate in &self.0 {
+            // A thread that has ended is noticed by [`Mates::look`].
+            let _ = mate.orders.send(order());
+            mate.waker.wake();
+        }
+    }
+
+    /// Gives all of them a new configuration.
+    pub(crate) fn reload(&self, config: &Arc<Config>, security: &Security) {
+        self.order(|| Order::Reload(config.clone(), security.clone()));
+    }
+
+    /// Lets all of them drain.
+    pub(crate) fn drain(&self, limit: Duration) {
+        self.order(|| Order::Drain(limit));
+    }
+
+    /// Whether all have ended their drain.
+    pub(crate) fn are_drained(&self) -> bool {
+        let mut mates = self.0.iter();
+        mates.all(|mate| mate.drained.load(Ordering::Acquire))
+    }
+
+    /// Whether all of them still work.
+    ///
+    /// # Errors
+    /// Why one does not.
+    pub(crate) fn look(&mut self) -> io::Result<()> {
+        let Some(ended) = self.0.iter().position(|mate| mate.thread.is_finished()) else {
+            return Ok(());
+        };
+        match self.0.swap_remove(ended).thread.join() {
+            Ok(Err(error)) => Err(error),
+            _ => Err(io::Error::other("a worker has ended")),
+        }
+    }
+
+    /// Ends all of them.
+    pub(crate) fn stop(self) {
+        self.order(|| Order::Stop);
+        for mate in self.0 {
+            // What it has to say is said; the program ends.
+            let _ = mate.thread.join();
+        }
+    }
+}
+
+struct Thread {
+    border: Border,
+    driver: Driver<Forwarder>,
+    log: Log,
+    clock: Clock,
+    inbox: Receiver<Order>,
+    drained: Arc<AtomicBool>,
+}
+
+impl Thread {
+    fn run(mut self) -> io::Result<()> {
+        // Signals are the first thread's.
+        net::block_signals()?;
+        let mut ready = false;
+        let mut at_once = true;
+        loop {
+            let wait = match at_once {
+                true => Duration::ZERO,
+                false => IDLE,
+            };
+            self.driver.turn(&mut self.border, wait)?;
+            while let Some(event) = self.driver.next_event() {
+                self.log.event(&event);
+                if !ready {
+                    opened(&event.note)?;
+                }
+            }
+            self.log.flush();
+            ready = true;
+            at_once = false;
+            while let Ok(order) = self.inbox.try_recv() {
+                let now = self.clock.now();
+                match order {
+                    Order::Reload(config, security) => {
+                        // Before the border opens what is new: its listeners ask for their certificates.
+                        self.driver.set_security(security);
+                        self.border.reload(config, now);
+                    }
+                    Order::Drain(limit) => self.border.drain(limit, now),
+                    Order::Stop => {
+                        self.driver.turn(&mut self.border, Duration::ZERO)?;
+                        return Ok(());
+                    }
+                }
+                at_once = true;
+            }
+            self.drained
+                .store(self.border.is_drained(), Ordering::Release);
+        }
+    }
+}
