@@ -596,10 +596,11 @@ fn udp_counter(name: &str) -> u64 {
 
 /// The parts' own benchmarks: examples that print what they measure in memory.
 fn in_memory() -> Result<(), String> {
-    let examples: [(&str, &str); 5] = [
+    let examples: [(&str, &str); 6] = [
         ("wire", "parse_cost"),
         ("sip", "call_cost"),
         ("border", "standing_cost"),
+        ("border", "registered_cost"),
         ("border", "rules_cost"),
         ("net", "echo_cost"),
     ];
