@@ -58,6 +58,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let scratch = std::env::temp_dir().join(format!("hornwork-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).map_err(|e| format!("{}: {e}", scratch.display()))?;
     let outcome = calls(rounds, &scratch)
+        .and_then(|()| volte(rounds, &scratch))
         .and_then(|()| transports(rounds, &scratch))
         .and_then(|()| header_rules(rounds, &scratch))
         .and_then(|()| generator(rounds, &scratch))
@@ -153,6 +154,17 @@ fn calls(rounds: usize, scratch: &Path) -> Result<(), String> {
 
 /// One run: subject up, SIPp's built-in UAS behind it, SIPp's built-in UAC before it.
 fn one(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
+    played(subject, rate, &["-sn", "uac"], &["-sn", "uas"], scratch)
+}
+
+/// The same with other scenarios.
+fn played(
+    subject: &Subject,
+    rate: u32,
+    uac: &[&str],
+    uas: &[&str],
+    scratch: &Path,
+) -> Result<Run, String> {
     let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
     let running = Running::start(
         SUBJECT_CORE,
@@ -160,19 +172,8 @@ fn one(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
         &arguments,
         &scratch.join("subject.log"),
     )?;
-    let uas = [
-        "-sn",
-        "uas",
-        "-i",
-        "127.0.0.1",
-        "-p",
-        "5080",
-        "-nostdin",
-        "-buff_size",
-        "4000000",
-        "-l",
-        "200000",
-    ];
+    let more = ["-nostdin", "-buff_size", "4000000", "-l", "200000"];
+    let uas = [uas, &["-i", "127.0.0.1", "-p", "5080"], &more].concat();
     let _uas = Running::start(LOAD_CORE, "sipp", &uas, &scratch.join("uas.log"))?;
     std::thread::sleep(Duration::from_millis(1_500));
     let before = receive_buffer_errors();
@@ -180,24 +181,8 @@ fn one(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
     let total = rate * SECONDS;
     let target = format!("127.0.0.1:{}", subject.port);
     let (rate_text, total_text) = (rate.to_string(), total.to_string());
-    let uac = [
-        "-sn",
-        "uac",
-        &target,
-        "-i",
-        "127.0.0.1",
-        "-p",
-        "5061",
-        "-r",
-        &rate_text,
-        "-m",
-        &total_text,
-        "-nostdin",
-        "-buff_size",
-        "4000000",
-        "-l",
-        "200000",
-    ];
+    let load = ["-i", "127.0.0.1", "-p", "5061", "-r", &rate_text];
+    let uac = [uac, &[&target], &load, &["-m", &total_text], &more].concat();
     let log = scratch.join("uac.log");
     let mut caller = Running::start(LOAD_CORE, "sipp", &uac, &log)?;
     caller.wait(Duration::from_secs(u64::from(SECONDS) + 60))?;
@@ -218,6 +203,57 @@ fn one(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
         failed: u64::from(total) - successful,
         receive_buffer_errors: receive_buffer_errors() - before,
     })
+}
+
+/// Calls a second of both flows where they are compared: SIPp reads the answers of the longer one with regular expressions.
+const VOLTE_RATE: u32 = 1_000;
+/// What a call of mobile networks may cost, in plain calls.
+const VOLTE_BAR: f64 = 2.6;
+
+/// CPU per call of twenty messages beside that of seven, interleaved, at one rate, media passed by.
+fn volte(rounds: usize, scratch: &Path) -> Result<(), String> {
+    let subjects = subjects(scratch);
+    let border = subjects.first().ok_or("no border to measure")?;
+    let scenario = |name: &str| {
+        root()
+            .join("scenarios/sipp")
+            .join(name)
+            .display()
+            .to_string()
+    };
+    let (uac, uas) = (scenario("volte-uac.xml"), scenario("volte-uas.xml"));
+    println!(
+        "\nVoLTE calls (20 messages) beside plain ones (7), {VOLTE_RATE}/s, media passed by, {rounds} interleaved rounds"
+    );
+    let flows = [
+        ("plain", ["-sn", "uac"], ["-sn", "uas"]),
+        ("volte", ["-sf", &uac], ["-sf", &uas]),
+    ];
+    let mut results = [Vec::new(), Vec::new()];
+    for round in 0..rounds {
+        for ((name, uac, uas), runs) in flows.iter().zip(&mut results) {
+            let run = played(border, VOLTE_RATE, uac, uas, scratch)?;
+            println!(
+                "  round {} {name} {:7.1} us/call, {} failed, RcvbufErrors +{}",
+                round + 1,
+                run.micros_per_call,
+                run.failed,
+                run.receive_buffer_errors
+            );
+            runs.push(run.micros_per_call);
+        }
+    }
+    let [plain, volte] = results.map(median);
+    let ratio = volte / plain;
+    let verdict = if ratio <= VOLTE_BAR {
+        "within"
+    } else {
+        "ABOVE"
+    };
+    println!(
+        "medians: plain {plain:.1}, volte {volte:.1} us/call: {ratio:.2} ({verdict} the bar of {VOLTE_BAR})"
+    );
+    Ok(())
 }
 
 /// What a call over TLS on both sides may cost, in calls over UDP.
@@ -596,12 +632,13 @@ fn udp_counter(name: &str) -> u64 {
 
 /// The parts' own benchmarks: examples that print what they measure in memory.
 fn in_memory() -> Result<(), String> {
-    let examples: [(&str, &str); 6] = [
+    let examples: [(&str, &str); 7] = [
         ("wire", "parse_cost"),
         ("sip", "call_cost"),
         ("border", "standing_cost"),
         ("border", "registered_cost"),
         ("border", "rules_cost"),
+        ("border", "volte_cost"),
         ("net", "echo_cost"),
     ];
     for (package, example) in examples {

@@ -10,6 +10,7 @@ mod tests;
 
 use crate::border::sockets::{MediaSockets, SocketWork};
 use crate::call::Side;
+use crate::private_headers::EarlyMedia;
 use core::time::Duration;
 use engine::{HashKey, SocketId};
 use media::ports::{PortPair, PortPool};
@@ -178,6 +179,8 @@ pub(crate) struct CallMedia {
     replaced: u8,
     /// The first line was made before any offer came: see [`CallMedia::reserve`].
     reserved: bool,
+    /// What passes before the answer; `None`: everything.
+    gate: Option<EarlyMedia>,
 }
 
 impl CallMedia {
@@ -192,6 +195,28 @@ impl CallMedia {
             negotiated: false,
             replaced: 0,
             reserved: false,
+            gate: None,
+        }
+    }
+
+    /// Before the answer only this passes; nobody has been told of media yet.
+    pub(crate) fn gated(mut self, gate: EarlyMedia) -> CallMedia {
+        self.gate = Some(gate);
+        self
+    }
+
+    /// Whether there is a gate.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    /// Moves the gate, or takes it away; tells the forwarder where that makes a difference.
+    pub(crate) fn set_gate(&mut self, plane: &mut MediaPlane, gate: Option<EarlyMedia>) {
+        if self.gate != gate {
+            self.gate = gate;
+            if self.added {
+                self.command(plane);
+            }
         }
     }
 
@@ -597,6 +622,10 @@ impl CallMedia {
             } else {
                 self.sides[1]
             };
+            let may_send = self.gate.is_none_or(|gate| match number {
+                0 => gate.forward,
+                _ => gate.backward,
+            });
             // A side sends the payload types that the other side described; before that is known, its own.
             let mut clock_rates = other.clock_rates.clone();
             for rate in &own.clock_rates {
@@ -613,7 +642,7 @@ impl CallMedia {
                 mux: line.mux,
                 latching: media.latching,
                 latch_epoch: 0,
-                sends: own.direction.sends,
+                sends: own.direction.sends && may_send,
                 receives: own.direction.receives,
                 dscp: media.dscp,
                 clock_rates,

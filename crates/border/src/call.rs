@@ -289,6 +289,8 @@ pub(crate) struct Call {
     pub(crate) status: u16,
     /// Its outcome is among the counters.
     pub(crate) counted: bool,
+    /// P-Charging-Vector of the trusted side, for what comes from the other one.
+    pub(crate) charging: Option<Box<[u8]>>,
 }
 
 impl Call {

@@ -241,6 +241,12 @@ pub struct Interface {
     pub subscribe: bool,
     /// Whether REFER outside of calls is passed on.
     pub refer: bool,
+    /// Whether users who are registered from just where a request comes from need no other proof to be asserted.
+    pub assert_registered: bool,
+    /// Whether early media passes only where P-Early-Media authorises it.
+    pub gate_early_media: bool,
+    /// Whether calls from here get a P-Charging-Vector, and those to here are answered with theirs.
+    pub charging_vector: bool,
     /// Where media is anchored: at most one address per address family; at least one.
     pub media: Vec<MediaAddress>,
     /// Certificates, where it listens with TLS.

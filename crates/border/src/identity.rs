@@ -106,6 +106,7 @@ pub(crate) struct Texts {
     diversion: Vec<u8>,
     history: Vec<u8>,
     privacy: Vec<u8>,
+    access: Vec<u8>,
 }
 
 impl Texts {
@@ -114,6 +115,7 @@ impl Texts {
         self.diversion.clear();
         self.history.clear();
         self.privacy.clear();
+        self.access.clear();
     }
 }
 
@@ -152,45 +154,46 @@ impl Boundary<'_> {
     ) {
         texts.clear();
         let wish = Wish::of(message);
-        let asserted = self.asserted(message, wish, host, &mut texts.asserted);
+        let Texts {
+            asserted: asserted_text,
+            diversion: diversion_text,
+            history: history_text,
+            privacy: privacy_text,
+            access,
+        } = texts;
+        let asserted = self.asserted(message, wish, host, asserted_text);
         let diversion = self.diverted(
             message,
             HeaderId::Diversion,
             self.policy.diversion,
             wish,
-            &mut texts.diversion,
+            diversion_text,
         );
         let history = self.diverted(
             message,
             HeaderId::HistoryInfo,
             self.policy.history_info,
             wish,
-            &mut texts.history,
+            history_text,
         );
-        let privacy = self.privacy_left(message, wish, &mut texts.privacy);
-        let texts = &*texts;
+        let privacy = self.privacy_left(message, wish, privacy_text);
+        crate::private_headers::edits(message, (self.from, self.to), access, edits);
         push(
             edits,
             message,
             HeaderId::PAssertedIdentity,
             asserted,
-            &texts.asserted,
+            asserted_text,
         );
         push(
             edits,
             message,
             HeaderId::Diversion,
             diversion,
-            &texts.diversion,
+            diversion_text,
         );
-        push(
-            edits,
-            message,
-            HeaderId::HistoryInfo,
-            history,
-            &texts.history,
-        );
-        push(edits, message, HeaderId::Privacy, privacy, &texts.privacy);
+        push(edits, message, HeaderId::HistoryInfo, history, history_text);
+        push(edits, message, HeaderId::Privacy, privacy, privacy_text);
         let remote = self.from
             && self.wanted
             && self.policy.remote_party_id

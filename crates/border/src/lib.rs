@@ -14,6 +14,7 @@ pub(crate) mod identity;
 pub mod operate;
 pub(crate) mod overload;
 pub mod policy;
+mod private_headers;
 pub mod registrar;
 pub(crate) mod rules;
 pub mod trunks;

@@ -82,7 +82,25 @@ fn play(
     calls: u32,
 ) -> Ends {
     let port = free_port();
-    let (caller_port, callee_port) = (port, port + 1);
+    play_at(
+        folder,
+        pair,
+        players,
+        transport,
+        calls,
+        [port, port + 1, port + 1],
+    )
+}
+
+/// The same with the ports of the caller and of the callee, and that to which the caller sends.
+fn play_at(
+    folder: &Path,
+    pair: (&Path, &Path),
+    players: (Player, Player),
+    transport: &str,
+    calls: u32,
+    [caller_port, callee_port, target]: [u16; 3],
+) -> Ends {
     let callee = Part {
         file: pair.1,
         port: callee_port,
@@ -95,7 +113,7 @@ fn play(
     let caller = Part {
         file: pair.0,
         port: caller_port,
-        target: Some(callee_port),
+        target: Some(target),
         transport,
         calls,
     };
@@ -201,6 +219,43 @@ fn our_own_scenarios_run_in_sipp() {
             20,
         );
         assert!(ends.caller && ends.callee, "{players:?}\n{}", ends.said);
+    }
+}
+
+/// Calls of mobile networks, directly and through the border, its media passed by and anchored: SIPp and ours are one another's
+/// judges, and SIPp is the border's.
+#[test]
+fn volte_calls_go_through_whoever_plays() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let folder = prepared("scenarios-volte");
+    let own = root().join("scenarios/sipp");
+    let (caller, callee) = (own.join("volte-uac.xml"), own.join("volte-uas.xml"));
+    for file in [None, Some("loopback-bypass.toml"), Some("loopback.toml")] {
+        for players in [(Sipp, Sipp), (Sipp, Ours), (Ours, Sipp), (Ours, Ours)] {
+            let port = free_port();
+            let sip = port + 2;
+            let running = file.map(|file| {
+                let text = example(file, sip, port + 1, (28_000, 28_999), "");
+                border(&folder, &text, sip)
+            });
+            let target = if running.is_some() { sip } else { port + 1 };
+            let ends = play_at(
+                &folder,
+                (&caller, &callee),
+                players,
+                "udp",
+                20,
+                [port, port + 1, target],
+            );
+            let said = running.map(|border| border.said()).unwrap_or_default();
+            assert!(
+                ends.caller && ends.callee,
+                "{file:?} {players:?}\n{}\nborder:\n{said}",
+                ends.said
+            );
+        }
     }
 }
 

@@ -40,6 +40,7 @@ const COMMANDS: &[(&str, By)] = &[
     ("hornwork schema", By::Border),
     (TRY, By::Rules),
     ("hornwork check -c examples/crowds.toml", By::Border),
+    ("hornwork check -c examples/volte.toml", By::Border),
     (CERTIFICATE, By::Security),
     ("hornwork check -c examples/tls.toml", By::Security),
     (STAY, By::Phones),

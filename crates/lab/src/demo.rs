@@ -400,6 +400,8 @@ fn calls(
         hold_percent: 0.0,
         listen_percent: 20.0,
         ring_limit: Duration::from_secs(20),
+        flow: crate::host::CallFlow::Plain,
+        reserve: Duration::ZERO,
     }
 }
 

@@ -18,6 +18,7 @@ mod leg;
 pub mod locate;
 mod names;
 mod outbox;
+mod precondition;
 mod process;
 mod reliable;
 mod session_timer;
@@ -35,3 +36,4 @@ pub use api::{
 };
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};
 pub use endpoint::Endpoint;
+pub use precondition::{PRECONDITION, PRECONDITION_FAILURE, Preconditions, Unmet};

@@ -133,6 +133,7 @@ impl Core {
         if busy {
             return refuse(endpoint, transaction, 503, now);
         }
+        self.early_media(slot, from, request);
         self.pass_request(
             endpoint,
             slot,
@@ -392,6 +393,7 @@ impl Core {
             return self.join_responded(endpoint, slot, leg, transaction, response, now);
         };
         let success = (200..300).contains(&status);
+        self.early_media(slot, link.from.other(), response);
         let answers = has_sdp(response) && link.offer && success;
         let late = has_sdp(response) && !link.offer && success && link.kind == LinkKind::Invite;
         let to = link.from.other();

@@ -4,7 +4,9 @@ use super::join::known_step;
 use super::try_next::{MAX_BREADTH, text};
 use super::{Call, CallKey, Phase, SetUp, Sides};
 use crate::border::{Alarm, Core, Outcome};
-use crate::config::{Authenticate, InterfaceId, InterfaceKind, MediaMode, TrunkId};
+use crate::config::{
+    Authenticate, HostName, Interface, InterfaceId, InterfaceKind, MediaMode, TrunkId,
+};
 use crate::policy::{CallPlan, Facts, Plan, Refusal, decide, decide_for};
 use crate::registrar::Proof;
 use crate::rules::Tags;
@@ -12,7 +14,8 @@ use engine::{Note, Time};
 use sip::{Content, Endpoint, Flow, LegId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use wire::sip::{Edit, HeaderId, Message};
+use std::net::IpAddr;
+use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri, percent_decode};
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +140,7 @@ impl Core {
             .interface(interface)
             .is_some_and(|interface| interface.authenticate == Authenticate::Digest);
         if !proven || trunk.is_some() {
-            return Ok((origin, None));
+            return Ok((origin, self.registered_user(origin, request, flow)));
         }
         let proof = self.authority.hold().check(&config, request, now);
         match proof {
@@ -148,6 +151,29 @@ impl Core {
             }),
             Proof::Refused { status, why } => Err(Refused::new(status, why)),
         }
+    }
+
+    /// The user who is registered from just where a request comes from, where that is taken for proof: the one whom the
+    /// caller wants to be (RFC 3325 section 6), else whom From names.
+    fn registered_user(
+        &self,
+        origin: Origin,
+        request: &Message<'_>,
+        flow: Flow,
+    ) -> Option<Box<str>> {
+        let asserts = self
+            .config
+            .interface(origin.interface)
+            .is_some_and(|interface| interface.assert_registered);
+        if !asserts || origin.trunk.is_some() {
+            return None;
+        }
+        let preferred = request
+            .name_addrs(HeaderId::PPreferredIdentity)
+            .flatten()
+            .filter_map(|address| user_at(&address));
+        let mut candidates = preferred.chain(request.from().ok().and_then(|from| user_at(&from)));
+        candidates.find(|user| self.location.holds(user, flow))
     }
 
     /// An INVITE that we sent and that comes back with the Request-URI that it had loops (RFC 5393 section 4.2); with
@@ -302,8 +328,10 @@ impl Core {
             tags,
             status: 0,
             counted: false,
+            charging: None,
         });
         self.tell_crew();
+        self.charge(slot, origin, request);
         endpoint.set_user(leg, key.0);
         self.locate_dialog(endpoint, leg, None, now);
         self.trunk_call_began(origin.trunk);
@@ -321,6 +349,50 @@ impl Core {
         self.try_with(endpoint, slot, request, now);
         self.settle_set_up(endpoint, slot, now);
     }
+}
+
+impl Core {
+    /// The charging vector of a new call: made for calls from an untrusted side whose interface is configured so, kept for
+    /// those of a trusted one.
+    fn charge(&mut self, slot: usize, origin: Origin, request: &Message<'_>) {
+        let config = self.config.clone();
+        let value = match config.trusts(origin.interface, origin.trunk) {
+            true => request
+                .header(HeaderId::PChargingVector)
+                .filter(|_| config.interfaces.iter().any(|i| i.charging_vector))
+                .map(Box::from),
+            false => config
+                .interface(origin.interface)
+                .filter(|interface| interface.charging_vector)
+                .map(|interface| self.charging_vector(interface)),
+        };
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.charging = value;
+        }
+    }
+
+    /// A value that no other call has, and that tells nothing of how many there were.
+    fn charging_vector(&mut self, interface: &Interface) -> Box<[u8]> {
+        let (high, low) = (self.entropy.u64(), self.entropy.u64());
+        let address = interface.listen.first().map(|listen| listen.address.ip());
+        let advertised = interface.advertise.as_ref();
+        let ip = advertised.map_or(address, HostName::ip);
+        let host = match ip {
+            Some(IpAddr::V6(ip)) => format!("[{ip}]"),
+            Some(IpAddr::V4(ip)) => ip.to_string(),
+            None => advertised.map_or_else(String::new, |name| name.text().to_owned()),
+        };
+        format!("icid-value={high:016x}{low:016x};icid-generated-at={host}")
+            .into_bytes()
+            .into()
+    }
+}
+
+/// The user part of an address, decoded.
+fn user_at(address: &NameAddr<'_>) -> Option<Box<str>> {
+    let uri = address.parse_uri().filter(Uri::is_sip)?;
+    let user = percent_decode(uri.user?);
+    Some(std::str::from_utf8(&user).ok()?.into())
 }
 
 /// Max-Breadth (RFC 5393 section 5.3): how many branches the request may still have at a time.

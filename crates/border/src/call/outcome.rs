@@ -44,6 +44,14 @@ impl Core {
         let Some(caller) = caller else { return };
         branch.heard = true;
         set_up.progressed = true;
+        self.early_media(slot, Side::Callee, response);
+        let Some(set_up) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
         let offered = set_up.offered;
         let couple = reliable && set_up.reliable;
         if let Some(timer) = set_up.answer_timer.take() {
@@ -183,6 +191,7 @@ impl Core {
         call.phase = Phase::Answered;
         call.answered_at = Some(now);
         call.status = 200;
+        self.set_gate(slot, None);
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.sdp.clear();
         let role = match offered {

@@ -5,11 +5,12 @@
 //! peer's own, identities pass as RFC 3325 has it, and Refer-To leads back to us.
 
 use super::headers::address_with_host;
-use super::{Call, Side};
+use super::{Call, Phase, Side};
 use crate::anchor::{AnchorError, CallMedia};
 use crate::border::Core;
 use crate::config::Identity;
 use crate::identity::{self, Boundary};
+use crate::private_headers::{EarlyMedia, is_charged};
 use crate::rules::EditList;
 use ::rules::Effects;
 use sip::{Body, Content, Endpoint};
@@ -325,6 +326,33 @@ impl Core {
         }
     }
 
+    /// What a message of `from` says of early media moves the call's gate, where there is one and `from` may say so.
+    pub(crate) fn early_media(&mut self, slot: usize, from: Side, message: &Message<'_>) {
+        if from != Side::Callee || !message.has(HeaderId::PEarlyMedia) {
+            return;
+        }
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let gated = call.media.as_deref().is_some_and(CallMedia::is_gated);
+        let early = EarlyMedia::of(message);
+        if call.phase != Phase::SetUp || !gated || early.is_none() || !self.believes(call, from) {
+            return;
+        }
+        self.set_gate(slot, early);
+    }
+
+    /// Moves the gate of early media, or takes it away.
+    pub(crate) fn set_gate(&mut self, slot: usize, gate: Option<EarlyMedia>) {
+        if let Some(media) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+        {
+            media.set_gate(&mut self.plane, gate);
+        }
+    }
+
     /// Whether an offer of `side` waits for its answer, as far as anchoring knows.
     pub(crate) fn open_offer(&self, slot: usize) -> Option<Side> {
         let call = self.calls.get(slot)?;
@@ -380,7 +408,7 @@ impl Core {
     pub(crate) fn pass_edits<'e>(
         &self,
         endpoint: &Endpoint,
-        call: &Call,
+        call: &'e Call,
         from: Side,
         message: &Message<'e>,
         host: Option<&[u8]>,
@@ -398,7 +426,7 @@ impl Core {
     pub(crate) fn own_edits<'e>(
         &self,
         endpoint: &Endpoint,
-        call: &Call,
+        call: &'e Call,
         from: Side,
         message: &Message<'e>,
         boundary: &Boundary<'_>,
@@ -444,6 +472,18 @@ impl Core {
         match boundary.from && boundary.to {
             true => hide_warn_agents(message, &own.warnings, &mut edits),
             false => hide_network(message, &own.warnings, &mut edits),
+        }
+        if let Some(value) = &call.charging
+            && boundary.to
+            && !boundary.from
+            && is_charged(message)
+        {
+            // What its own side wrote was taken out just now.
+            edits.retain(|edit| !matches!(edit, Edit::Remove(HeaderId::PChargingVector)));
+            edits.push(Edit::Replace {
+                id: HeaderId::PChargingVector,
+                value,
+            });
         }
         if !own.refer_to.is_empty() {
             edits.push(Edit::Replace {

@@ -7,6 +7,7 @@ use crate::anchor::{AnchorError, CallMedia};
 use crate::border::{Alarm, Core, Placed};
 use crate::config::TrunkId;
 use crate::identity::{ANONYMOUS, Wish};
+use crate::private_headers::EarlyMedia;
 use engine::{Note, Time, Transport};
 use sip::{Endpoint, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
@@ -342,12 +343,19 @@ impl Core {
             );
             let caller = caller.ok_or(AnchorError::Unanchorable)?;
             let key = self.key_of(slot);
+            let gated = [*call.interfaces.get(Side::Caller), hop.interface]
+                .into_iter()
+                .filter_map(|interface| self.config.interface(interface))
+                .any(|interface| interface.gate_early_media);
+            let mut media = CallMedia::new(key.0, [caller, callee]);
+            if gated {
+                media = media.gated(EarlyMedia::default());
+            }
             if let Some(call) = self.calls.get_mut(slot) {
-                let mut media = Box::new(CallMedia::new(key.0, [caller, callee]));
                 if !has_sdp(invite) {
                     media.reserve(&mut self.plane)?;
                 }
-                call.media = Some(media);
+                call.media = Some(Box::new(media));
             }
             return self.carry_body(slot, Side::Caller, invite, Role::Offer, sdp);
         }

@@ -112,6 +112,39 @@ pub(super) enum RawAuthenticate {
     Digest,
 }
 
+/// Whose identity is asserted.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawAssert {
+    /// Of users who proved themselves by digest.
+    #[default]
+    Proven,
+    /// Also of users who are registered from just where the request comes from.
+    Registered,
+}
+
+/// What becomes of early media.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawEarlyMedia {
+    /// It passes.
+    #[default]
+    Pass,
+    /// It passes where P-Early-Media authorises it (RFC 5009).
+    Gate,
+}
+
+/// Where P-Charging-Vector comes from.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawCharging {
+    /// Nobody here makes one.
+    #[default]
+    Pass,
+    /// We make one for each call from here.
+    Generate,
+}
+
 /// What is done with requests outside of calls.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
@@ -166,6 +199,19 @@ pub(super) struct RawInterface {
     /// The same for REFER outside of calls, by which others make a phone call somebody: `pass` or `refuse` (403).
     #[serde(default = "refused")]
     pub refer: RawPassing,
+    /// Whose identity is asserted towards trusted sides (RFC 3325): `proven`, of users who proved themselves by digest;
+    /// `registered`, also of users who are registered from just where the request comes from, which is proof where nobody
+    /// can forge addresses.
+    #[serde(default)]
+    pub assert: RawAssert,
+    /// What becomes of media before the answer in calls from and to here, where media is anchored: `pass`, or `gate`: it
+    /// passes as far as P-Early-Media of a trusted called side authorises it (RFC 5009), else not before the answer.
+    #[serde(default)]
+    pub early_media: RawEarlyMedia,
+    /// P-Charging-Vector (RFC 7315 section 4.6) in calls from and to here: `generate` makes one for each call from here
+    /// towards trusted sides, and answers calls of trusted sides with theirs; `pass` does neither.
+    #[serde(default)]
+    pub charging_vector: RawCharging,
     /// Where media is anchored; one table, or one per address family. Default: the first listening address, ports
     /// 20000-39999.
     #[serde(default)]

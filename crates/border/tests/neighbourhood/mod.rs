@@ -401,10 +401,11 @@ impl Neighbourhood {
 
     pub fn phone_over(&mut self, address: &str, transport: Transport, manners: Manners) -> usize {
         let address: SocketAddr = address.parse().unwrap();
-        let config = EndpointConfig {
+        let mut config = EndpointConfig {
             user_agent: format!("phone{}", self.phones.len()),
             ..EndpointConfig::default()
         };
+        config.supported.push("precondition".into());
         let mut endpoint = Endpoint::new(config, self.entropy.fork());
         let local = endpoint.add_local(Local {
             name: "phone".into(),

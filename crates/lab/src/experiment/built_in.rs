@@ -26,6 +26,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         "small-network",
         include_str!("../../../../scenarios/small-network.toml"),
     ),
+    (
+        "volte-call-rate",
+        include_str!("../../../../scenarios/volte-call-rate.toml"),
+    ),
 ];
 
 /// The file of a built-in experiment.

@@ -11,8 +11,8 @@ mod template;
 
 pub use built_in::{BUILT_IN, built_in};
 pub use model::{
-    Callees, Callers, CodecName, Experiment, HangUp, HoldKind, IpVersions, Levels, MediaKind,
-    Network, PaceKind, Registrations, Streams, Subject, SubjectMedia, Thresholds,
+    CallFlow, Callees, Callers, CodecName, Experiment, HangUp, HoldKind, IpVersions, Levels,
+    MediaKind, Network, PaceKind, Registrations, Streams, Subject, SubjectMedia, Thresholds,
 };
 pub use parse::{File, Level};
 pub use study::{CAPACITY, Study, StudyLevel};

@@ -243,6 +243,40 @@ impl From<TransportName> for Transport {
     }
 }
 
+/// Which messages set a call up. A number in a file says the same, so that a sweep can set it: 0 is `plain`, 1 is `volte`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", try_from = "FlowName")]
+pub enum CallFlow {
+    /// INVITE, 100, 180, 200, ACK, BYE, 200.
+    #[default]
+    Plain,
+    /// Twenty messages: preconditions (RFC 3312), reliable provisional responses, UPDATE both ways, early media.
+    Volte,
+}
+
+/// A flow as files name it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum FlowName {
+    Number(u64),
+    Text(String),
+}
+
+impl TryFrom<FlowName> for CallFlow {
+    type Error = String;
+
+    fn try_from(name: FlowName) -> Result<CallFlow, String> {
+        match name {
+            FlowName::Number(0) => Ok(CallFlow::Plain),
+            FlowName::Number(1) => Ok(CallFlow::Volte),
+            FlowName::Text(text) if text == "plain" => Ok(CallFlow::Plain),
+            FlowName::Text(text) if text == "volte" => Ok(CallFlow::Volte),
+            FlowName::Number(number) => Err(format!("{number} is no flow: plain (0) or volte (1)")),
+            FlowName::Text(text) => Err(format!("{text:?} is no flow: plain (0) or volte (1)")),
+        }
+    }
+}
+
 /// Calls made. `rate`, `limit`, `total`, `hold_seconds` and `dial` are SIPp's -r, -l, -m, -d and -s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -291,6 +325,10 @@ pub struct Callers {
     pub listen_percent: f64,
     /// Longest ringing; then the caller cancels and the attempt has timed out.
     pub ring_seconds: f64,
+    /// Which messages set a call up.
+    pub flow: CallFlow,
+    /// How long the caller's resources take to be reserved in the flow `volte`, milliseconds.
+    pub reserve_ms: f64,
 }
 
 impl Default for Callers {
@@ -318,6 +356,8 @@ impl Default for Callers {
             hold_percent: 0.0,
             listen_percent: 0.0,
             ring_seconds: 60.0,
+            flow: CallFlow::Plain,
+            reserve_ms: 0.0,
         }
     }
 }
@@ -368,6 +408,10 @@ pub struct Callees {
     pub no_answer_percent: f64,
     /// What they send.
     pub media: MediaKind,
+    /// Which messages set a call up; `volte` where the caller supports it, too.
+    pub flow: CallFlow,
+    /// How long their resources take to be reserved in the flow `volte`, milliseconds, once the caller's are there.
+    pub reserve_ms: f64,
 }
 
 impl Default for Callees {
@@ -380,6 +424,8 @@ impl Default for Callees {
             busy_percent: 0.0,
             no_answer_percent: 0.0,
             media: MediaKind::None,
+            flow: CallFlow::Plain,
+            reserve_ms: 0.0,
         }
     }
 }

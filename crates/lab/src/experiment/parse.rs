@@ -232,6 +232,11 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
             share(&format!("callers.{name}"), percent)?;
         }
     }
+    if let (Some(callers), Some(callees)) = (&experiment.callers, &experiment.callees)
+        && callers.flow != callees.flow
+    {
+        return Err("callers.flow and callees.flow have to be the same".to_owned());
+    }
     if let Some(callees) = &experiment.callees {
         share("callees.busy_percent", callees.busy_percent)?;
         share("callees.no_answer_percent", callees.no_answer_percent)?;

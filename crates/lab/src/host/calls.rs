@@ -1,5 +1,8 @@
 //! Calls, made and taken.
 
+mod changes;
+mod volte;
+
 use super::media::{SessionPlan, StreamResult, Voice};
 use super::plan::Say;
 use super::sdp::{self, Ours};
@@ -79,6 +82,8 @@ pub(crate) struct Call {
     ring_limit_hit: bool,
     hold: Duration,
     we_hang_up: bool,
+    /// What preconditions add.
+    volte: Option<Box<volte::Volte>>,
     /// Their BYE is what was planned.
     they_hang_up: bool,
 }
@@ -169,6 +174,7 @@ impl Inner {
             listen,
             ring_limit_hit: false,
             hold,
+            volte: volte::Volte::caller(&plan),
             we_hang_up: plan.hang_up == HangUp::Caller,
             they_hang_up: plan.hang_up == HangUp::Callee,
         });
@@ -310,12 +316,17 @@ impl Inner {
             number
         };
         let login = plan.login.as_ref().map(|login| login.of(turn));
-        let offer = self.ours(call, Direction::SendRecv).offer();
+        let ours = self.ours(call, Direction::SendRecv);
         let ring_limit = plan.ring_limit;
+        let offer = match &call.volte {
+            Some(volte) => volte.first_offer(&ours),
+            None => ours.offer(),
+        };
+        let edits = volte::first_edits(call.volte.as_deref(), &from);
         let invite = Invite {
             from: Some(from.as_bytes()),
             call_id: Some(call_id.as_bytes()),
-            content: Content::sdp(&offer),
+            content: Content::sdp(&offer).with(&edits),
             user: key.user(),
             login: login.as_ref().map(|(user, password)| Login {
                 user: user.as_bytes(),
@@ -392,7 +403,10 @@ impl Inner {
             return;
         };
         match indication {
-            Indication::Progressed { response, .. } => self.progressed(key, response, now),
+            Indication::Progressed { response, .. } => {
+                self.volte_progressed(key, response);
+                self.progressed(key, response, now);
+            }
             Indication::Answered { response, .. } => {
                 self.answered_by_peer(endpoint, key, response, now)
             }
@@ -403,6 +417,7 @@ impl Inner {
             }
             Indication::Pracked { transaction, .. } => {
                 self.respond(endpoint, transaction, 200, &Content::default(), now);
+                self.volte_pracked(key, now);
             }
             Indication::Request {
                 transaction,
@@ -415,6 +430,7 @@ impl Inner {
                 self.in_dialog_answered(endpoint, key, response, now)
             }
             Indication::TimedOut { .. } => {
+                self.volte_unanswered(key, now);
                 if let Some(call) = self.call(key) {
                     note(
                         &mut call.attempt.why,
@@ -431,7 +447,10 @@ impl Inner {
     fn progressed(&mut self, key: CallKey, response: &Message<'_>, now: Time) {
         let Some(call) = self.call(key) else { return };
         call.attempt.first_answer.get_or_insert(now.0);
-        if (180..190).contains(&response.status()) && call.attempt.ringing.is_none() {
+        // With preconditions 183 comes before anybody is alerted.
+        let rings = (180..190).contains(&response.status())
+            && (call.volte.is_none() || response.status() != 183);
+        if rings && call.attempt.ringing.is_none() {
             call.attempt.ringing = Some(now.0);
             if call.will_cancel {
                 let wait = Duration::from_micros(self.entropy.below(400_000));
@@ -450,6 +469,7 @@ impl Inner {
         let agreed = sdp::agreed(response.body());
         let Some(call) = self.call(key) else { return };
         let Some(leg) = call.leg else { return };
+        let agreed = agreed.or_else(|| call.volte.as_ref()?.agreed());
         call.attempt.first_answer.get_or_insert(now.0);
         call.attempt.established = Some(now.0);
         call.attempt.status = response.status();
@@ -459,6 +479,7 @@ impl Inner {
         if let Err(refused) = endpoint.ack(leg, &Content::default(), now) {
             self.command_refused(key, refused);
         }
+        self.volte_established(key, now);
         self.progress.established += 1;
         self.progress.up += 1;
         match (session, agreed) {
@@ -565,93 +586,6 @@ impl Inner {
         }
     }
 
-    pub(crate) fn put_on_hold(
-        &mut self,
-        endpoint: &mut Endpoint,
-        key: CallKey,
-        hold: bool,
-        now: Time,
-    ) {
-        let Some(call) = self.call(key).filter(|call| call.phase == Phase::Up) else {
-            return;
-        };
-        call.wants_hold = hold;
-        self.reinvite(endpoint, key, now);
-    }
-
-    /// Offers what is wanted now; where the dialog is busy, again a little later.
-    pub(crate) fn reinvite(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
-        let Some(call) = self
-            .calls
-            .get_mut(key.index as usize)
-            .filter(|call| call.generation == key.generation && call.phase == Phase::Up)
-        else {
-            return;
-        };
-        let Some(leg) = call.leg else { return };
-        call.version += 1;
-        let direction = if call.wants_hold {
-            Direction::SendOnly
-        } else {
-            Direction::SendRecv
-        };
-        let call = &self.calls[key.index as usize];
-        let offer = self.ours(call, direction).offer();
-        match endpoint.request(leg, Method::Invite, &Content::sdp(&offer), now) {
-            Ok(_) => {}
-            Err(Refused::InvitePending | Refused::OfferPending | Refused::State) => {
-                self.agenda
-                    .push(now + Duration::from_millis(200), Timer::Reinvite(key));
-            }
-            Err(refused) => self.command_refused(key, refused),
-        }
-    }
-
-    fn in_dialog_answered(
-        &mut self,
-        endpoint: &mut Endpoint,
-        key: CallKey,
-        response: &Message<'_>,
-        now: Time,
-    ) {
-        if !response
-            .cseq()
-            .is_ok_and(|cseq| cseq.method == Method::Invite)
-        {
-            return;
-        }
-        let Some(call) = self.call(key) else { return };
-        let (leg, session, wants_hold) = (call.leg, call.session, call.wants_hold);
-        let Some(leg) = leg else { return };
-        match response.status() {
-            200..300 => {
-                call.held = wants_hold;
-                if let Err(refused) = endpoint.ack(leg, &Content::default(), now) {
-                    self.command_refused(key, refused);
-                }
-                if let (Some(session), Some(agreed)) = (session, sdp::agreed(response.body())) {
-                    // On hold we stay silent although sendonly would let us speak: music is not what is tested.
-                    let agreed = sdp::Agreed {
-                        send: agreed.send && !wants_hold,
-                        ..agreed
-                    };
-                    if self.call(key).is_some_and(|call| call.phase == Phase::Up) {
-                        self.media.agree(session, &agreed, now);
-                    }
-                }
-            }
-            491 => {
-                let wait = endpoint.glare_wait(leg).unwrap_or(Duration::from_secs(2));
-                self.agenda.push(now + wait, Timer::Reinvite(key));
-            }
-            status @ 300.. => note(
-                &mut call.attempt.why,
-                &format!("re-INVITE refused with {status}"),
-            ),
-            _ => {}
-        }
-    }
-
     // --- taken
 
     fn offered(&mut self, endpoint: &mut Endpoint, leg: LegId, request: &Message<'_>, now: Time) {
@@ -700,6 +634,7 @@ impl Inner {
             listen,
             ring_limit_hit: false,
             hold: hold.unwrap_or_default(),
+            volte: volte::Volte::callee(&plan, request),
             we_hang_up: hold.is_some(),
             they_hang_up: hold.is_none(),
         });
@@ -727,6 +662,9 @@ impl Inner {
             false => plan.answer,
         };
         let ring_at = offered + plan.ring.min(answer);
+        if self.plan_volte(endpoint, key, (ring_at, offered + answer), now) {
+            return;
+        }
         if ring_at <= now {
             self.ring(endpoint, key, now);
         } else {
@@ -808,40 +746,6 @@ impl Inner {
         self.progress.up += 1;
         if we_hang_up {
             self.agenda.push(now + hold, Timer::HangUp(key));
-        }
-    }
-
-    fn in_dialog(
-        &mut self,
-        endpoint: &mut Endpoint,
-        key: CallKey,
-        transaction: ServerTransaction,
-        request: &Message<'_>,
-        now: Time,
-    ) {
-        let changes = matches!(request.method(), Method::Invite | Method::Update);
-        if !changes || (request.body().is_empty() && request.method() == Method::Update) {
-            self.respond(endpoint, transaction, 200, &Content::default(), now);
-            return;
-        }
-        let Some(call) = self.call(key) else { return };
-        call.version += 1;
-        let session = call.session;
-        let call = &self.calls[key.index as usize];
-        let ours = self.ours(call, Direction::SendRecv);
-        if request.body().is_empty() {
-            let offer = ours.offer();
-            self.respond(endpoint, transaction, 200, &Content::sdp(&offer), now);
-            return;
-        }
-        match ours.answer(request.body()) {
-            Some((body, agreed)) => {
-                self.respond(endpoint, transaction, 200, &Content::sdp(&body), now);
-                if let Some(session) = session {
-                    self.media.agree(session, &agreed, now);
-                }
-            }
-            None => self.respond(endpoint, transaction, 488, &Content::default(), now),
         }
     }
 

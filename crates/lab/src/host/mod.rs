@@ -12,7 +12,9 @@ mod sdp;
 mod stream;
 
 pub use media::{Heard, SentStream, StreamResult, Transit, Voice};
-pub use plan::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan, Say, StreamPlan};
+pub use plan::{
+    AnswerPlan, CallFlow, CallPlan, HostPlan, Login, RegistrationPlan, Say, StreamPlan,
+};
 
 use crate::pace::Plan;
 use crate::record::Attempt;
@@ -29,6 +31,7 @@ use sip::{Endpoint, EndpointConfig, Flow, Indication, Local, LocalId, User};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 const UDP_SOCKET: SocketId = SocketId(0);
 const TCP_SOCKET: SocketId = SocketId(1);
@@ -87,6 +90,7 @@ pub(crate) enum Timer {
     Hold(CallKey),
     Resume(CallKey),
     Reinvite(CallKey),
+    Volte(CallKey),
     Refresh(u32),
     StreamEnd(u32),
 }
@@ -136,10 +140,15 @@ pub(crate) struct Inner {
 impl Host {
     /// A host; it opens its sockets with the first [`Engine::handle`], and does nothing else until [`Host::begin`].
     pub fn new(plan: HostPlan, mut entropy: Entropy) -> Host {
-        let config = EndpointConfig {
+        let mut config = EndpointConfig {
             user_agent: format!("Hornwork-lab/{}", env!("CARGO_PKG_VERSION")),
             ..EndpointConfig::default()
         };
+        if plan.is_volte() {
+            config.supported.push("precondition".to_owned());
+            // Nobody is alerted for a while: 100 goes out at once.
+            config.timers.trying = Duration::ZERO;
+        }
         let mut endpoint = Endpoint::new(config, entropy.fork());
         let mut local = |socket, transport| {
             endpoint.add_local(Local {
@@ -439,6 +448,7 @@ impl Inner {
             Timer::Hold(key) => self.put_on_hold(endpoint, key, true, now),
             Timer::Resume(key) => self.put_on_hold(endpoint, key, false, now),
             Timer::Reinvite(key) => self.reinvite(endpoint, key, now),
+            Timer::Volte(key) => self.volte_due(endpoint, key, now),
         }
     }
 

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// What a side sends.
 pub type Say = MediaKind;
 
+/// Which messages set a call up.
+pub use crate::experiment::CallFlow;
+
 /// A whole host.
 #[derive(Clone, Debug)]
 pub struct HostPlan {
@@ -47,6 +50,15 @@ impl HostPlan {
             registrations: None,
             streams: None,
         }
+    }
+}
+
+impl HostPlan {
+    /// Whether any call of it has preconditions.
+    pub(crate) fn is_volte(&self) -> bool {
+        let calls = self.calls.iter().map(|plan| plan.flow);
+        let mut flows = calls.chain(self.answers.as_ref().map(|plan| plan.flow));
+        flows.any(|flow| flow == CallFlow::Volte)
     }
 }
 
@@ -111,6 +123,10 @@ pub struct CallPlan {
     pub listen_percent: f64,
     /// Longest ringing.
     pub ring_limit: Duration,
+    /// Which messages set it up.
+    pub flow: CallFlow,
+    /// How long resources take to be reserved, where the flow has preconditions.
+    pub reserve: Duration,
 }
 
 impl CallPlan {
@@ -151,6 +167,10 @@ pub struct AnswerPlan {
     pub listen_percent: f64,
     /// The callers' speech is expected.
     pub hear: Say,
+    /// Which messages set a call up, where the caller supports it.
+    pub flow: CallFlow,
+    /// How long resources take to be reserved, where the flow has preconditions.
+    pub reserve: Duration,
 }
 
 impl AnswerPlan {
@@ -168,6 +188,8 @@ impl AnswerPlan {
             hang_up: None,
             listen_percent: 0.0,
             hear: Say::None,
+            flow: CallFlow::Plain,
+            reserve: Duration::ZERO,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The session descriptions of laboratory hosts: one audio line, G.711 of either law, telephone events.
 
 use codec::g711::Law;
+use sip::{Preconditions, Unmet};
 use std::net::SocketAddr;
 use wire::sdp::offer::{MediaPlan, Plan, write_answer, write_offer};
 use wire::sdp::{Codec, Direction, Sdp};
@@ -65,7 +66,8 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    fn with_plan<T>(&self, make: impl FnOnce(&Plan<'_>) -> T) -> T {
+    fn with_plan<T>(&self, extra: &[String], make: impl FnOnce(&Plan<'_>) -> T) -> T {
+        let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
         let codecs = codecs(self.law);
         let media = [MediaPlan {
             kind: "audio",
@@ -74,7 +76,7 @@ impl Ours {
             codecs: &codecs,
             direction: self.direction,
             ptime: Some(20),
-            extra: &[],
+            extra: &extra,
         }];
         make(&Plan {
             username: "-",
@@ -87,17 +89,27 @@ impl Ours {
 
     /// An offer.
     pub(crate) fn offer(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(256);
-        self.with_plan(|plan| write_offer(plan, &mut out));
+        self.offer_with(&[])
+    }
+
+    /// The same with further lines of its media line, each without line end.
+    pub(crate) fn offer_with(&self, extra: &[String]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512);
+        self.with_plan(extra, |plan| write_offer(plan, &mut out));
         out
     }
 
     /// The answer to `offer`, and what was agreed; `None` where there is nothing in common.
     pub(crate) fn answer(&self, offer: &[u8]) -> Option<(Vec<u8>, Agreed)> {
+        self.answer_with(offer, &[])
+    }
+
+    /// The same with further lines of its media line, each without line end.
+    pub(crate) fn answer_with(&self, offer: &[u8], extra: &[String]) -> Option<(Vec<u8>, Agreed)> {
         let sdp = Sdp::parse(offer).ok()?;
-        let mut out = Vec::with_capacity(256);
+        let mut out = Vec::with_capacity(512);
         let mut agreed = None;
-        self.with_plan(|plan| {
+        self.with_plan(extra, |plan| {
             write_answer(
                 &sdp,
                 plan,
@@ -143,6 +155,24 @@ pub(crate) fn agreed(answer: &[u8]) -> Option<Agreed> {
         payload_type,
         send: media.effective_direction().receives(),
     })
+}
+
+/// Takes the preconditions of the other side's audio line.
+///
+/// # Errors
+/// As [`Preconditions::hear`].
+pub(crate) fn hear_preconditions(
+    table: &mut Preconditions,
+    description: &[u8],
+) -> Result<(), Unmet> {
+    let Ok(sdp) = Sdp::parse(description) else {
+        return Ok(());
+    };
+    let audio = sdp.media().find(|media| media.line.kind == b"audio");
+    match audio {
+        Some(media) => table.hear(media.section.preconditions()),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -145,6 +145,8 @@ fn call_plan(callers: &Callers, hear: MediaKind) -> CallPlan {
         hold_percent: callers.hold_percent,
         listen_percent: callers.listen_percent,
         ring_limit: seconds(callers.ring_seconds),
+        flow: callers.flow,
+        reserve: seconds(callers.reserve_ms / 1e3),
     }
 }
 
@@ -164,6 +166,8 @@ fn answer_plan(callees: &Callees, callers: Option<&Callers>) -> AnswerPlan {
         hang_up: hold,
         listen_percent: callers.map_or(0.0, |callers| callers.listen_percent),
         hear: callers.map_or(MediaKind::None, |callers| callers.media),
+        flow: callees.flow,
+        reserve: seconds(callees.reserve_ms / 1e3),
     }
 }
 

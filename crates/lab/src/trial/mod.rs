@@ -6,7 +6,7 @@ mod sockets;
 mod thread;
 
 pub use cast::Cast;
-pub use simulated::{simulate, simulate_with_log};
+pub use simulated::{simulate, simulate_watched, simulate_with_log};
 pub(crate) use sockets::from_start;
 pub use sockets::on_sockets;
 pub use thread::{Finished, HostThread};

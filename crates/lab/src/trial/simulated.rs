@@ -6,7 +6,7 @@ use crate::experiment::Network;
 use crate::host::{Holdings, Host, Results};
 use crate::subject::{Simulated, simulated_addresses};
 use engine::Time;
-use sim::{Delay, HostId, LinkConfig, Loss, World};
+use sim::{Delay, HostId, LinkConfig, Loss, TapRecord, World};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -37,6 +37,19 @@ pub fn simulate_with_log(trial: &Trial) -> Result<(Outcomes, Vec<u8>), LabError>
     let mut world = World::new(trial.seed);
     world.keep_log();
     in_world(trial, world).map(|(outcomes, world)| (outcomes, world.log().to_vec()))
+}
+
+/// The same, with every packet shown as it leaves its sender and as it arrives.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_watched(
+    trial: &Trial,
+    watch: impl FnMut(&TapRecord<'_>) + 'static,
+) -> Result<Outcomes, LabError> {
+    let mut world = World::new(trial.seed);
+    world.set_tap(watch);
+    in_world(trial, world).map(|(outcomes, _)| outcomes)
 }
 
 fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabError> {

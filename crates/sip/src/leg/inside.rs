@@ -12,6 +12,7 @@ use crate::names::Name;
 use crate::transaction::{NONE, Owner, ServerState};
 use core::time::Duration;
 use engine::Time;
+use std::io::Write as _;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// When a 100 goes out for a re-INVITE that has no answer (section 17.2.1).
@@ -212,16 +213,13 @@ impl Endpoint {
         }
         let rseq = early.rseq;
         let setup = state.setup.as_ref().ok_or(Refused::State)?;
-        let invite = setup.invite;
-        let number = self
-            .clients
-            .get(invite as usize)
-            .and_then(|client| client.active.as_ref())
-            .and_then(|active| Message::parse(&active.bytes).ok()?.cseq().ok())
-            .map(|cseq| cseq.number)
-            .ok_or(Refused::State)?;
-        let rack = format!("RAck: {rseq} {number} INVITE\r\n").into_bytes();
-        let slot = self.send_inside(leg, Some(fork), Method::Prack, content, &rack, now)?;
+        let mut text = [0u8; 48];
+        let mut rest = text.as_mut_slice();
+        // Two numbers of 32 bits have room.
+        let _ = write!(rest, "RAck: {rseq} {} INVITE\r\n", setup.cseq);
+        let free = rest.len();
+        let rack = text.get(..text.len() - free).unwrap_or_default();
+        let slot = self.send_inside(leg, Some(fork), Method::Prack, content, rack, now)?;
         let sdp = has_sdp(content);
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.offer = sdp;

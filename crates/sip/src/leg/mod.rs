@@ -71,6 +71,8 @@ pub(crate) struct Leg {
 pub(crate) struct Setup {
     /// Client transaction of the INVITE; of a UAS leg [`NONE`].
     pub(crate) invite: u32,
+    /// CSeq of that INVITE, for RAck.
+    pub(crate) cseq: u32,
     /// The user gave up; CANCEL was sent, or waits for a provisional response.
     pub(crate) cancelled: bool,
     /// Header lines for the CANCEL that waits.

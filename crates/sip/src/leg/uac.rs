@@ -16,6 +16,8 @@ use wire::sip::{Edit, HeaderId, Message, Method, emit};
 
 /// Forks whose late 2xx is followed up.
 const MAX_LATE: usize = 32;
+/// Requests of a dialog that is forgotten, at most.
+const FORGOTTEN: u32 = 1_000;
 /// Second tries for one request: challenges and too small intervals.
 const MAX_TRIES: u8 = 4;
 
@@ -70,6 +72,7 @@ impl Endpoint {
             };
             leg.setup = Some(Box::new(Setup {
                 invite: slot,
+                cseq: 1,
                 cancelled: false,
                 cancel_headers: Vec::new(),
                 prack: invite.prack,
@@ -473,8 +476,10 @@ impl Endpoint {
             if leg.ours == old {
                 leg.ours = new;
             }
+            let cseq = leg.cseq;
             if let Some(setup) = leg.setup.as_mut().filter(|setup| setup.invite == old) {
                 setup.invite = new;
+                setup.cseq = cseq;
             }
         }
     }
@@ -658,6 +663,12 @@ impl Endpoint {
             flow = self.hop(&peer, false);
         }
         let number = response.cseq().map_or(1, |cseq| cseq.number);
+        // PRACK and UPDATE have counted on in the early dialog; whom nobody remembers has counted less than this.
+        let leg = self.clients.get(slot as usize).and_then(|c| match c.owner {
+            Owner::Opening(leg) | Owner::Inside(leg) => self.leg(leg),
+            _ => None,
+        });
+        let last = leg.map_or(number.saturating_add(FORGOTTEN), |leg| leg.cseq.max(number));
         let (branch, number, client) = match method {
             Method::Ack => match self.clients.get(slot as usize) {
                 Some(client) => (
@@ -668,7 +679,7 @@ impl Endpoint {
                 None => return,
             },
             _ => match self.open_client(Owner::Nobody, method) {
-                Ok((client, cookie)) => (Name::new(client, cookie), number + 1, client),
+                Ok((client, cookie)) => (Name::new(client, cookie), last + 1, client),
                 Err(_) => return,
             },
         };

@@ -60,6 +60,7 @@ impl Endpoint {
             };
             leg.setup = Some(Box::new(Setup {
                 invite: NONE,
+                cseq: 0,
                 cancelled: false,
                 cancel_headers: Vec::new(),
                 prack: Prack::Automatic,

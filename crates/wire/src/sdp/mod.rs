@@ -3,11 +3,13 @@
 
 mod attributes;
 pub mod offer;
+mod precondition;
 mod rewrite;
 
 pub use attributes::{
     Candidate, Codec, Crypto, Direction, Fingerprint, Group, Rtcp, RtpMap, Setup,
 };
+pub use precondition::{Precondition, QOS, Reach, StatusType, Strength};
 pub use rewrite::{DropAttribute, MediaRewrite, OriginRewrite, Rewrite, RtcpPort, is_ice, rewrite};
 
 use crate::sip_text::{next_word, number};

@@ -64,10 +64,13 @@ headers! {
     Organization = "Organization", "", false;
     PAccessNetworkInfo = "P-Access-Network-Info", "", true;
     PAssertedIdentity = "P-Asserted-Identity", "", true;
+    PAssertedService = "P-Asserted-Service", "", true;
     PAssociatedUri = "P-Associated-URI", "", true;
     PCalledPartyId = "P-Called-Party-ID", "", false;
     PChargingVector = "P-Charging-Vector", "", false;
+    PEarlyMedia = "P-Early-Media", "", true;
     PPreferredIdentity = "P-Preferred-Identity", "", true;
+    PPreferredService = "P-Preferred-Service", "", true;
     PVisitedNetworkId = "P-Visited-Network-ID", "", true;
     Path = "Path", "", true;
     Priority = "Priority", "", false;
