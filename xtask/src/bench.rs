@@ -1,5 +1,7 @@
 //! `make bench`: the border beside its peer, interleaved, at the same rate, one core each.
 
+mod registrations;
+
 use crate::process::{Running, check, installed, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,6 +64,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         .and_then(|()| transports(rounds, &scratch))
         .and_then(|()| header_rules(rounds, &scratch))
         .and_then(|()| generator(rounds, &scratch))
+        .and_then(|()| registrations::registrations(rounds, &scratch))
         .and_then(|()| standing(&scratch))
         .and_then(|()| in_memory());
     let _ = std::fs::remove_dir_all(&scratch);
