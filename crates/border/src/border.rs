@@ -123,11 +123,11 @@ impl Border {
             Input::Datagram(datagram) => {
                 let waited = now.since(datagram.arrived);
                 self.core.comes_after(datagram.socket, waited, now);
-                if self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
+                if !self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
+                    self.core.drops.count(DropReason::SipUnauthorised);
+                } else if !self.dealt_with_at_a_glance(&datagram, now) {
                     self.endpoint
                         .feed(Input::Datagram(datagram), now, &mut self.core);
-                } else {
-                    self.core.drops.count(DropReason::SipUnauthorised);
                 }
             }
             Input::Handed(parcel) => {
@@ -153,6 +153,7 @@ impl Border {
                 self.endpoint
                     .feed(Input::Handed(parcel), now, &mut self.core);
             }
+            Input::Sifted { dropped, .. } => self.core.sifted(dropped),
             Input::Accepted {
                 connection,
                 socket,
@@ -233,6 +234,9 @@ impl Engine for Border {
         if let Some(event) = self.core.events.queue.pop_front() {
             return Some(Output::Event(event));
         }
+        if let Some((socket, sieve)) = self.core.overload.next_sieve() {
+            return Some(Output::Sieve { socket, sieve });
+        }
         if let Some(query) = self.core.queries.pop_front() {
             let question = self.core.question.insert(query);
             return Some(Output::Datagram {
@@ -312,6 +316,9 @@ impl Core {
         indication: Indication<'_>,
         now: Time,
     ) {
+        if self.asks_trunks {
+            self.hear_feedback(endpoint, &indication, now);
+        }
         match indication {
             Indication::Offered { leg, request, flow } => {
                 self.offered(endpoint, leg, request, flow, now);

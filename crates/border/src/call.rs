@@ -9,6 +9,7 @@ pub(crate) mod outcome;
 pub(crate) mod pass;
 pub(crate) mod try_next;
 
+use crate::admission::Cost;
 use crate::anchor::CallMedia;
 use crate::config::{InterfaceId, TrunkId};
 pub(crate) use crate::policy::{Place, Step};
@@ -277,6 +278,8 @@ pub(crate) struct Call {
     pub(crate) join: Option<Box<join::Join>>,
     /// The side whose 2xx waits for our ACK until the other side has acknowledged.
     pub(crate) ack_due: Option<Side>,
+    /// What it was admitted for.
+    pub(crate) cost: Cost,
     /// Hash of the Request-URI sent to the callee: an INVITE of ours that comes back with it has looped.
     pub(crate) mark: u64,
     pub(crate) offered_at: Time,

@@ -30,6 +30,7 @@ pub use tls::{
     CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
 };
 
+pub use crate::admission::Admission;
 use core::time::Duration;
 use engine::{Limits, Transport, Worker};
 use regex::Regex;
@@ -73,6 +74,8 @@ pub struct Config {
     pub session_timer: SessionTimer,
     /// Capacities.
     pub limits: Limits,
+    /// How many calls fit into the machine.
+    pub admission: Admission,
     /// Name servers.
     pub dns: Dns,
     /// Stopping in order.
@@ -329,6 +332,8 @@ pub struct Trunk {
     pub ping_failures: u32,
     /// Calls at a time, both directions.
     pub max_calls: Option<u32>,
+    /// Whether it is asked how much it can take, and obeyed (RFC 7339).
+    pub feedback: bool,
     /// How many calls and registrations from it are let in.
     pub rates: Rates,
     /// How long a target may take to answer an INVITE with anything before the next one is tried.
@@ -642,6 +647,10 @@ pub struct Sip {
     pub queue: Option<Duration>,
     /// Control threads; each call is one's.
     pub workers: u8,
+    /// New calls refused for 100 taken, at most, under overload; what comes beyond is dropped unread. `None`: any number.
+    pub refusals: Option<u32>,
+    /// Whether neighbours who ask are told how much less to send (RFC 7339).
+    pub feedback: bool,
 }
 
 /// Session timers (RFC 4028).

@@ -476,7 +476,7 @@ impl World {
     fn drain(&mut self) {
         let mut outputs = 0;
         loop {
-            let mut opened = Vec::new();
+            let (mut opened, mut sifted) = (Vec::new(), Vec::new());
             while let Some(output) = self.border.next_output() {
                 outputs += 1;
                 assert!(outputs < OUTPUTS, "one input, endless outputs");
@@ -492,6 +492,9 @@ impl World {
                     Output::Shut { socket } => {
                         assert!(self.sockets.remove(&socket).is_some(), "shut, not open");
                         self.shut.push(socket);
+                    }
+                    Output::Sieve { socket, sieve } => {
+                        sifted.push((socket, u64::from(sieve.is_none())));
                     }
                     Output::Datagram {
                         socket,
@@ -546,7 +549,7 @@ impl World {
                     }
                 }
             }
-            let mut silent = opened.is_empty();
+            let mut silent = opened.is_empty() && sifted.is_empty();
             while let Some(command) = self.border.next_command() {
                 self.forwarder.command(command, self.now);
                 silent = false;
@@ -569,6 +572,10 @@ impl World {
                 self.sockets.insert(socket, (kind, local));
                 self.border
                     .handle(Input::Opened { socket, local }, self.now);
+            }
+            for (socket, dropped) in sifted {
+                self.border
+                    .handle(Input::Sifted { socket, dropped }, self.now);
             }
             while let Some(report) = self.forwarder.next_report() {
                 self.border.report(report, self.now);

@@ -3,6 +3,7 @@
 
 use crate::border::{Core, address_of_record};
 use crate::config::{Authenticate, InterfaceId, Rates, Register, TrunkId};
+use crate::overload::calls_for_help;
 use core::time::Duration;
 use engine::{BoundedMap, Entropy, HashKey, Note, Time};
 use sip::{Flow, Stateless};
@@ -166,6 +167,8 @@ impl Core {
             return shed;
         }
         let kind = match request.method() {
+            // Calls for help are never too many.
+            Method::Invite if calls_for_help(request.request_uri()) => return None,
             Method::Invite => Kind::Call,
             Method::Register => Kind::Registration,
             _ => return None,

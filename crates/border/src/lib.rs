@@ -1,12 +1,14 @@
 //! The session border controller: configuration, policy, plans, calls, registrar, forwarder.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub(crate) mod anchor;
 pub mod border;
 pub mod call;
 pub mod carrier;
 pub mod config;
 pub(crate) mod crew;
+mod feedback;
 #[doc(hidden)]
 pub mod fuzz;
 mod gate;

@@ -36,6 +36,7 @@ impl Border {
         core.open_pools(&config, &worker);
         core.shut_old_media();
         core.trunks.reload(&config, now);
+        core.begin_feedback(&mut self.endpoint, now);
         let first = core.crew.as_mut().is_none_or(Crew::first_to_reload);
         if first {
             core.authority.hold().reload(&config, &before);

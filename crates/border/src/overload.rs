@@ -1,31 +1,112 @@
 //! More comes than can be dealt with: each datagram tells how long it lay in the socket. Where that is longer than is
 //! wanted, what would begin something new is refused at once, which costs a fraction of a call, and what belongs to calls
 //! that stand keeps its turn. The queue so stays as long as the limit says, and the processor has always something to do.
+//!
+//! Refusals cost, too: those of ten times the peak would take all that calls need. So they are counted against the calls
+//! that are taken, and where they are too many, a [`Sieve`] before the socket drops a share of the new calls unread. It
+//! chooses by their own bytes: a call that is dropped is dropped again when it is sent again, and has no late beginning.
 
-use crate::border::{Alarm, Core};
+mod sifting;
+
+use crate::border::{Alarm, Border, Core};
+use crate::feedback::{Told, VALID};
 use core::time::Duration;
-use engine::{Note, SocketId, Time};
-use sip::Stateless;
-use wire::sip::{HeaderId, Message, Method};
+use engine::{Datagram, Note, Sieve, SocketId, Time};
+use sifting::Queue;
+use sip::{Endpoint, Stateless};
+use std::collections::VecDeque;
+use wire::sip::{HeaderId, Message, Method, Refusable};
 
 /// The queue has to be too long for this long: a machine that stood still for a moment makes up for it by itself.
 const LASTING: Duration = Duration::from_millis(250);
 /// After this long without a refusal it is over.
 const CALM: Duration = Duration::from_secs(5);
+/// How often calls taken and refused are held against each other.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How long what is dealt with now has waited, and what was refused for that.
 #[derive(Debug, Default)]
 pub(crate) struct Overload {
     /// Of the message that is being dealt with.
     waited: Duration,
-    /// Sockets on which every message has waited too long, and since when: one that nobody writes to says nothing of another.
-    above: Vec<(SocketId, Time)>,
+    /// Where it came from, unless by a stream.
+    socket: Option<SocketId>,
+    /// Sockets with a queue that is too long, or was so lately: one that nobody writes to says nothing of another.
+    queues: Vec<Queue>,
     /// Whether that has lasted on the socket of the message that is being dealt with.
     lasts: bool,
     /// Refused since it began.
     shed: u64,
+    /// Dropped unread since it began.
+    unread: u64,
     /// The last refusal of an overload that is not over.
     last: Option<Time>,
+    /// Sieves to be put before sockets, or taken away.
+    sieves: VecDeque<(SocketId, Option<Sieve>)>,
+    /// What neighbours are told.
+    told: Told,
+}
+
+impl Overload {
+    /// The next sieve for the driver.
+    pub(crate) fn next_sieve(&mut self) -> Option<(SocketId, Option<Sieve>)> {
+        self.sieves.pop_front()
+    }
+
+    /// The queue of the socket of the message that is being dealt with; made where there is none.
+    fn queue(&mut self) -> Option<&mut Queue> {
+        let socket = self.socket?;
+        let at = match self.queues.iter().position(|queue| queue.socket == socket) {
+            Some(at) => at,
+            None => {
+                self.queues.push(Queue::new(socket));
+                self.queues.len() - 1
+            }
+        };
+        self.queues.get_mut(at)
+    }
+
+    fn sifts(&self) -> bool {
+        self.queues.iter().any(Queue::sifts)
+    }
+}
+
+impl Border {
+    /// Deals with a new call that is to be refused, or with the ACK to such a refusal, without reading it in full.
+    /// `false`: it takes its usual way.
+    pub(crate) fn dealt_with_at_a_glance(&mut self, datagram: &Datagram<'_>, now: Time) -> bool {
+        let bytes = &*datagram.bytes;
+        // Of several workers another may know the transaction.
+        if self.core.crew.is_some()
+            || !self.core.hurries()
+            || bytes.len() > self.core.config.limits.message_bytes
+        {
+            return false;
+        }
+        if bytes.starts_with(b"ACK ") {
+            let glance = Refusable::at(bytes);
+            return glance.is_some_and(|glance| self.endpoint.absorb_at_a_glance(&glance));
+        }
+        if !bytes.starts_with(b"INVITE ") || !self.core.refuses_new(Some(bytes)) {
+            return false;
+        }
+        let Some(glance) = Refusable::at(bytes).filter(|glance| !calls_for_help(glance.uri()))
+        else {
+            return false;
+        };
+        if let Some(via) = glance.via() {
+            self.core.overload.told.asked(&via);
+        }
+        let wait = self.core.retry_after();
+        let (socket, source) = (datagram.socket, datagram.source);
+        let refused = self
+            .endpoint
+            .refuse_at_a_glance(&glance, socket, source, wait, now);
+        if refused {
+            self.core.refused(Method::Invite, now);
+        }
+        refused
+    }
 }
 
 impl Core {
@@ -33,31 +114,96 @@ impl Core {
     pub(crate) fn comes_after(&mut self, socket: SocketId, waited: Duration, now: Time) {
         let overload = &mut self.overload;
         overload.waited = waited;
+        overload.socket = Some(socket);
         overload.lasts = false;
-        let known = overload.above.iter().position(|(of, _)| *of == socket);
-        match (self.config.sip.queue, known) {
-            (Some(limit), Some(at)) if waited > limit => {
-                let since = overload.above.get(at).map_or(now, |(_, since)| *since);
-                overload.lasts = now.since(since) >= LASTING;
+        let too_long = self.config.sip.queue.is_some_and(|limit| waited > limit);
+        if too_long {
+            let since = overload
+                .queue()
+                .map(|queue| *queue.above.get_or_insert(now));
+            overload.lasts = since.is_some_and(|since| now.since(since) >= LASTING);
+        } else if !overload.queues.is_empty()
+            && let Some(at) = overload
+                .queues
+                .iter()
+                .position(|queue| queue.socket == socket)
+            && let Some(queue) = overload.queues.get_mut(at)
+        {
+            queue.above = None;
+            if overload.last.is_none() {
+                overload.queues.swap_remove(at);
             }
-            (Some(limit), None) if waited > limit => overload.above.push((socket, now)),
-            (_, Some(at)) => {
-                overload.above.swap_remove(at);
-            }
-            (_, None) => {}
         }
     }
 
     /// What comes now waited in no queue of ours: streams hold their senders back by themselves.
     pub(crate) fn comes_at_once(&mut self) {
         self.overload.waited = Duration::ZERO;
+        self.overload.socket = None;
+    }
+
+    /// Whether an overload is not over, or begins.
+    fn hurries(&self) -> bool {
+        self.overload.last.is_some() || self.overload.lasts
+    }
+
+    /// Whether what begins something new is refused; `bytes`: of a datagram that may have been dropped before.
+    fn refuses_new(&mut self, bytes: Option<&[u8]>) -> bool {
+        let Some(limit) = self.config.sip.queue else {
+            return false;
+        };
+        // Once it has begun, each message is judged by its own waiting, until it is over.
+        if !self.hurries() {
+            return false;
+        }
+        if self.overload.waited > limit {
+            return true;
+        }
+        // Its caller has waited since the sieve dropped it: whoever comes for the first time now goes first.
+        self.overload.waited > limit / 4
+            && bytes.is_some_and(|bytes| {
+                let queue = self.overload.queue();
+                queue.is_some_and(|queue| queue.may_have_dropped(bytes))
+            })
+    }
+
+    /// Seconds after which a refused caller may come again: not all at the same time, and later where there are many. The
+    /// same number of digits for all, so that the answers to one peer leave together.
+    fn retry_after(&mut self) -> u32 {
+        let (least, spread) = match self.overload.sifts() {
+            false => (1, 9),
+            true => (10, 20),
+        };
+        least + self.entropy.below(spread) as u32
+    }
+
+    /// Something was refused because there is too much to do.
+    fn refused(&mut self, method: Method<'_>, now: Time) {
+        self.counters.shed += 1;
+        self.overload.shed += 1;
+        if method == Method::Invite
+            && let Some(queue) = self.overload.queue()
+        {
+            queue.refused += 1;
+        }
+        if self.overload.last.replace(now).is_none() {
+            self.timers.schedule(now + CALM, Alarm::Calm);
+            self.timers.schedule(now + LOOK, Alarm::Sift);
+            let waited = self.overload.waited;
+            self.events.tell(now, || Note::Overload {
+                state: "began".to_owned(),
+                waited: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+                refused: 0,
+                unread: 0,
+            });
+        }
     }
 
     /// The refusal of what would begin something new, where the queue is too long; calls for help are never refused.
     pub(crate) fn shed(&mut self, request: &Message<'_>, now: Time) -> Option<Stateless> {
-        let limit = self.config.sip.queue?;
+        let method = request.method();
         let begins = matches!(
-            request.method(),
+            method,
             Method::Invite
                 | Method::Register
                 | Method::Subscribe
@@ -65,25 +211,23 @@ impl Core {
                 | Method::Publish
                 | Method::Refer
         );
-        let overload = &self.overload;
-        // Once it has begun, each message is judged by its own waiting, until it is over.
-        let lasts = overload.last.is_some() || overload.lasts;
-        if overload.waited <= limit || !lasts || !begins || calls_for_help(request) {
+        if !self.hurries() || !begins || calls_for_help(request.request_uri()) {
             return None;
         }
-        self.counters.shed += 1;
-        self.overload.shed += 1;
-        if self.overload.last.replace(now).is_none() {
-            self.timers.schedule(now + CALM, Alarm::Calm);
-            let waited = self.overload.waited;
-            self.events.tell(now, || Note::Overload {
-                state: "began".to_owned(),
-                waited: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
-                refused: 0,
-            });
+        if let Ok(via) = request.via() {
+            self.overload.told.asked(&via);
         }
-        // Not all at the same time.
-        let seconds = 1 + self.entropy.below(10);
+        let again = (method == Method::Invite).then(|| request.bytes());
+        if !self.refuses_new(again) {
+            if method == Method::Invite
+                && let Some(queue) = self.overload.queue()
+            {
+                queue.taken += 1;
+            }
+            return None;
+        }
+        self.refused(method, now);
+        let seconds = self.retry_after();
         Some(Stateless {
             status: 503,
             reason: None,
@@ -91,29 +235,66 @@ impl Core {
         })
     }
 
+    /// Looks how many refusals there were for the calls that were taken, and sifts the more where they were too many.
+    pub(crate) fn sift(&mut self, endpoint: &mut Endpoint, now: Time) {
+        if self.overload.last.is_none() {
+            return;
+        }
+        self.timers.schedule(now + LOOK, Alarm::Sift);
+        let wanted = self.config.sip.queue.and(self.config.sip.refusals);
+        let overload = &mut self.overload;
+        let (mut taken, mut offered) = (0, 0);
+        for queue in &mut overload.queues {
+            taken += queue.taken;
+            offered += queue.offered();
+            let salt = || self.entropy.u64() as u32;
+            let socket = queue.socket;
+            let contact = || endpoint.contact_on(socket).unwrap_or_default();
+            if let Some(sieve) = queue.look(wanted, contact, salt, now) {
+                overload.sieves.push_back((socket, sieve));
+            }
+        }
+        if let Some(loss) = overload.told.look(taken, offered)
+            && self.config.sip.feedback
+        {
+            endpoint.tell_loss(Some(loss), VALID, now);
+        }
+    }
+
+    /// A sieve of ours has dropped so many.
+    pub(crate) fn sifted(&mut self, dropped: u64) {
+        self.drops.add(engine::DropReason::SipUnread, dropped);
+        self.counters.unread += dropped;
+        self.overload.unread += dropped;
+    }
+
     /// Looks whether the overload is over.
     pub(crate) fn calm(&mut self, now: Time) {
         let Some(last) = self.overload.last else {
             return;
         };
-        if now < last + CALM {
-            self.timers.schedule(last + CALM, Alarm::Calm);
+        let over = last + CALM;
+        if now < over || self.overload.sifts() || self.overload.told.holds_back() {
+            self.timers.schedule(over.max(now + LOOK), Alarm::Calm);
             return;
         }
         self.overload.last = None;
+        self.overload.queues.clear();
+        self.overload.told = Told::default();
         let refused = core::mem::take(&mut self.overload.shed);
+        let unread = core::mem::take(&mut self.overload.unread);
         self.events.tell(now, || Note::Overload {
             state: "ended".to_owned(),
             waited: 0,
             refused,
+            unread,
         });
     }
 }
 
 /// `urn:service:sos` and what is below it (RFC 5031 section 4.2).
-fn calls_for_help(request: &Message<'_>) -> bool {
+pub(crate) fn calls_for_help(uri: &[u8]) -> bool {
     const SOS: &[u8] = b"urn:service:sos";
-    let uri = request.request_uri();
     uri.get(..SOS.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(SOS))
         && matches!(uri.get(SOS.len()), None | Some(b'.'))
@@ -131,10 +312,7 @@ mod tests {
             ("urn:service:sosnot", false),
             ("sip:sos@x", false),
         ] {
-            let text =
-                format!("INVITE {uri} SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\n\r\n");
-            let message = Message::parse(text.as_bytes()).unwrap();
-            assert_eq!(calls_for_help(&message), help, "{uri}");
+            assert_eq!(calls_for_help(uri.as_bytes()), help, "{uri}");
         }
     }
 }

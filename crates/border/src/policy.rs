@@ -11,6 +11,7 @@ use crate::config::{
     Action, Config, HostName, Identity, InterfaceId, Match, MediaMode, Rewrite, Route, RouteTrunk,
     Target, Trunk, TrunkId,
 };
+use crate::overload::calls_for_help;
 use core::time::Duration;
 use engine::Transport;
 use sip::Flow;
@@ -41,6 +42,8 @@ pub struct Facts<'a> {
 pub trait View {
     /// Whether a target of a trunk answers.
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool;
+    /// Whether a trunk wants to have one more new call; `random` decides where it wants a share of them.
+    fn trunk_takes(&self, trunk: TrunkId, random: u64) -> bool;
     /// Calls that a trunk carries.
     fn trunk_calls(&self, trunk: TrunkId) -> u32;
     /// Where a user is registered, or, with `token`, the one contact that was passed on under it; the preferred first.
@@ -430,7 +433,8 @@ impl Router<'_> {
         let mut random = self.facts.random;
         let keys = trunks.iter().map(|trunk| (trunk.priority, trunk.weight));
         let mut steps = Vec::new();
-        let mut full = false;
+        let (mut full, mut throttled) = (false, false);
+        let for_help = calls_for_help(self.facts.to);
         for at in in_order(keys, &mut random) {
             let Some(id) = trunks.get(at).map(|entry| entry.trunk) else {
                 continue;
@@ -443,6 +447,10 @@ impl Router<'_> {
                 .is_some_and(|most| self.view.trunk_calls(id) >= most)
             {
                 full = true;
+                continue;
+            }
+            if trunk.feedback && !for_help && !self.view.trunk_takes(id, self.facts.random) {
+                throttled = true;
                 continue;
             }
             let keys = trunk
@@ -459,9 +467,11 @@ impl Router<'_> {
             }
         }
         if steps.is_empty() {
-            return match full {
-                true => Refusal::later("trunks are full", 5),
-                false => Refusal::later("trunks are down", 30),
+            return match (full, throttled) {
+                // The caller is to try others: our trunk's wish is not for him to wait for (RFC 7339 section 5.10.2).
+                (_, true) => Refusal::plan(503, "trunks want fewer calls"),
+                (true, _) => Refusal::later("trunks are full", 5),
+                (false, _) => Refusal::later("trunks are down", 30),
             };
         }
         Plan::Call(CallPlan {

@@ -3,7 +3,8 @@
 
 mod neighbourhood;
 
-use engine::Transport;
+use border::admission::Cost;
+use engine::{DropReason, Transport};
 use neighbourhood::*;
 use sip::{Content, Failure, Flow, Outside, Target};
 use std::time::Duration;
@@ -331,6 +332,141 @@ fn what_waited_too_long_begins_nothing_new() {
     net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
     net.run(seconds(2));
     assert_eq!(refused(&net), 20);
-    let counters = net.operate(|border, _| border.counters().clone());
+    let (counters, drops) = net.operate(|border, _| (border.counters().clone(), border.drops()));
     assert_eq!((counters.shed, counters.offered), (21, 3));
+    // Their ACKs are known by the tag, though nothing was kept.
+    assert_eq!(drops.get(DropReason::SipRefusedAck), 20);
+    assert_eq!(drops.get(DropReason::SipStrayAck), 0);
+}
+
+/// Far more than can be dealt with: the refusals themselves are held back, and what is dropped is dropped again.
+#[test]
+fn of_a_flood_not_even_the_refusals_are_all_said() {
+    let mut net = Neighbourhood::new(PLAIN, 1);
+    let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let offer = Content::sdp(SDP_A.as_bytes());
+    let at = OUT.parse().ok();
+    let uri = "sip:2000@192.0.2.1";
+    // The queue is short as long as no more came in than can be taken: two in each tenth of a second, of twenty.
+    let mut offered = 0;
+    let mut standing = None;
+    for tenth in 0..200 {
+        for _ in 0..20 {
+            let taken = net.operate(|border, _| border.counters().offered);
+            let lag = if taken < 2 * (tenth + 1) { 0 } else { 60 };
+            net.lag = (at, Duration::from_millis(lag));
+            let leg = net.call(caller, uri, OUT, &offer);
+            standing = standing.or(Some(leg).filter(|_| tenth == 0));
+            offered += 1;
+            net.run(Duration::from_millis(5));
+        }
+    }
+    let counters = net.operate(|border, _| border.counters().clone());
+    assert!(counters.offered >= 380, "{counters:?}");
+    // Two in each tenth of a second may be said in any case, and there are those before the flood is seen.
+    let most = 2 * 200 + 150;
+    assert!(counters.shed <= most, "{counters:?}");
+    assert!(counters.shed >= counters.offered / 4, "{counters:?}");
+    // What began when there was still room ends in order.
+    let first = standing.expect("a first call");
+    net.tell(caller, |endpoint, now| {
+        endpoint.bye(first, &Content::default(), now).unwrap();
+    });
+    net.lag = (at, Duration::ZERO);
+    net.run(seconds(60));
+    assert!(net.has(caller, |told| matches!(told, Told::Ended(..))));
+    let (counters, drops) = net.operate(|border, _| (border.counters().clone(), border.drops()));
+    assert!(counters.unread > 1_000, "{counters:?}");
+    assert_eq!(drops.get(DropReason::SipUnread), counters.unread);
+    let states: Vec<_> = net
+        .names()
+        .into_iter()
+        .filter(|n| *n == "overload")
+        .collect();
+    assert_eq!(states.len(), 2, "it began and it ended");
+    // Each call has an end: taken, refused, or given up by its caller.
+    let told = net.told(caller);
+    let ended = told
+        .iter()
+        .filter(|t| matches!(t, Told::Answered | Told::Failed(..)));
+    assert_eq!(ended.count(), offered);
+    // It is as if nothing had been.
+    let before = counters.offered;
+    net.call(caller, uri, OUT, &offer);
+    net.run(seconds(1));
+    let counters = net.operate(|border, _| border.counters().clone());
+    assert_eq!(counters.offered, before + 1);
+}
+
+/// Neither rates nor overload refuse a call for help.
+#[test]
+fn calls_for_help_come_in_whatever_is_refused() {
+    let config = PLAIN.replace(
+        "kind='access'\n",
+        "kind='access'\nrates={calls=1,source_calls=1,status=486}\n",
+    ) + "[sip]\nrefusals=0\n";
+    let mut net = Neighbourhood::new(&config, 1);
+    let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let callee = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let offer = Content::sdp(SDP_A.as_bytes());
+    let at = OUT.parse().ok();
+    let mut helped = 0;
+    for round in 0..40 {
+        net.lag = (at, Duration::from_millis(80));
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        if round % 4 == 0 {
+            net.call(caller, "urn:service:sos.fire", OUT, &offer);
+            helped += 1;
+        }
+        net.run(Duration::from_millis(50));
+    }
+    net.run(seconds(2));
+    let counters = net.operate(|border, _| border.counters().clone());
+    assert!(counters.shed > 0 && counters.shielded > 0, "{counters:?}");
+    assert_eq!(
+        counters.shed + counters.shielded + counters.offered,
+        40 + helped
+    );
+    assert!(counters.offered >= helped, "{counters:?}");
+    let _ = callee;
+}
+
+/// Calls take room in the machine; where there is none left they get the chosen status, and it comes back with their ends.
+#[test]
+fn calls_that_do_not_fit_into_the_machine_are_refused() {
+    let config = format!("{PLAIN}\n[limits]\nmemory=1\nstatus=486\n");
+    let mut net = Neighbourhood::new(&config, 1);
+    let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let offer = Content::sdp(SDP_A.as_bytes());
+    let fit = (1_024 / Cost::of_call(true, [None, None]).memory) as usize;
+    let legs: Vec<_> = (0..fit + 5)
+        .map(|_| net.call(caller, "sip:2000@192.0.2.1", OUT, &offer))
+        .collect();
+    net.run(seconds(2));
+    let count = |net: &Neighbourhood, wanted: fn(&Told) -> bool| {
+        net.told(caller).iter().filter(|told| wanted(told)).count()
+    };
+    let answered = |told: &Told| *told == Told::Answered;
+    let refused = |told: &Told| *told == Told::Failed(Failure::Response, 486);
+    assert_eq!((count(&net, answered), count(&net, refused)), (fit, 5));
+    let (counters, census) = net.operate(|border, _| (border.counters().clone(), border.census()));
+    assert_eq!(counters.not_admitted, 5);
+    assert_eq!(census.admitted, fit as u64 * 48);
+    let told = net
+        .names()
+        .into_iter()
+        .filter(|name| *name == "admission_refused");
+    assert_eq!(told.count(), 1);
+    // One ends, one comes.
+    net.tell(caller, |endpoint, now| {
+        endpoint.bye(legs[0], &Content::default(), now).unwrap();
+    });
+    net.run(seconds(2));
+    for _ in 0..2 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+    }
+    net.run(seconds(2));
+    assert_eq!((count(&net, answered), count(&net, refused)), (fit + 1, 6));
 }

@@ -29,6 +29,8 @@ drop_reasons! {
     SipMalformedAck "sip_malformed_ack" "A malformed ACK; an ACK is never answered.";
     SipStrayResponse "sip_stray_response" "A SIP response that belongs to no client transaction of ours.";
     SipStrayAck "sip_stray_ack" "An ACK that belongs to no transaction and no dialog.";
+    SipRefusedAck "sip_refused_ack" "The ACK of a refusal of ours of which nothing was kept.";
+    SipUnread "sip_unread" "A new call dropped unread under an overload so large that not even all refusals could be said; with it, what a full socket loses meanwhile.";
     SipForeignVia "sip_foreign_via" "A SIP response whose topmost Via is not ours (RFC 3261 section 18.1.2).";
     SipRetransmission "sip_retransmission" "A retransmission absorbed by its transaction.";
     SipTooLarge "sip_too_large" "A SIP message above the configured limit of size.";

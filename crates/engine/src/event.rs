@@ -132,6 +132,15 @@ events! {
         /// Where the last one came from.
         source: String,
     }
+    /// Calls did not fit into the machine; told at most each ten seconds.
+    AdmissionRefused "admission_refused" {
+        /// memory or processor: what is taken.
+        what: String,
+        /// Calls that stand.
+        calls: u64,
+        /// Calls refused since this was last told.
+        refused: u64,
+    }
     /// The border has more to do than it can: new calls and registrations are refused until it is over.
     Overload "overload" {
         /// began or ended.
@@ -140,6 +149,22 @@ events! {
         waited: u64,
         /// Requests refused meanwhile.
         refused: u64,
+        /// New calls dropped unread meanwhile.
+        unread: u64,
+    }
+    /// The kernel does not drop new calls unread under overload; they are read and refused.
+    SieveRefused "sieve_refused" {
+        /// The operating system's words.
+        error: String,
+    }
+    /// A trunk has begun to ask for fewer new calls (RFC 7339).
+    TrunkThrottled "trunk_throttled" {
+        /// Name of the trunk.
+        trunk: String,
+        /// loss or rate.
+        algorithm: String,
+        /// Percent to be held back, or calls a second that may be sent.
+        value: u32,
     }
     /// A trunk answers again.
     TrunkUp "trunk_up" {

@@ -1,6 +1,7 @@
 //! What goes into an engine and what comes out of it.
 
 use crate::event::Event;
+use crate::sieve::Sieve;
 use crate::time::{Deadline, Time};
 use crate::worker::Parcel;
 use core::fmt;
@@ -226,6 +227,13 @@ pub enum Input<'a> {
         /// The address that it has (with the port that the kernel chose, where the engine asked for port 0).
         local: SocketAddr,
     },
+    /// What a sieve ([`Output::Sieve`]) has dropped at a socket since that was last told; told whenever it is changed.
+    Sifted {
+        /// The socket.
+        socket: SocketId,
+        /// Datagrams.
+        dropped: u64,
+    },
     /// A socket could not be opened.
     OpenFailed {
         /// The socket.
@@ -253,6 +261,14 @@ pub enum Output<'a> {
     Shut {
         /// The socket.
         socket: SocketId,
+    },
+    /// Drop datagrams at a signalling socket before they are read, from now on. Answered by [`Input::Sifted`]; a driver that
+    /// cannot do it answers with nothing dropped, and drops nothing.
+    Sieve {
+        /// The socket.
+        socket: SocketId,
+        /// Which; `None`: none any more.
+        sieve: Option<Sieve>,
     },
     /// Send a datagram.
     Datagram {

@@ -10,6 +10,7 @@ pub mod entropy;
 pub mod event;
 pub mod io;
 pub mod limits;
+pub mod sieve;
 pub mod table;
 pub mod time;
 pub mod timers;
@@ -23,6 +24,7 @@ pub use io::{
     SocketId, SocketKind, Transport, Verdict,
 };
 pub use limits::Limits;
+pub use sieve::{Prefix, Sieve};
 pub use table::{BoundedMap, Full, HashKey};
 pub use time::{Deadline, Time};
 pub use worker::{Held, Hold, Parcel, ParcelHead, Worker};

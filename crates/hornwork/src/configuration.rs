@@ -1,6 +1,7 @@
 //! `hornwork check` and `hornwork schema`, and the reading of configuration files.
 
 use crate::security::Loaded;
+use border::admission::Cost;
 use border::config::{
     Action, Authenticate, Config, Interface, InterfaceKind, MediaMode, Mistake, Register, Route,
     Trunk, TrunkId,
@@ -62,7 +63,10 @@ fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
         ExitCode::from(2)
     })?;
     match border::config::parse(&text, &path.display().to_string()) {
-        Ok(config) => Ok((config, text)),
+        Ok(mut config) => {
+            config.admission.machine = Some(crate::machine::machine());
+            Ok((config, text))
+        }
         Err(mistakes) => {
             explain(&text, &mistakes);
             Err(ExitCode::from(2))
@@ -151,10 +155,31 @@ pub fn summary(config: &Config) -> String {
             "calls: to the registered user, else to another trunk than the one they came from\n",
         );
     }
+    text.push_str(&admission_line(config));
     if !config.users.is_empty() {
         text.push_str(&format!("users: {}\n", config.users.len()));
     }
     text
+}
+
+/// How many calls of either kind fit into the machine.
+fn admission_line(config: &Config) -> String {
+    let Some(limit) = config.admission.limit() else {
+        return String::new();
+    };
+    let most = config.limits.calls as u64;
+    let fit = |anchored| {
+        let calls = limit.holds(Cost::of_call(anchored, [None, None]));
+        calls.min(most)
+    };
+    format!(
+        "room for {} calls with media anchored, or {} with media passed by: {} MiB, {} % of a core; beyond that {}\n",
+        fit(true),
+        fit(false),
+        limit.memory / 1_024,
+        limit.processor / 10_000,
+        config.admission.status
+    )
 }
 
 fn interface_line(config: &Config, interface: &Interface) -> String {

@@ -4,6 +4,7 @@
 mod configuration;
 mod laboratory;
 mod log;
+mod machine;
 mod notify;
 mod rules;
 mod scenario;

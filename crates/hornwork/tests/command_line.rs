@@ -43,7 +43,13 @@ fn every_example_is_good() {
             .output()
             .expect("the program starts");
         assert_eq!(code(&output), 0, "{}: {}", path.display(), error(&output));
-        assert!(String::from_utf8_lossy(&output.stdout).contains("interface"));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("interface"));
+        // What fits into this machine is computed and told.
+        assert!(
+            said.contains("room for ") && said.contains("of a core; beyond that 503"),
+            "{said}"
+        );
         seen += 1;
     }
     assert!(seen >= 5, "{seen} examples");

@@ -11,7 +11,7 @@ use crate::raw::{
 };
 use crate::report::{self, plain};
 use crate::run::{out_dir, unix_seconds, write_json};
-use crate::subject::{BorderThread, Layout, PortSpan, system_entropy};
+use crate::subject::{BorderThread, Layout, PortSpan, Processor, system_entropy};
 use crate::terminal::columns;
 use crate::trial::{Finished, HostThread, from_start, merge};
 use codec::g711::Law;
@@ -207,7 +207,7 @@ impl Stage {
         let pbx = HostThread::start(pbx_plan(times), entropy.fork(), clock)?;
         layout.trunk = Some(pbx.address());
         layout.users = (0..PHONES).map(|number| login().of(number)).collect();
-        let border = BorderThread::start(&layout, entropy.fork(), clock, None)?;
+        let border = BorderThread::start(&layout, entropy.fork(), clock, Processor::default())?;
         Ok(Stage {
             clock,
             layout,

@@ -111,6 +111,18 @@ pub struct Details {
     pub sip: SipMetrics,
 }
 
+impl Details {
+    /// Attempts without an answer.
+    fn timed_out(&self) -> u64 {
+        let silent = |outcome| matches!(outcome, Outcome::TimedOut | Outcome::Unfinished);
+        let counts = self.outcomes.iter();
+        counts
+            .filter(|(outcome, _)| silent(*outcome))
+            .map(|(_, count)| count)
+            .sum()
+    }
+}
+
 /// A threshold and what was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
@@ -371,6 +383,11 @@ pub fn judge(
             "lateness_p99_ms",
             thresholds.lateness_p99_ms,
             details.lateness_ms[1],
+        ),
+        (
+            "timed_out",
+            thresholds.timed_out.map(|most| most as f64),
+            Some(details.timed_out() as f64),
         ),
         (
             "leaks",

@@ -312,6 +312,12 @@ fn every_built_in_experiment_runs_in_virtual_time() {
             ],
         ),
         ("small-network", &[]),
+        ("shielding", &["callers.seconds=4.0"]),
+        ("standing-calls", &[]),
+        (
+            "overload",
+            &["levels.values=[200,1000]", "callers.seconds=5.0"],
+        ),
     ] {
         assert!(built_in(name).is_some());
         let verdict = run(name, &options(&folder, name, sets)).unwrap();
@@ -322,6 +328,15 @@ fn every_built_in_experiment_runs_in_virtual_time() {
             json(&folder, name)
         );
     }
+    // 400 of 700 a second come in, every other call is told so.
+    let shielded = &json(&folder, "shielding")["trials"][1];
+    let established = shielded["calls"]["established"].as_f64().unwrap();
+    assert!((established - 1_600.0).abs() <= 16.0 + 40.0, "{shielded:#}");
+    assert_eq!(shielded["details"]["statuses"][0][0], 486);
+    // As many calls as there is memory for.
+    let standing = &json(&folder, "standing-calls")["trials"];
+    assert_eq!(standing[0]["details"]["peak_calls"], 512);
+    assert_eq!(standing[1]["details"]["peak_calls"], 1_024);
     let streams = &json(&folder, "rtp-streams")["trials"][0];
     assert_eq!(streams["details"]["streams"], 10);
     assert!(streams["audio"]["correlation"].as_f64().unwrap() > 0.98);

@@ -13,7 +13,7 @@ use crate::tls::Security;
 use crate::{process, socket};
 use engine::{
     ConnectionId, Control, Datagram, Deadline, DropReason, Engine, Event, Forward, HashKey, Input,
-    Output, Packet, SocketId, SocketKind, Time, Verdict,
+    Note, Output, Packet, SocketId, SocketKind, Time, Verdict,
 };
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
@@ -744,6 +744,16 @@ impl<F: Forward> Driver<F> {
                 local,
             } => self.open(socket, kind, local)?,
             Output::Shut { socket } => self.shut(socket),
+            Output::Sieve { socket, sieve } => {
+                let (dropped, done) = self.plane.sieve(socket, sieve.as_ref());
+                if let Err(error) = done {
+                    let error = error.to_string();
+                    self.tell(Event::new(now, Note::SieveRefused { error }));
+                }
+                self.streams
+                    .pending
+                    .push_back(Pending::Sifted { socket, dropped });
+            }
             Output::Connect {
                 connection,
                 local,
@@ -871,6 +881,7 @@ impl<F: Forward> Driver<F> {
                     names,
                 },
                 &Pending::Closed { connection, why } => Input::Closed { connection, why },
+                &Pending::Sifted { socket, dropped } => Input::Sifted { socket, dropped },
             };
             self.input(control, input, now)?;
         }

@@ -18,6 +18,7 @@ mod media;
 mod noise;
 mod plane;
 mod process;
+mod sieve;
 mod signals;
 mod socket;
 mod tcp;

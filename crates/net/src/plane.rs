@@ -5,7 +5,7 @@ use crate::clock::nanos;
 use crate::counters::Shared;
 use crate::icmp::{self, Undelivered};
 use crate::train::{Trains, Waiting};
-use engine::{DropReason, Forward, Packet, SocketId, Time, Verdict};
+use engine::{DropReason, Forward, Packet, Sieve, SocketId, Time, Verdict};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::{ClockId, Timespec};
 use slab::Slab;
@@ -99,6 +99,8 @@ struct UdpSocket {
     media: bool,
     first: u32,
     last: u32,
+    /// While a sieve stands before it: what it had dropped when that was last told.
+    sifted: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -227,6 +229,7 @@ impl Plane {
             media,
             first: NONE,
             last: NONE,
+            sifted: None,
         });
         self.by_id.insert(id, index);
         Ok(())
@@ -255,6 +258,28 @@ impl Plane {
             sum += crate::socket::socket_drops(socket.fd.as_fd())?;
         }
         Ok(sum)
+    }
+
+    /// Puts a sieve before a socket, or takes it away; tells what was dropped there since that was last asked, and the error
+    /// where the kernel does not do it.
+    pub(crate) fn sieve(&mut self, id: SocketId, sieve: Option<&Sieve>) -> (u64, io::Result<()>) {
+        let socket = self
+            .by_id
+            .get(&id)
+            .and_then(|&index| self.sockets.get_mut(index as usize));
+        let Some(socket) = socket else {
+            return (0, Ok(()));
+        };
+        let fd = socket.fd.as_fd();
+        if sieve.is_none() && socket.sifted.is_none() {
+            return (0, Ok(()));
+        }
+        let done = crate::sieve::attach(fd, sieve);
+        let drops = crate::socket::socket_drops(fd).unwrap_or_default();
+        let before = socket.sifted.unwrap_or(drops);
+        socket.sifted = (sieve.is_some() && done.is_ok()).then_some(drops);
+        // The kernel counts in 32 bits.
+        (u64::from((drops as u32).wrapping_sub(before as u32)), done)
     }
 
     /// Receives a batch on the socket at `index`.

@@ -52,6 +52,10 @@ pub(crate) enum Pending {
         connection: ConnectionId,
         why: CloseWhy,
     },
+    Sifted {
+        socket: SocketId,
+        dropped: u64,
+    },
 }
 
 /// Spare buffers for what waits to be written.

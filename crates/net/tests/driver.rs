@@ -19,6 +19,7 @@ fn at(text: &str) -> SocketAddr {
 enum Out {
     Open(SocketId, SocketKind, SocketAddr),
     Shut(SocketId),
+    Sieve(SocketId, Option<engine::Sieve>),
     Datagram(SocketId, SocketAddr, Vec<u8>),
     Connect(ConnectionId, Option<SocketAddr>, SocketAddr),
     Stream(ConnectionId, Vec<u8>),
@@ -35,6 +36,7 @@ enum Told {
     Connected(ConnectionId),
     Closed(ConnectionId, CloseWhy),
     Undelivered(SocketAddr, Vec<u8>),
+    Sifted(u64),
 }
 
 /// Notes what it is told, and echoes where asked to.
@@ -114,6 +116,7 @@ impl Engine for Probe {
             Input::Opened { socket, local } => Told::Opened(socket, local),
             Input::Secured { .. } => panic!("nothing here is secured"),
             Input::Handed(_) => panic!("there is one worker"),
+            Input::Sifted { dropped, .. } => Told::Sifted(dropped),
             Input::OpenFailed { socket, error } => Told::OpenFailed(socket, error.to_owned()),
             Input::Unreachable {
                 destination, bytes, ..
@@ -130,6 +133,7 @@ impl Engine for Probe {
                 local,
             },
             &Out::Shut(socket) => Output::Shut { socket },
+            &Out::Sieve(socket, sieve) => Output::Sieve { socket, sieve },
             Out::Datagram(socket, destination, bytes) => Output::Datagram {
                 socket: *socket,
                 destination: *destination,
@@ -746,4 +750,50 @@ fn a_waker_ends_the_wait() {
     assert!(start.elapsed() < Duration::from_secs(10));
     assert_eq!(turn.ready, 1);
     thread.join().unwrap();
+}
+
+#[test]
+fn a_sieve_drops_before_anything_is_read_and_its_drops_are_told() {
+    let mut rig = Rig::new(DriverConfig::default());
+    let server = rig.open(1, SocketKind::UdpSignalling, "127.0.0.1:0");
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sieve = engine::Sieve {
+        sifted: engine::Prefix::new(b"new"),
+        spared: [&b"new but dear"[..], b""].map(engine::Prefix::new),
+        share: 0,
+        salt: 1,
+    };
+    rig.push(Out::Sieve(SocketId(1), Some(sieve)));
+    rig.run_until(|probe| probe.told.contains(&Told::Sifted(0)));
+    let send = |beginning: &str| {
+        let text = format!("{beginning}{}", "x".repeat(300));
+        peer.send_to(text.as_bytes(), server).unwrap();
+    };
+    for _ in 0..5 {
+        send("new");
+    }
+    send("new but dear");
+    send("old");
+    let came = |probe: &Probe| {
+        let datagrams = probe.told.iter();
+        datagrams
+            .filter(|told| matches!(told, Told::Datagram(..)))
+            .count()
+    };
+    rig.run_until(|probe| came(probe) == 2);
+    rig.push(Out::Sieve(SocketId(1), None));
+    rig.run_until(|probe| probe.told.contains(&Told::Sifted(5)));
+    send("new");
+    rig.run_until(|probe| came(probe) == 3);
+    // One that is not there is taken away without a word.
+    rig.push(Out::Sieve(SocketId(1), None));
+    rig.push(Out::Sieve(SocketId(99), None));
+    rig.run_until(|probe| {
+        probe
+            .told
+            .iter()
+            .filter(|told| **told == Told::Sifted(0))
+            .count()
+            == 3
+    });
 }

@@ -176,6 +176,8 @@ where
                     .push_back((to, parcel.head, parcel.bytes.to_vec()));
                 return Some(false);
             }
+            // Members share the world's sockets: one's wish is not the others'. Nothing is dropped.
+            Output::Sieve { .. } => return Some(false),
             Output::Event(event) => Out::Event(event),
         };
         self.out = match out {
@@ -301,7 +303,7 @@ where
                 );
                 (member, Input::OpenFailed { socket, error })
             }
-            Input::Handed(_) => return,
+            Input::Handed(_) | Input::Sifted { .. } => return,
         };
         if let Some(member) = self.members.get_mut(member) {
             member.control.handle(input, now);

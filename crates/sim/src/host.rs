@@ -3,12 +3,13 @@
 use crate::stream::{Side, StreamId};
 use engine::io::Checked;
 use engine::{
-    ConnectionId, Control, Deadline, Engine, Forward, Input, Output, Packet, SocketId, SocketKind,
-    Time, Verdict,
+    ConnectionId, Control, Deadline, Engine, Forward, Input, Output, Packet, Sieve, SocketId,
+    SocketKind, Time, Verdict,
 };
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// A host of a [`crate::World`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,6 +107,17 @@ where
 pub(crate) struct Socket {
     pub(crate) kind: SocketKind,
     pub(crate) local: SocketAddr,
+    pub(crate) sieve: Option<Sieve>,
+    /// Dropped by the sieve since that was last told.
+    pub(crate) sifted: u64,
+}
+
+/// A datagram that waits until its host has time.
+pub(crate) struct Waiting {
+    pub(crate) arrived: Time,
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
 }
 
 pub(crate) struct Host {
@@ -126,6 +138,10 @@ pub(crate) struct Host {
     pub(crate) wakes_at_once: u32,
     pub(crate) next_accepted: u64,
     pub(crate) next_port: u16,
+    /// How long it takes for each signalling datagram.
+    pub(crate) effort: Duration,
+    pub(crate) busy_until: Time,
+    pub(crate) waiting: VecDeque<Waiting>,
 }
 
 impl Host {
@@ -144,6 +160,9 @@ impl Host {
             wakes_at_once: 0,
             next_accepted: ConnectionId::ACCEPTED,
             next_port: 32_768,
+            effort: Duration::ZERO,
+            busy_until: Time::ZERO,
+            waiting: VecDeque::new(),
         }
     }
 
@@ -155,6 +174,8 @@ impl Host {
         self.connections.clear();
         self.life += 1;
         self.wake = None;
+        self.waiting.clear();
+        self.busy_until = Time::ZERO;
     }
 
     /// Opens a socket; the error is in the operating system's words.
@@ -179,7 +200,13 @@ impl Host {
         } else {
             local
         };
-        self.sockets.insert(id, Socket { kind, local });
+        let socket = Socket {
+            kind,
+            local,
+            sieve: None,
+            sifted: 0,
+        };
+        self.sockets.insert(id, socket);
         let table = if stream { &mut self.tcp } else { &mut self.udp };
         table.insert(local, id);
         Ok(local)

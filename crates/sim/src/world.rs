@@ -1,7 +1,7 @@
 //! The world: hosts, links, time.
 
 use crate::fault::{Fault, Storm};
-use crate::host::{Host, HostId, Node, Pair, Single};
+use crate::host::{Host, HostId, Node, Pair, Single, Waiting};
 use crate::link::{Delay, Fate, Link, LinkConfig};
 use crate::log::{Detail, Log, Short};
 use crate::stream::{Segment, Side, Stream, StreamId};
@@ -20,6 +20,8 @@ use std::time::Duration;
 const UDP_HEADER: usize = 28;
 /// An engine that wants to be called this often without time moving is broken.
 const WAKES_AT_ONCE: u32 = 10_000;
+/// Datagrams that wait at a host that is busy; a kernel's usual receive buffer holds about as many.
+const ROOM: usize = 8_192;
 
 /// Owned form of what a host is still to be told.
 pub(crate) enum Told {
@@ -34,6 +36,7 @@ pub(crate) enum Told {
     Connected(ConnectionId, SocketAddr),
     Stream(ConnectionId, Vec<u8>),
     Closed(ConnectionId, CloseWhy),
+    Sifted(SocketId, u64),
 }
 
 pub(crate) enum Happening {
@@ -69,6 +72,11 @@ pub(crate) enum Happening {
     Vanished {
         stream: StreamId,
         side: Side,
+    },
+    /// A host that is not infinitely fast takes the next datagram.
+    Turn {
+        host: HostId,
+        life: u32,
     },
     Fault(Fault),
 }
@@ -207,6 +215,11 @@ impl World {
         self.hosts.push(Host::new(name, addresses, node));
         self.step(id, |_, _| ());
         id
+    }
+
+    /// Makes a host take this long for each signalling datagram from now on; those that come meanwhile wait in its socket.
+    pub fn set_effort(&mut self, host: HostId, effort: Duration) {
+        self.hosts[host.0 as usize].effort = effort;
     }
 
     /// Puts a new engine on a host that crashed; it starts with nothing open.
@@ -450,6 +463,7 @@ impl World {
                 destination,
                 bytes,
             } => self.deliver(host, source, destination, bytes),
+            Happening::Turn { host, life } => self.turn(host, life),
             Happening::Tell { host, life, told } => self.tell(host, life, told),
             Happening::Attempt {
                 stream,
@@ -552,6 +566,17 @@ impl World {
                 local,
             } => self.open_socket(id, socket, kind, local),
             Output::Shut { socket } => self.hosts[id.0 as usize].shut(socket),
+            Output::Sieve { socket, sieve } => {
+                let host = &mut self.hosts[id.0 as usize];
+                let dropped = host.sockets.get_mut(&socket).map_or(0, |open| {
+                    open.sieve = sieve;
+                    std::mem::take(&mut open.sifted)
+                });
+                let (host, life) = (id, host.life);
+                let told = Told::Sifted(socket, dropped);
+                self.agenda
+                    .push(self.now, Happening::Tell { host, life, told });
+            }
             Output::Datagram {
                 socket,
                 destination,
@@ -618,6 +643,7 @@ impl World {
                     bytes,
                 },
                 &Told::Closed(connection, why) => Input::Closed { connection, why },
+                &Told::Sifted(socket, dropped) => Input::Sifted { socket, dropped },
             };
             node.handle(input, now);
         });
@@ -714,12 +740,83 @@ impl World {
         }
     }
 
-    fn deliver(
+    /// A host with something to do takes the datagram that has waited longest.
+    fn turn(&mut self, id: HostId, life: u32) {
+        let host = &mut self.hosts[id.0 as usize];
+        if host.life != life {
+            return;
+        }
+        if let Some(waiting) = host.waiting.pop_front() {
+            self.work(id, waiting);
+        }
+    }
+
+    /// Keeps a host busy with a datagram.
+    fn work(&mut self, id: HostId, waiting: Waiting) {
+        let host = &mut self.hosts[id.0 as usize];
+        host.busy_until = self.now + host.effort;
+        if !host.waiting.is_empty() {
+            let turn = Happening::Turn {
+                host: id,
+                life: host.life,
+            };
+            self.agenda.push(host.busy_until, turn);
+        }
+        let Waiting {
+            arrived,
+            source,
+            destination,
+            bytes,
+        } = waiting;
+        self.take_in(id, (source, destination), bytes, arrived);
+    }
+
+    fn deliver(&mut self, id: HostId, source: SocketAddr, destination: SocketAddr, bytes: Vec<u8>) {
+        let host = &mut self.hosts[id.0 as usize];
+        let socket = host
+            .socket_at(destination, false)
+            .filter(|_| host.node.is_some())
+            .and_then(|socket| host.sockets.get_mut(&socket));
+        if let Some(open) = socket {
+            if open.sieve.is_some_and(|sieve| !sieve.passes(&bytes)) {
+                open.sifted += 1;
+                self.packet_line("sifted", source, destination, &bytes);
+                return;
+            }
+            if !host.effort.is_zero() && open.kind == SocketKind::UdpSignalling {
+                let waiting = Waiting {
+                    arrived: self.now,
+                    source,
+                    destination,
+                    bytes,
+                };
+                if host.busy_until <= self.now && host.waiting.is_empty() {
+                    return self.work(id, waiting);
+                }
+                if host.waiting.len() >= ROOM {
+                    self.counts.drops.count(DropReason::LinkQueueFull);
+                    return;
+                }
+                if host.waiting.is_empty() {
+                    let turn = Happening::Turn {
+                        host: id,
+                        life: host.life,
+                    };
+                    self.agenda.push(host.busy_until, turn);
+                }
+                host.waiting.push_back(waiting);
+                return;
+            }
+        }
+        self.take_in(id, (source, destination), bytes, self.now);
+    }
+
+    fn take_in(
         &mut self,
         id: HostId,
-        source: SocketAddr,
-        destination: SocketAddr,
+        (source, destination): (SocketAddr, SocketAddr),
         mut bytes: Vec<u8>,
+        arrived: Time,
     ) {
         let host = &self.hosts[id.0 as usize];
         let socket = host
@@ -758,7 +855,7 @@ impl World {
                 let datagram = Datagram {
                     socket,
                     source,
-                    arrived: now,
+                    arrived,
                     bytes: &mut bytes,
                 };
                 node.handle(Input::Datagram(datagram), now);

@@ -96,6 +96,8 @@ pub struct Target<'a> {
     pub pinned: bool,
     /// The peer takes TCP at the same address and port: requests above 1,300 bytes go over it (RFC 3261 section 18.1.1).
     pub tcp_when_large: bool,
+    /// The peer is asked how much it can take (`oc` in the Via, RFC 7339); its answer is in the Via of its responses.
+    pub feedback: bool,
 }
 
 impl<'a> Target<'a> {
@@ -107,6 +109,7 @@ impl<'a> Target<'a> {
             routes: &[],
             pinned: false,
             tcp_when_large: false,
+            feedback: false,
         }
     }
 }

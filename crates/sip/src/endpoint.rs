@@ -42,6 +42,10 @@ pub struct Endpoint {
     pub(crate) late: crate::reliable::Late,
     pub(crate) prints: PrintKey,
     pub(crate) drops: Drops,
+    /// What neighbours are told who ask for it, as parameters of Via; empty: nothing.
+    pub(crate) feedback: Vec<u8>,
+    /// Buffer for the last lines of refusals.
+    pub(crate) tail: Vec<u8>,
     /// Boxes to be used again: a transaction's box moves in and out without being copied.
     #[allow(clippy::vec_box)]
     pub(crate) spare_clients: Vec<Box<ClientActive>>,
@@ -73,6 +77,8 @@ impl Endpoint {
             late: crate::reliable::Late::default(),
             prints,
             drops: Drops::new(),
+            feedback: Vec::new(),
+            tail: Vec::new(),
             spare_clients: Vec::new(),
             spare_servers: Vec::new(),
             doomed: Vec::new(),
@@ -100,7 +106,7 @@ impl Endpoint {
         self.now = now;
         self.run_timers(now, user);
         match input {
-            Input::Timeout | Input::OpenFailed { .. } => {}
+            Input::Timeout | Input::OpenFailed { .. } | Input::Sifted { .. } => {}
             Input::Secured { connection, names } => self.net.secured(connection, names),
             Input::Datagram(datagram) => {
                 let socket = datagram.socket;

@@ -13,6 +13,7 @@ mod dialog;
 mod endpoint;
 #[doc(hidden)]
 pub mod fuzz;
+mod glance;
 mod keep;
 mod leg;
 pub mod locate;

@@ -57,12 +57,14 @@ impl Endpoint {
             return;
         };
         let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
-        let tag = self.prints.stateless_tag(request);
+        let call_id = request.header(HeaderId::CallId).unwrap_or_default();
+        let tag = self.prints.stateless_tag(via.branch(), call_id);
         let start = self.net.out.begin();
         let agent = self.config.user_agent.as_bytes();
         Response {
             to_tag: Some(&tag),
             source: Some(flow.remote),
+            feedback: &self.feedback,
             ..Response::new(request, status, reason)
         }
         .write(
@@ -213,7 +215,7 @@ impl Endpoint {
     ) {
         let tag = self.response_tag(slot);
         let mut skeleton = crate::skeleton::Skeleton::default();
-        skeleton.render(request, flow.remote);
+        skeleton.render(request, flow.remote, &self.feedback);
         let out = &mut self.net.out.arena;
         Lines { out }.status_line(status, reason(status));
         skeleton.write(false, tag, out);
@@ -253,8 +255,18 @@ impl Endpoint {
                 self.drops.count(DropReason::SipRetransmission);
             }
             _ if leg.is_some() => self.drops.count(DropReason::SipRetransmission),
+            _ if self.is_ack_to_nothing_kept(request, tag) => {
+                self.drops.count(DropReason::SipRefusedAck);
+            }
             _ => self.drops.count(DropReason::SipStrayAck),
         }
+    }
+
+    fn is_ack_to_nothing_kept(&self, request: &Message<'_>, tag: Option<&[u8]>) -> bool {
+        let (Ok(via), Ok(call_id)) = (request.via(), request.call_id()) else {
+            return false;
+        };
+        tag == Some(&self.prints.stateless_tag(via.branch(), call_id)[..])
     }
 
     /// CANCEL (section 9.2): answered by itself, then the INVITE that it means is.
@@ -894,6 +906,9 @@ impl Endpoint {
             .cseq(outside.cseq.unwrap_or(1), outside.method.as_bytes());
         self.request_headers(target.flow.local, outside.method, &outside.content);
         self.write_body(&outside.content);
+        if target.feedback {
+            self.ask_for_feedback(start);
+        }
         self.launch(slot, start, target.flow, target.tcp_when_large, now)?;
         if let Some(active) = self
             .clients

@@ -20,12 +20,13 @@ pub(crate) struct Skeleton {
 
 impl Skeleton {
     /// Renders `request` as it came from `source`: `received` and `rport` are filled in (RFC 3261 section 18.2.1, RFC 3581).
-    pub(crate) fn render(&mut self, request: &Message<'_>, source: SocketAddr) {
+    /// `feedback` takes the place of `oc` in the topmost Via (RFC 7339), unless it is empty.
+    pub(crate) fn render(&mut self, request: &Message<'_>, source: SocketAddr, feedback: &[u8]) {
         self.bytes.clear();
         let mut lines = Lines {
             out: &mut self.bytes,
         };
-        vias(&mut lines, request, source);
+        vias(&mut lines, request, (source, feedback));
         self.via_end = lines.out.len();
         lines.copy_all(request, HeaderId::RecordRoute);
         self.route_end = lines.out.len();
@@ -75,7 +76,7 @@ impl Skeleton {
     }
 }
 
-fn vias(lines: &mut Lines<'_>, request: &Message<'_>, source: SocketAddr) {
+fn vias(lines: &mut Lines<'_>, request: &Message<'_>, told: (SocketAddr, &[u8])) {
     let Ok(top) = request.via() else {
         lines.copy_all(request, HeaderId::Via);
         return;
@@ -87,7 +88,7 @@ fn vias(lines: &mut Lines<'_>, request: &Message<'_>, source: SocketAddr) {
             continue;
         }
         lines.name(HeaderId::Via);
-        received(lines, &top, source);
+        received(lines, &top, told);
         for rest in Values::list(header.value).skip(1) {
             lines.raw(b", ").text(rest);
         }
@@ -95,8 +96,8 @@ fn vias(lines: &mut Lines<'_>, request: &Message<'_>, source: SocketAddr) {
     }
 }
 
-/// The topmost Via with `received` and `rport`.
-fn received(lines: &mut Lines<'_>, via: &Via<'_>, source: SocketAddr) {
+/// The topmost Via with `received` and `rport`, and what is told to who asks for it.
+fn received(lines: &mut Lines<'_>, via: &Via<'_>, (source, feedback): (SocketAddr, &[u8])) {
     let asked = via.rport().is_some();
     let ours =
         |name: &[u8]| name.eq_ignore_ascii_case(b"received") || name.eq_ignore_ascii_case(b"rport");
@@ -104,7 +105,10 @@ fn received(lines: &mut Lines<'_>, via: &Via<'_>, source: SocketAddr) {
     // Up to the semicolon in front of the parameters, or all of it.
     let front = via.raw.get(..head).unwrap_or_default();
     lines.text(front.strip_suffix(b";").unwrap_or(front).trim_ascii_end());
-    for param in via.params.iter().filter(|param| !ours(param.name)) {
+    let tells = !feedback.is_empty() && via.takes_feedback();
+    let old = |name: &[u8]| tells && wire::sip::is_feedback(name);
+    let kept = via.params.iter();
+    for param in kept.filter(|param| !ours(param.name) && !old(param.name)) {
         lines.raw(b";").text(param.name);
         if let Some(value) = param.value {
             lines.raw(b"=").text(value);
@@ -116,6 +120,9 @@ fn received(lines: &mut Lines<'_>, via: &Via<'_>, source: SocketAddr) {
     }
     if asked {
         lines.raw(b";rport=").digits(u64::from(source.port()));
+    }
+    if tells {
+        lines.raw(feedback);
     }
 }
 
@@ -132,7 +139,7 @@ mod tests {
             Record-Route: <sip:p;lr>\r\nTimestamp: 54\r\nContent-Length: 0\r\n\r\n";
         let message = Message::parse(request).unwrap();
         let mut skeleton = Skeleton::default();
-        skeleton.render(&message, "192.0.2.1:5099".parse().unwrap());
+        skeleton.render(&message, "192.0.2.1:5099".parse().unwrap(), b";oc=1");
         let mut out = Vec::new();
         skeleton.write(true, Some(Name::new(1, 2)), &mut out);
         assert_eq!(

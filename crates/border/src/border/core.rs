@@ -7,11 +7,13 @@ use super::resolve::Names;
 use super::sockets::{MEDIA_BASE, SocketWork};
 use super::subscriptions::Subscription;
 use super::{Counters, Events};
+use crate::admission::Admitted;
 use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
 use crate::config::{Config, InterfaceId, Trunk, TrunkId};
 use crate::crew::{Crew, Share};
+use crate::feedback::Throttles;
 use crate::gate::Gate;
 use crate::operate::Draining;
 use crate::overload::Overload;
@@ -56,6 +58,8 @@ pub(crate) enum Alarm {
     ShutLocal(LocalId, bool),
     /// Whether an overload is over is to be looked at.
     Calm,
+    /// How much of an overload is to be read at all is to be looked at.
+    Sift,
     /// A subscription's time is over.
     Subscription(u64),
     /// A flow of ours is to be kept alive.
@@ -103,6 +107,11 @@ pub(crate) struct Core {
     pub(crate) proving: Held<Admission>,
     /// Rates of interfaces, trunks and sources.
     pub(crate) gate: Held<Gate>,
+    /// What the calls that stand take of the machine.
+    pub(crate) admitted: Admitted,
+    /// What trunks have told of how much they can take, and whether any is asked.
+    pub(crate) throttles: Throttles,
+    pub(crate) asks_trunks: bool,
     /// How long messages wait before their turn.
     pub(crate) overload: Overload,
     pub(crate) carriers: Carriers,
@@ -210,6 +219,9 @@ impl Core {
             registering: share.registering,
             proving: share.proving,
             gate: share.gate,
+            admitted: Admitted::default(),
+            throttles: Throttles::default(),
+            asks_trunks: false,
             overload: Overload::default(),
             carriers,
             asked: Slab::new(),
@@ -229,6 +241,7 @@ impl Core {
         };
         core.open_locals(endpoint, &config);
         core.open_pools(&config, &worker);
+        core.begin_feedback(endpoint, Time::ZERO);
         core
     }
 
@@ -459,6 +472,8 @@ impl Core {
     pub(crate) fn view(&self) -> World<'_> {
         World {
             trunks: &self.trunks,
+            throttles: &self.throttles,
+            now: self.now,
             location: &self.location,
             locals: &self.locals,
         }
@@ -631,6 +646,7 @@ impl Core {
                 Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
                 Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
                 Alarm::Calm => self.calm(now),
+                Alarm::Sift => self.sift(endpoint, now),
             }
         }
         self.names_timeout(now);
@@ -669,6 +685,8 @@ impl Core {
 #[derive(Debug)]
 pub(crate) struct World<'a> {
     trunks: &'a Trunks,
+    throttles: &'a Throttles,
+    now: Time,
     location: &'a Registry,
     locals: &'a [LocalPoint],
 }
@@ -676,6 +694,10 @@ pub(crate) struct World<'a> {
 impl View for World<'_> {
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
         self.trunks.target_up(trunk, target)
+    }
+
+    fn trunk_takes(&self, trunk: TrunkId, random: u64) -> bool {
+        self.throttles.takes(trunk, random, self.now)
     }
 
     fn trunk_calls(&self, trunk: TrunkId) -> u32 {

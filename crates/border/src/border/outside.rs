@@ -485,6 +485,7 @@ impl Core {
                     routes: &routes,
                     pinned: matches!(hop.place, Place::Flow(_)),
                     tcp_when_large: placed.takes_tcp,
+                    feedback: trunk.is_some_and(|trunk| trunk.feedback),
                 },
             )
         };
@@ -646,7 +647,13 @@ impl Core {
             let user = self.ask(What::Ping(ping))?;
             let outside = Outside {
                 user,
-                ..Outside::new(Method::Options, Target::new(uri.as_bytes(), flow))
+                ..Outside::new(
+                    Method::Options,
+                    Target {
+                        feedback: trunk.feedback,
+                        ..Target::new(uri.as_bytes(), flow)
+                    },
+                )
             };
             let sent = endpoint.send(&outside, now).ok();
             if sent.is_none() {

@@ -72,6 +72,10 @@ pub struct Counters {
     pub shielded: u64,
     /// Requests refused because those before them waited too long.
     pub shed: u64,
+    /// New calls dropped unread because even their refusals were too many.
+    pub unread: u64,
+    /// Calls refused because the machine had no room for them.
+    pub not_admitted: u64,
     /// REGISTERs of phones that the core had taken before, answered without it.
     pub refreshed: u64,
     /// Subscriptions, and REFERs outside of calls, that the other side has accepted.
@@ -115,6 +119,8 @@ pub struct BorderCensus {
     pub sockets_open: usize,
     /// Timers of calls.
     pub timers: usize,
+    /// Memory that calls were admitted for, KiB.
+    pub admitted: u64,
     /// Calls counted on trunks.
     pub trunk_calls: u64,
 }
@@ -171,6 +177,7 @@ impl Border {
             sockets_open: core.plane.sockets.open(),
             // Those of registrations of ours are no calls'.
             timers: core.timers.len().saturating_sub(core.kept.len()),
+            admitted: core.admitted.taken().memory,
             trunk_calls: core.trunk_calls(),
         }
     }

@@ -422,6 +422,7 @@ impl Core {
                 routes: &routes,
                 pinned: matches!(hop.place, Place::Flow(_)),
                 tcp_when_large: false,
+                feedback: false,
             });
             invite.from = Some(&from);
             invite.user = key.0;

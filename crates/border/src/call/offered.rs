@@ -3,6 +3,7 @@
 use super::join::known_step;
 use super::try_next::{MAX_BREADTH, text};
 use super::{Call, CallKey, Phase, SetUp, Sides};
+use crate::admission::Cost;
 use crate::border::{Alarm, Core, Outcome};
 use crate::config::{
     Authenticate, HostName, Interface, InterfaceId, InterfaceKind, MediaMode, TrunkId,
@@ -114,9 +115,14 @@ impl Core {
                 Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
             };
         }
-        match self.plan(request, origin, admitted.route) {
-            Ok(plan) => {
-                let kept = (admitted.tags.clone(), admitted.user.clone());
+        let planned = self.plan(request, origin, admitted.route);
+        let planned = planned.and_then(|plan| {
+            let cost = self.take_cost(request.request_uri(), &plan, flow, now)?;
+            Ok((plan, cost))
+        });
+        match planned {
+            Ok((plan, cost)) => {
+                let kept = (admitted.tags.clone(), admitted.user.clone(), cost);
                 self.begin_call(endpoint, leg, request, flow, origin, plan, kept, now);
             }
             Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
@@ -277,7 +283,7 @@ impl Core {
         flow: Flow,
         origin: Origin,
         plan: CallPlan,
-        (tags, user): (Tags, Option<Box<str>>),
+        (tags, user, cost): (Tags, Option<Box<str>>, Cost),
         now: Time,
     ) {
         let number = self.next_number(endpoint);
@@ -322,6 +328,7 @@ impl Core {
             join: None,
             ack_due: None,
             mark: 0,
+            cost,
             offered_at: now,
             answered_at: None,
             end: None,

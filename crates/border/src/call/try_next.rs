@@ -503,6 +503,7 @@ impl Core {
                 routes: &routes,
                 pinned: matches!(hop.place, Place::Flow(_)),
                 tcp_when_large: placed.takes_tcp,
+                feedback: trunk.is_some_and(|trunk| trunk.feedback),
             },
             from: Some(from),
             to: Some(to),
@@ -569,6 +570,9 @@ impl Core {
         {
             let alarm = Alarm::AnswerTimeout(key, leg);
             set_up.answer_timer = Some(self.timers.schedule(now + timeout, alarm));
+        }
+        if let Some(trunk) = trunk {
+            self.throttles.sent(trunk, now);
         }
         self.trunk_call_began(trunk);
     }

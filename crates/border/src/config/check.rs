@@ -128,11 +128,20 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             ring_timeout: seconds(raw.sip.ring_timeout),
             trains: raw.sip.trains,
             queue: queue(raw, sink),
+            refusals: (raw.sip.refusals != 0).then_some(raw.sip.refusals),
+            feedback: raw.sip.feedback,
             coalesce: Duration::from_millis(raw.sip.coalesce.into()),
             workers: raw.sip.workers,
         },
         session_timer: session_timer(raw, sink),
         limits: limits(raw),
+        admission: Admission {
+            memory: (raw.limits.memory != 0).then_some(u64::from(raw.limits.memory) << 10),
+            processor: (raw.limits.processor != 0)
+                .then_some(u64::from(raw.limits.processor) * 10_000),
+            status: raw.limits.status,
+            machine: None,
+        },
         dns: Dns {
             servers: servers(raw, sink),
         },

@@ -333,6 +333,10 @@ pub(super) struct RawTrunk {
     /// Calls at a time, both directions; further ones go to the next trunk of the route. Default: no limit of its own.
     #[schemars(range(min = 1))]
     pub max_calls: Option<u32>,
+    /// Ask the trunk in every new request how much it can take, and send no more new ones than it says: overload control by
+    /// loss (RFC 7339) or by rate (RFC 7415). What may not be sent goes to the next trunk, or is answered 503.
+    #[serde(default)]
+    pub feedback: bool,
     /// How many calls and registrations a second are taken from it; beyond that they are refused at once.
     #[serde(default)]
     pub rates: super::Rates,
@@ -677,6 +681,13 @@ pub(super) struct RawSip {
     /// without this.
     #[schemars(range(min = 1, max = 64))]
     pub workers: u8,
+    /// New calls that are refused for 100 that are taken, at most, while the border is overloaded by datagrams: refusals cost
+    /// processor time, too. What comes beyond is dropped unread (requests inside of calls, calls for help and all but
+    /// INVITE never are). 0: every refusal is said.
+    #[schemars(range(max = 10_000))]
+    pub refusals: u32,
+    /// Whether neighbours who ask for it (`oc` in the Via, RFC 7339) are told which share of new requests to hold back.
+    pub feedback: bool,
 }
 
 impl Default for RawSip {
@@ -689,6 +700,8 @@ impl Default for RawSip {
             trains: true,
             queue: None,
             workers: 1,
+            refusals: 50,
+            feedback: true,
         }
     }
 }
@@ -746,6 +759,18 @@ pub(super) struct RawLimits {
     /// Bytes of one SIP message.
     #[schemars(range(min = 2048, max = 65535))]
     pub message_bytes: u32,
+    /// Memory for calls and registrations, MiB: a call takes 8 KiB, 40 more where its media is anchored, 16 more for each side
+    /// with TLS or WebSocket, a registration 1. Calls beyond are refused. 0: 60 % of the machine's, or of its control group's.
+    #[schemars(range(max = 16_777_216))]
+    pub memory: u32,
+    /// Processor time for calls that stand, percent of one core: anchored media takes 0.05 of it for each call. Calls beyond
+    /// are refused. 0: 70 % of what the border can use.
+    #[schemars(range(max = 100_000))]
+    pub processor: u32,
+    /// What calls are answered that fit into the machine no more: 503 (with Retry-After), 486 and the like. Calls for help
+    /// (urn:service:sos) always fit.
+    #[schemars(range(min = 400, max = 699))]
+    pub status: u16,
 }
 
 impl Default for RawLimits {
@@ -762,6 +787,9 @@ impl Default for RawLimits {
             handshake: number(limits.handshake.as_secs() as usize),
             connection_queue: number(limits.connection_queue),
             message_bytes: number(limits.message_bytes),
+            memory: 0,
+            processor: 0,
+            status: 503,
         }
     }
 }

@@ -75,6 +75,7 @@ pub(super) fn trunk_of(
         ping: optional_seconds(trunk.ping),
         ping_failures: trunk.ping_failures,
         max_calls: trunk.max_calls,
+        feedback: trunk.feedback,
         rates: trunk.rates,
         answer_timeout: seconds(trunk.answer_timeout),
         trusted: trunk.trusted,

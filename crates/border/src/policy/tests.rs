@@ -12,9 +12,13 @@ struct World {
     down: Vec<(u16, usize)>,
     calls: HashMap<u16, u32>,
     contacts: HashMap<&'static str, Vec<Contact>>,
+    throttled: Vec<TrunkId>,
 }
 
 impl View for World {
+    fn trunk_takes(&self, trunk: TrunkId, _random: u64) -> bool {
+        !self.throttled.contains(&trunk)
+    }
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
         !self.down.contains(&(trunk.0, target))
     }
@@ -269,6 +273,33 @@ fn what_is_down_or_full_is_left_out_and_nothing_left_is_503() {
     world.calls.insert(1, 1);
     world.down.push((1, 1));
     assert_eq!(shown(&plan(&config, &call, &world)), "503 trunks are down");
+}
+
+#[test]
+fn a_trunk_that_wants_fewer_calls_gives_way_to_the_next() {
+    let asks = BASE
+        .replace("max_calls=2", "feedback=true")
+        .replace("target=\"10.0.0.2\"", "target=\"10.0.0.2\"\nfeedback=true");
+    let config = format!("{asks}[[route]]\ntrunk=[\"gw\",\"pbx\"]\n");
+    let call = facts(CALLER, "sip:1@x");
+    let mut world = World::default();
+    world.throttled.push(TrunkId(1));
+    assert_eq!(
+        shown(&plan(&config, &call, &world)),
+        "route 1 [0:sip:1@10.0.0.2 udp:10.0.0.2:5060]"
+    );
+    world.throttled.push(TrunkId(0));
+    let Plan::Refuse(refusal) = plan(&config, &call, &world) else {
+        panic!("not refused");
+    };
+    assert_eq!(
+        (refusal.status, refusal.why),
+        (503, "trunks want fewer calls")
+    );
+    assert_eq!(refusal.retry_after, None, "others may have room at once");
+    // Trunks that are not asked are not throttled.
+    let config = format!("{BASE}[[route]]\ntrunk=[\"pbx\"]\n");
+    assert!(matches!(plan(&config, &call, &world), Plan::Call(_)));
 }
 
 #[test]

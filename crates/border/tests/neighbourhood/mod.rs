@@ -1,8 +1,8 @@
-//! A small network in memory: phones (SIP endpoints), a border with its forwarder, and wires between them that can lose,
-//! repeat and delay.
+//! A small network in memory: phones (SIP endpoints), a border with its forwarder, and wires that lose, repeat and delay.
 #![allow(dead_code)]
 
 mod seen;
+mod sieves;
 mod zone;
 
 pub use seen::{Seen, Told};
@@ -255,7 +255,6 @@ impl Ears {
         }
     }
 }
-
 pub const LATE_ANSWER: &str = "v=0\r\no=- 9 9 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=audio 4444 RTP/AVP 0\r\n";
 
 pub struct Phone {
@@ -349,6 +348,7 @@ pub struct Neighbourhood {
     pub zone: Vec<(&'static str, u16, Vec<u8>)>,
     /// How long datagrams lie in the border's socket of this address before it sees them.
     pub lag: (Option<SocketAddr>, Duration),
+    sieves: sieves::Sieves,
     /// All bytes that the border sent, with where to.
     pub wire: Vec<(SocketAddr, Vec<u8>)>,
 }
@@ -388,6 +388,7 @@ impl Neighbourhood {
             disguises: HashMap::new(),
             zone: Vec::new(),
             lag: (None, Duration::ZERO),
+            sieves: sieves::Sieves::default(),
             wire: Vec::new(),
         };
         world.border.handle(Input::Timeout, world.now);
@@ -471,7 +472,6 @@ impl Neighbourhood {
         leg
     }
 
-    /// Gives a command to a phone's endpoint.
     pub fn tell<T>(&mut self, phone: usize, command: impl FnOnce(&mut Endpoint, Time) -> T) -> T {
         let now = self.now;
         let result = command(&mut self.phones[phone].endpoint, now);
@@ -710,12 +710,13 @@ impl Neighbourhood {
         enum Out {
             Open(SocketId, SocketAddr, engine::SocketKind),
             Shut(SocketId),
+            Sieve(SocketId, Option<engine::Sieve>),
             Datagram(SocketId, SocketAddr, Vec<u8>),
             Connect(ConnectionId, Option<SocketAddr>, SocketAddr),
             Stream(ConnectionId, Vec<u8>),
             Close(ConnectionId),
         }
-        let mut opened = Vec::new();
+        let (mut opened, mut sifted) = (Vec::new(), Vec::new());
         loop {
             let out = match self.border.next_output() {
                 None => break,
@@ -725,6 +726,7 @@ impl Neighbourhood {
                     local,
                 }) => Out::Open(socket, local, kind),
                 Some(Output::Shut { socket }) => Out::Shut(socket),
+                Some(Output::Sieve { socket, sieve }) => Out::Sieve(socket, sieve),
                 Some(Output::Datagram {
                     socket,
                     destination,
@@ -767,11 +769,13 @@ impl Neighbourhood {
                     opened.push((socket, Some(local)));
                 }
                 Out::Shut(socket) => {
-                    let local = self.border_sockets.remove(&socket).expect("open socket");
+                    self.border_sockets.remove(&socket).expect("open socket");
                     self.open_sockets -= 1;
                     self.sockets
                         .retain(|_, value| *value != (Node::Border, socket));
-                    let _ = local;
+                }
+                Out::Sieve(socket, sieve) => {
+                    sifted.push((socket, self.sieves.set(socket, sieve)));
                 }
                 Out::Datagram(socket, to, bytes) => {
                     let from = *self.border_sockets.get(&socket).expect("an open socket");
@@ -802,8 +806,10 @@ impl Neighbourhood {
                     error: "address in use",
                 },
             };
-            self.border.handle(input, self.now);
-            self.drain_border();
+            self.feed_border(input);
+        }
+        for (socket, dropped) in sifted {
+            self.feed_border(Input::Sifted { socket, dropped });
         }
         self.drain_forwarder();
     }
@@ -847,6 +853,7 @@ impl Neighbourhood {
                         }
                         self.drain_forwarder();
                     }
+                    Some((Node::Border, socket)) if self.sieves.drops(socket, &bytes) => {}
                     Some((Node::Border, socket)) => {
                         let lag = match self.lag {
                             (Some(at), lag) if at == to => lag.as_nanos() as u64,

@@ -15,6 +15,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/header-rules.toml"),
     ),
     (
+        "overload",
+        include_str!("../../../../scenarios/overload.toml"),
+    ),
+    (
         "registrations",
         include_str!("../../../../scenarios/registrations.toml"),
     ),
@@ -23,8 +27,16 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/rtp-streams.toml"),
     ),
     (
+        "shielding",
+        include_str!("../../../../scenarios/shielding.toml"),
+    ),
+    (
         "small-network",
         include_str!("../../../../scenarios/small-network.toml"),
+    ),
+    (
+        "standing-calls",
+        include_str!("../../../../scenarios/standing-calls.toml"),
     ),
     (
         "volte-call-rate",

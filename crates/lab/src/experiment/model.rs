@@ -56,6 +56,16 @@ pub struct Experiment {
 }
 
 /// Whether a number says none; serde asks by reference.
+fn nothing(number: &u32) -> bool {
+    *number == 0
+}
+
+/// The same of a share.
+fn is_whole(percent: &f64) -> bool {
+    *percent <= 0.0
+}
+
+/// Whether a number says none; serde asks by reference.
 fn is_none(number: &u8) -> bool {
     *number == 0
 }
@@ -131,6 +141,16 @@ pub struct Subject {
     /// has one thread.
     #[serde(skip_serializing_if = "is_none")]
     pub workers: u8,
+    /// Calls a second that our border lets in from outside (`rates`); the others get 486. 0: all.
+    #[serde(skip_serializing_if = "nothing")]
+    pub call_limit: u32,
+    /// Memory for which our border admits calls and registrations, MiB (`[limits] memory`). 0: any.
+    #[serde(skip_serializing_if = "nothing")]
+    pub memory_mib: u32,
+    /// Share of one core that our border may use, percent; 0: all of it. In simulation each datagram takes 9 microseconds of
+    /// a whole core, which is a seven-message call in 63.
+    #[serde(skip_serializing_if = "is_whole")]
+    pub processor_percent: f64,
     /// CPU to which our border's thread is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
@@ -569,6 +589,9 @@ pub struct Thresholds {
     /// Correlation of speech heard with speech said, on each call listened to, at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation: Option<f64>,
+    /// Attempts that never had an answer, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed_out: Option<u64>,
     /// 99th percentile of the generator's own lateness, milliseconds, at most: above it the trial says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lateness_p99_ms: Option<f64>,

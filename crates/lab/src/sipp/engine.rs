@@ -883,8 +883,11 @@ impl Engine for Generator {
             Input::Connected { connection, local } => self.connected(connection, local, now),
             Input::Stream { connection, bytes } => self.stream(connection, bytes, now),
             Input::Closed { connection, why } => self.closed(connection, why, now),
-            // Neither TLS nor the network's word of what it could not deliver is asked for.
-            Input::Secured { .. } | Input::Unreachable { .. } | Input::Handed(_) => {}
+            // Neither TLS nor a sieve nor the network's word of what it could not deliver is asked for.
+            Input::Secured { .. }
+            | Input::Unreachable { .. }
+            | Input::Sifted { .. }
+            | Input::Handed(_) => {}
         }
     }
 

@@ -38,6 +38,25 @@ enum Order {
     Stop,
 }
 
+/// What of the machine a border may use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Processor {
+    /// CPU to which its thread is pinned.
+    pub cpu: Option<usize>,
+    /// Share of it, percent; 0: all. The thread sleeps for the rest after each turn.
+    pub percent: f64,
+}
+
+impl Processor {
+    /// How long to sleep after so much work.
+    fn rest(self, work: Duration) -> Duration {
+        match self.percent > 0.0 && self.percent < 100.0 {
+            true => work.mul_f64(100.0 / self.percent - 1.0),
+            false => Duration::ZERO,
+        }
+    }
+}
+
 /// A border that runs.
 #[derive(Debug)]
 pub struct BorderThread {
@@ -63,7 +82,7 @@ impl BorderThread {
         layout: &Layout,
         entropy: Entropy,
         clock: Clock,
-        cpu: Option<usize>,
+        processor: Processor,
     ) -> Result<BorderThread, LabError> {
         let config = layout.config()?;
         let listeners = layout.listeners();
@@ -71,7 +90,7 @@ impl BorderThread {
         let (ready, wait) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("border".to_owned())
-            .spawn(move || serve(config, listeners, entropy, clock, cpu, &inbox, &ready))
+            .spawn(move || serve(config, listeners, entropy, clock, processor, &inbox, &ready))
             .map_err(cannot)?;
         let mut border = BorderThread {
             orders,
@@ -157,13 +176,25 @@ fn serve(
     listeners: usize,
     mut entropy: Entropy,
     clock: Clock,
-    cpu: Option<usize>,
+    processor: Processor,
     inbox: &Receiver<Order>,
     ready: &Sender<()>,
 ) -> Result<(), String> {
     let driver_config = DriverConfig {
-        pin: cpu,
+        pin: processor.cpu,
         unreachable: true,
+        // As in service.
+        coalesce: config.sip.coalesce,
+        signalling_timestamps: config.sip.queue.is_some(),
+        order: config
+            .sip
+            .trains
+            .then_some(wire::sip::call_number as fn(&[u8]) -> u32),
+        // A share of a processor is taken in small pieces.
+        datagram_budget: match processor.percent > 0.0 {
+            true => 64,
+            false => DriverConfig::default().datagram_budget,
+        },
         ..DriverConfig::default()
     };
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
@@ -172,10 +203,19 @@ fn serve(
         Driver::new(driver_config, clock, forwarder).map_err(|error| error.to_string())?;
     let mut opened = 0;
     let mut listener: Option<Sender<Event>> = None;
+    let mut worked = net::thread_cpu();
     loop {
         driver
             .turn(&mut border, LOOK)
             .map_err(|error| error.to_string())?;
+        if processor.percent > 0.0 {
+            let until = net::thread_cpu();
+            let rest = processor.rest(until.saturating_sub(worked));
+            worked = until;
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
+        }
         while let Some(event) = driver.next_event() {
             match &event.note {
                 Note::SocketOpened { .. } if opened < listeners => {

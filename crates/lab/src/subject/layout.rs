@@ -90,6 +90,10 @@ pub struct Layout {
     pub bypass: bool,
     /// Two headers are changed and two added in every message that is passed on, on both sides.
     pub header_rules: bool,
+    /// Calls a second that are let in from outside; 0: all.
+    pub call_limit: u32,
+    /// Memory for calls and registrations, MiB; 0: any.
+    pub memory_mib: u32,
 }
 
 /// The rules of the virtualised border's study: on both interfaces two headers changed, two added.
@@ -128,6 +132,8 @@ impl Layout {
             users: Vec::new(),
             bypass: false,
             header_rules: false,
+            call_limit: 0,
+            memory_mib: 0,
         }
     }
 
@@ -195,7 +201,14 @@ impl Layout {
             if name == "outside" && !self.users.is_empty() {
                 text.push_str("authenticate = \"digest\"\nregister = \"local\"\n");
             }
+            if name == "outside" && self.call_limit > 0 {
+                let limit = self.call_limit;
+                let _ = writeln!(text, "rates = {{ calls = {limit}, status = 486 }}");
+            }
             text.push('\n');
+        }
+        if self.memory_mib > 0 {
+            let _ = write!(text, "[limits]\nmemory = {}\n\n", self.memory_mib);
         }
         let media = if self.bypass {
             "media = \"bypass\"\n"
@@ -275,11 +288,15 @@ mod tests {
             for users in [0, 3] {
                 layout.bypass = bypass;
                 layout.header_rules = bypass;
+                layout.call_limit = if bypass { 400 } else { 0 };
+                layout.memory_mib = users;
                 layout.users = (0..users)
                     .map(|n| (format!("100{n}"), "a\"b\\c".to_owned()))
                     .collect();
                 let config = layout.config().unwrap();
-                assert_eq!(config.users.len(), users);
+                assert_eq!(config.users.len(), users as usize);
+                assert_eq!(config.interfaces[0].rates.calls, layout.call_limit);
+                assert_eq!(config.admission.limit().is_some(), users > 0);
                 assert_eq!(config.interfaces.len(), 2);
             }
         }

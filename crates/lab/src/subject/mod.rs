@@ -3,7 +3,7 @@
 mod border_thread;
 mod layout;
 
-pub use border_thread::{BorderState, BorderThread};
+pub use border_thread::{BorderState, BorderThread, Processor};
 pub use layout::{Layout, PortSpan};
 
 use crate::error::LabError;
@@ -66,7 +66,11 @@ impl Subject {
         let calls = most_calls(experiment);
         let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
         let layout = Layout::on_free_ports(addresses, spans)?.for_experiment(experiment, far);
-        BorderThread::start(&layout, entropy, clock, experiment.subject.cpu).map(Subject::Border)
+        let processor = Processor {
+            cpu: experiment.subject.cpu,
+            percent: experiment.subject.processor_percent,
+        };
+        BorderThread::start(&layout, entropy, clock, processor).map(Subject::Border)
     }
 
     /// Where it listens; `None` where there is none.
@@ -120,6 +124,9 @@ impl Subject {
     }
 }
 
+/// What a datagram takes of a whole core in simulation: a seven-message call, seven in and seven out, takes 63 on one.
+const DATAGRAM: Duration = Duration::from_micros(9);
+
 /// The loopback addresses of a trial on this machine: towards callers, and towards the called side.
 pub(crate) fn loopback(experiment: &Experiment) -> [IpAddr; 2] {
     experiment.subject.ip.sides().map(|six| match six {
@@ -162,6 +169,8 @@ impl Layout {
     ) -> Layout {
         self.bypass = experiment.subject.media == SubjectMedia::Bypass;
         self.header_rules = experiment.subject.header_rules > 0;
+        self.call_limit = experiment.subject.call_limit;
+        self.memory_mib = experiment.subject.memory_mib;
         self.trunk = far;
         let mut logins: Vec<(String, String)> = Vec::new();
         if let Some(registrations) = &experiment.registrations {
@@ -329,6 +338,10 @@ impl Simulated {
                 world.add_crew("border", &addresses, members)
             }
         };
+        if experiment.subject.processor_percent > 0.0 {
+            let slower = 100.0 / experiment.subject.processor_percent;
+            world.set_effort(host, DATAGRAM.mul_f64(slower));
+        }
         Ok(Simulated {
             border: Some(host),
             workers: usize::from(workers),

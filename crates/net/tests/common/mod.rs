@@ -180,6 +180,7 @@ impl Engine for Host {
                 let before = self.names.insert(connection, names.to_vec());
                 assert!(before.is_none(), "secured twice");
             }
+            Input::Sifted { .. } => panic!("nothing here is sifted"),
             Input::Stream { connection, bytes } => {
                 assert!(!self.closed.contains_key(&connection), "after its end");
                 self.messages

@@ -87,6 +87,9 @@ impl Endpoint {
         self.request_headers(flow.local, Method::Invite, &invite.content);
         self.write_session_request(id);
         self.write_body(&invite.content);
+        if invite.target.feedback {
+            self.ask_for_feedback(start);
+        }
         self.launch(slot, start, flow, invite.target.tcp_when_large, now)
     }
 
@@ -528,6 +531,9 @@ impl Endpoint {
         let mut via = [&point.via, MAGIC, branch.as_bytes()].concat();
         if point.transport == Transport::Udp {
             via.extend_from_slice(b";rport");
+        }
+        if old.via().is_ok_and(|via| via.takes_feedback()) {
+            via.extend_from_slice(wire::sip::ASKED);
         }
         let mut cseq = Vec::new();
         Lines { out: &mut cseq }

@@ -19,7 +19,7 @@ use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{Time, Transport};
 use siphasher::sip128::{Hasher128, SipHasher13};
-use wire::sip::{HeaderId, Message, Method};
+use wire::sip::{Message, Method, Via};
 
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -182,31 +182,45 @@ impl PrintKey {
     /// Request-URI, tags, Call-ID, CSeq number and the whole Via. ACK and CANCEL are looked up as the INVITE they mean.
     pub(crate) fn of(self, message: &Message<'_>, method: Method<'_>) -> Option<u128> {
         let via = message.via().ok()?;
-        let branch = via.branch();
+        if let Some(print) = self.of_branch(&via, method) {
+            return Some(print);
+        }
         let mut hasher = self.hasher();
         let mut part = |bytes: &[u8]| {
             hasher.write_usize(bytes.len());
             hasher.write(bytes);
         };
-        if branch.len() > MAGIC.len()
+        part(message.request_uri());
+        part(message.from().ok()?.tag().unwrap_or_default());
+        part(message.call_id().ok()?);
+        part(&message.cseq().ok()?.number.to_be_bytes());
+        part(via.raw);
+        part(method.as_bytes());
+        Some(hasher.finish128().as_u128())
+    }
+
+    /// The key of a request whose topmost Via has the magic branch.
+    pub(crate) fn of_branch(self, via: &Via<'_>, method: Method<'_>) -> Option<u128> {
+        let branch = via.branch();
+        let magic = branch.len() > MAGIC.len()
             && branch
                 .get(..MAGIC.len())
-                .is_some_and(|magic| magic.eq_ignore_ascii_case(MAGIC))
-        {
-            part(branch);
-            match via.host {
-                wire::sip::Host::V4(address) => part(&address.octets()),
-                wire::sip::Host::V6(address) => part(&address.octets()),
-                wire::sip::Host::Name(name) => part(&name.to_ascii_lowercase()),
-            }
-            part(&via.port.unwrap_or(0).to_be_bytes());
-        } else {
-            part(message.request_uri());
-            part(message.from().ok()?.tag().unwrap_or_default());
-            part(message.call_id().ok()?);
-            part(&message.cseq().ok()?.number.to_be_bytes());
-            part(via.raw);
+                .is_some_and(|magic| magic.eq_ignore_ascii_case(MAGIC));
+        if !magic {
+            return None;
         }
+        let mut hasher = self.hasher();
+        let mut part = |bytes: &[u8]| {
+            hasher.write_usize(bytes.len());
+            hasher.write(bytes);
+        };
+        part(branch);
+        match via.host {
+            wire::sip::Host::V4(address) => part(&address.octets()),
+            wire::sip::Host::V6(address) => part(&address.octets()),
+            wire::sip::Host::Name(name) => part(&name.to_ascii_lowercase()),
+        }
+        part(&via.port.unwrap_or(0).to_be_bytes());
         part(method.as_bytes());
         Some(hasher.finish128().as_u128())
     }
@@ -232,11 +246,13 @@ impl PrintKey {
         hasher.finish128().h1
     }
 
-    /// A tag for a response that leaves no state: the same for every copy of the request (RFC 3261 section 8.2.7).
-    pub(crate) fn stateless_tag(self, message: &Message<'_>) -> [u8; 16] {
+    /// A tag for a response that leaves no state: the same for every copy of the request (RFC 3261 section 8.2.7), and
+    /// known again in its ACK, which has the same branch and Call-ID.
+    pub(crate) fn stateless_tag(self, branch: &[u8], call_id: &[u8]) -> [u8; 16] {
         let mut hasher = self.hasher();
-        hasher.write(message.header(HeaderId::Via).unwrap_or_default());
-        hasher.write(message.header(HeaderId::CallId).unwrap_or_default());
+        hasher.write_usize(branch.len());
+        hasher.write(branch);
+        hasher.write(call_id);
         let text = hasher.finish128().as_u128() as u64;
         let mut tag = [0; 16];
         for (at, digit) in tag.iter_mut().enumerate() {
@@ -571,7 +587,7 @@ impl Endpoint {
             .spare_servers
             .pop()
             .unwrap_or_else(|| Box::new(ServerActive::new(reply)));
-        active.skeleton.render(request, flow.remote);
+        active.skeleton.render(request, flow.remote, &self.feedback);
         active.flow = reply;
         active.last.clear();
         active.interval = Duration::ZERO;

@@ -5,6 +5,7 @@
 //! from a message and a list of [`Edit`]s (what no edit names leaves byte for byte as it came),
 //! [`write_response`] from a request. Streams: [`StreamFramer`].
 
+mod feedback;
 mod framer;
 mod glance;
 mod host;
@@ -14,11 +15,13 @@ mod list;
 mod message;
 mod multipart;
 mod params;
+mod refusable;
 mod typed;
 mod uri;
 mod validate;
 mod writer;
 
+pub use feedback::{ASKED, Feedback, Throttle, is_feedback};
 pub use framer::{Frame, FrameError, FrameLimits, StreamFramer};
 pub use glance::Glance;
 pub use host::{Host, HostPort};
@@ -27,6 +30,7 @@ pub use list::Values;
 pub use message::{Framing, Header, MAX_HEADERS, MAX_MESSAGE, Message, Unparsable, call_number};
 pub use multipart::{Session, SessionPart};
 pub use params::{AuthParams, Param, Params, unquote};
+pub use refusable::Refusable;
 pub use typed::{
     CSeq, Credentials, MediaType, NameAddr, ParseError, RAck, Refresher, Replaces, SessionExpires,
     TokenValue, Via, ViaParts,

@@ -1,5 +1,6 @@
 //! Writing messages into a buffer of the caller's, from nothing or from a message and edits.
 
+use super::feedback::is_feedback;
 use super::host::HostPort;
 use super::ids::{HeaderId, Method};
 use super::list::{Values, skip_values};
@@ -15,7 +16,7 @@ use std::net::SocketAddr;
 /// Values cannot break out of their line: CR and LF in them are written as blanks (which also unfolds them).
 #[derive(Debug)]
 pub struct Writer<'o> {
-    out: &'o mut Vec<u8>,
+    pub(super) out: &'o mut Vec<u8>,
 }
 
 impl<'o> Writer<'o> {
@@ -164,12 +165,12 @@ impl<'o> Writer<'o> {
         self.number(HeaderId::ContentLength, length as u64);
     }
 
-    fn begin(&mut self, id: HeaderId) {
+    pub(super) fn begin(&mut self, id: HeaderId) {
         self.out.extend_from_slice(id.name().as_bytes());
         self.out.extend_from_slice(b": ");
     }
 
-    fn end_line(&mut self) {
+    pub(super) fn end_line(&mut self) {
         self.out.extend_from_slice(b"\r\n");
     }
 
@@ -290,7 +291,7 @@ pub fn emit(message: &Message<'_>, edits: &[Edit<'_>], out: &mut Vec<u8>) {
 struct Emitter<'m, 'a, 'e, 'o> {
     message: &'m Message<'a>,
     edits: &'m [Edit<'e>],
-    out: &'o mut Vec<u8>,
+    pub(super) out: &'o mut Vec<u8>,
 }
 
 impl<'e> Emitter<'_, '_, 'e, '_> {
@@ -494,6 +495,8 @@ pub struct Response<'r, 'a> {
     /// Where the request came from: `received` and `rport` of the topmost Via are filled in by it (RFC 3261
     /// section 18.2.1, RFC 3581 section 4). `None` leaves the Via as it is.
     pub source: Option<SocketAddr>,
+    /// What takes the place of `oc` in the topmost Via (RFC 7339), as parameters; empty: it is left as it came.
+    pub feedback: &'r [u8],
     /// Whether Record-Route is copied (responses that make a dialog, RFC 3261 section 12.1.1).
     pub record_route: bool,
     /// Content-Type and body; `None`: `Content-Length: 0`.
@@ -509,6 +512,7 @@ impl<'r, 'a> Response<'r, 'a> {
             reason,
             to_tag: None,
             source: None,
+            feedback: b"",
             record_route: false,
             body: None,
         }
@@ -547,7 +551,7 @@ impl<'r, 'a> Response<'r, 'a> {
                 continue;
             }
             writer.begin(HeaderId::Via);
-            writer.received_via(&top, source);
+            writer.received_via(&top, source, self.feedback);
             if let Some(rest) = skip_values(header.value, 1) {
                 writer.out.extend_from_slice(b", ");
                 writer.text(rest);
@@ -572,16 +576,18 @@ impl<'r, 'a> Response<'r, 'a> {
 
 impl Writer<'_> {
     /// The value of a Via with `received` and, where asked for, `rport` filled in.
-    fn received_via(&mut self, via: &Via<'_>, source: SocketAddr) {
+    pub(super) fn received_via(&mut self, via: &Via<'_>, source: SocketAddr, feedback: &[u8]) {
         self.out.extend_from_slice(b"SIP/2.0/");
         self.text(via.transport);
         self.out.push(b' ');
         self.host_port(&via.sent_by());
         let asked = via.rport().is_some();
+        let mut tells = false;
         for param in via.params.iter() {
             let ours = param.name.eq_ignore_ascii_case(b"received")
                 || param.name.eq_ignore_ascii_case(b"rport");
-            if ours {
+            if ours || !feedback.is_empty() && is_feedback(param.name) {
+                tells |= param.name.eq_ignore_ascii_case(b"oc");
                 continue;
             }
             self.out.push(b';');
@@ -597,6 +603,9 @@ impl Writer<'_> {
         if asked {
             self.out.extend_from_slice(b";rport=");
             self.digits(u64::from(source.port()));
+        }
+        if tells {
+            self.out.extend_from_slice(feedback);
         }
     }
 }

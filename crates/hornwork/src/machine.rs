@@ -1,0 +1,77 @@
+//! What this machine, or the control group that we are in, has.
+
+use border::admission::Machine;
+use std::path::Path;
+
+/// Threads that work at a time: signalling and media share one.
+const THREADS: u64 = 1;
+/// Where nothing says how much memory there is, KiB.
+const UNKNOWN: u64 = 1 << 20;
+
+/// What `hornwork run` would have here.
+pub fn machine() -> Machine {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let own = own_group(&read("/proc/self/cgroup"));
+    let group = |file: &str| {
+        read(
+            &Path::new("/sys/fs/cgroup")
+                .join(&own)
+                .join(file)
+                .to_string_lossy(),
+        )
+    };
+    machine_of(
+        &read("/proc/meminfo"),
+        &group("memory.max"),
+        &group("cpu.max"),
+    )
+}
+
+/// Our control group (version 2), relative to the root of all.
+fn own_group(cgroup: &str) -> String {
+    let line = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
+    line.unwrap_or_default().to_owned()
+}
+
+fn machine_of(meminfo: &str, memory_max: &str, cpu_max: &str) -> Machine {
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(UNKNOWN);
+    let group = memory_max
+        .trim()
+        .parse()
+        .map_or(u64::MAX, |bytes: u64| bytes / 1_024);
+    let mut quota = cpu_max.split_whitespace().map(str::parse::<u64>);
+    let processor = match (quota.next(), quota.next()) {
+        (Some(Ok(quota)), Some(Ok(period))) if period > 0 => quota * 1_000_000 / period,
+        _ => u64::MAX,
+    };
+    Machine {
+        memory: total.min(group),
+        processor: processor.min(THREADS * 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_of_machine_and_group_counts() {
+        let meminfo = "MemTotal:       16384000 kB\nMemFree:  1 kB\n";
+        let free = machine_of(meminfo, "max\n", "max 100000\n");
+        assert_eq!((free.memory, free.processor), (16_384_000, 1_000_000));
+        let held = machine_of(meminfo, "1073741824\n", "25000 100000\n");
+        assert_eq!((held.memory, held.processor), (1 << 20, 250_000));
+        let unknown = machine_of("", "", "");
+        assert_eq!((unknown.memory, unknown.processor), (UNKNOWN, 1_000_000));
+        assert_eq!(
+            own_group("0::/system.slice/hornwork.service\n"),
+            "system.slice/hornwork.service"
+        );
+        assert_eq!(own_group("5:cpu:/x\n"), "");
+        assert!(machine().memory > 0);
+    }
+}
