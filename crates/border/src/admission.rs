@@ -1,7 +1,8 @@
 //! Admission: how many calls fit into the machine. Each call costs memory and processor time while it stands, by its kind; a
 //! call that would take more than there is of either is refused before anything is opened for it. Calls for help always fit.
 //!
-//! The costs are a calibration: what a standing call took on one core of a 2.1 GHz Xeon of 2020, with margin.
+//! The costs are estimates with margin, from what `make bench` shows of standing calls and relayed packets; no machine was
+//! calibrated for them.
 //! `[limits] memory` and `processor` say what there is.
 
 use crate::border::Core;

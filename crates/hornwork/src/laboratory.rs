@@ -34,7 +34,7 @@ pub enum Lab {
     },
     /// Run an experiment, or a SIPp scenario (a file that ends in .xml).
     Run(Box<Run>),
-    /// Search the highest level of an experiment's sweep at which its thresholds hold.
+    /// Search the highest level of an experiment's sweep at which its thresholds hold, as RFC 7502 describes it.
     Search(Search),
     /// Find calls and media streams in a capture and judge them.
     Analyse {
@@ -185,7 +185,7 @@ fn search(options: Search) -> Result<Verdict, LabError> {
         seed: options.seed,
         repeat: None,
     };
-    lab::run::search(&options.experiment, &run)
+    lab::search::search(&options.experiment, &run)
 }
 
 fn analyse(capture: &Path, json: Option<&Path>) -> Result<Verdict, LabError> {

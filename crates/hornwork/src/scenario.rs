@@ -3,6 +3,7 @@
 use clap::Args;
 use lab::LabError;
 use lab::sipp::ScenarioOptions;
+use lab::tls::TlsSettings;
 use std::path::{Path, PathBuf};
 
 const HEADING: &str = "SIPp scenarios";
@@ -66,9 +67,24 @@ pub struct Scenario {
     /// Address and first port for media [default: the local address, 6000].
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     media: Option<String>,
-    /// udp or tcp [default: udp].
-    #[arg(long)]
+    /// udp, tcp or tls, or as SIPp's -t says it: u1, un, t1, tn, l1, ln [default: udp].
+    #[arg(long, short = 't')]
     transport: Option<String>,
+    /// Our certificate with its chain (PEM), for tls: needed where calls are taken.
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Authorities (PEM) that are trusted instead of the system's.
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Whom the peer's certificate must stand for [default: the target's host].
+    #[arg(long, value_name = "NAME")]
+    tls_name: Option<String>,
+    /// Take any certificate of the peer's.
+    #[arg(long)]
+    tls_no_verify: bool,
     /// A socket or connection of its own for each call.
     #[arg(long)]
     per_call: bool,
@@ -179,6 +195,13 @@ impl Scenario {
             local: self.local,
             media: self.media,
             transport: self.transport.unwrap_or(defaults.transport),
+            tls: TlsSettings {
+                verify: !self.tls_no_verify,
+                ca: self.tls_ca,
+                certificate: self.tls_cert,
+                key: self.tls_key,
+                name: self.tls_name.unwrap_or_default(),
+            },
             per_call: self.per_call,
             username: self.username,
             password: self.password.unwrap_or(defaults.password),

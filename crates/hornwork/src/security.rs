@@ -156,7 +156,7 @@ impl Loaded {
             let identity = own.and_then(|own| reader.identity(own));
             if let Some(anchors) = anchors {
                 let settings = ClientSettings {
-                    anchors,
+                    anchors: Some(anchors),
                     identity,
                     pins: tls.pins.clone(),
                     oldest: oldest(tls.oldest),
@@ -167,7 +167,7 @@ impl Loaded {
         // Redirections and transfers lead to those whom the system's authorities vouch for; without any, nowhere by TLS.
         if let Ok(anchors) = reader.system.get_or_insert_with(Anchors::system).as_ref() {
             let settings = ClientSettings {
-                anchors: anchors.clone(),
+                anchors: Some(anchors.clone()),
                 identity: None,
                 pins: Vec::new(),
                 oldest: Oldest::Tls12,

@@ -117,7 +117,7 @@ fn security(folder: &Path, bind: SocketAddr) -> Outcome<Security> {
     };
     security.server(bind, false, settings, None)?;
     let settings = ClientSettings {
-        anchors: Anchors::read(&folder.join("ca.pem"))?,
+        anchors: Some(Anchors::read(&folder.join("ca.pem"))?),
         identity: None,
         pins: Vec::new(),
         oldest: Oldest::Tls12,

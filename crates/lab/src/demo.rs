@@ -537,6 +537,7 @@ fn write_down(
              compared with what was said. The response time is the time from INVITE to 200, the digest challenge included."
         ),
         study: None,
+        search: None,
         level_label: String::new(),
         seed: stage.seed,
         driver: "sockets".to_owned(),

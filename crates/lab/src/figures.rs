@@ -106,6 +106,10 @@ pub struct Details {
     /// Calls (registrations where there are no calls) answered with 2xx per second of the time in which they were due.
     #[serde(default)]
     pub established_per_second: Option<f64>,
+    /// Median response time of the attempts due in the middle third of the trial and in the last, milliseconds: a subject
+    /// that cannot keep up answers ever later.
+    #[serde(default)]
+    pub thirds_ms: Option<[f64; 2]>,
     /// The metrics of RFC 6076.
     #[serde(default)]
     pub sip: SipMetrics,
@@ -239,9 +243,23 @@ fn details(
         streams: streams.iter().filter(|s| s.is_awaited()).count() as u64,
         packets: streams.iter().map(|s| s.received).sum(),
         established_per_second: established_per_second(main),
+        thirds_ms: thirds(main),
         sip: metrics::compute(attempts),
         listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
     }
+}
+
+/// Medians of the middle and of the last third, by the order in which attempts were due.
+fn thirds(main: &[&Attempt]) -> Option<[f64; 2]> {
+    let mut timed: Vec<(u64, f64)> = main
+        .iter()
+        .filter_map(|a| Some((a.due, a.response_ms()?)))
+        .collect();
+    timed.sort_by_key(|(due, _)| *due);
+    let third = timed.len() / 3;
+    let median = |part: &[(u64, f64)]| quantile(&sorted(part.iter().map(|(_, ms)| *ms)), 0.5);
+    let (middle, last) = (timed.get(third..2 * third)?, timed.get(2 * third..)?);
+    Some([median(middle)?, median(last)?])
 }
 
 /// The time of `n` attempts is that from the first to the last one and one gap more; a single attempt has no rate.

@@ -16,9 +16,11 @@ pub mod raw;
 pub mod record;
 pub mod report;
 pub mod run;
+pub mod search;
 pub mod sipp;
 pub mod subject;
 pub mod terminal;
+pub mod tls;
 pub mod trial;
 
 pub use error::{LabError, Verdict};

@@ -92,6 +92,25 @@ impl Display {
         }
     }
 
+    /// What a search knows after a trial.
+    pub fn searched(&mut self, value: f64, missed: &str, best: Option<f64>, failed: Option<f64>) {
+        let known = |value: Option<f64>| value.map_or("none yet".to_owned(), plain);
+        let verdict = match missed {
+            "" => "good".to_owned(),
+            missed => format!("missed: {missed}"),
+        };
+        let text = format!(
+            "{} {verdict}; best {}, failed above it {}",
+            plain(value),
+            known(best),
+            known(failed)
+        );
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+
     /// The run is over.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {

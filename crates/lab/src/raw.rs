@@ -4,6 +4,7 @@ use crate::error::{LabError, Verdict};
 use crate::experiment::Study;
 use crate::figures::{Check, Details, Figures};
 use crate::record::{Attempt, StreamRecord};
+use crate::search::SearchRecord;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -112,6 +113,9 @@ pub struct RunRecord {
     /// What a study measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub study: Option<Study>,
+    /// The search that the trials belong to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchRecord>,
     /// Version of the program.
     pub version: String,
     /// Start, seconds since 1970; 0 in a simulation.

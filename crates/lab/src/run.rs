@@ -137,7 +137,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
 }
 
 /// One trial: run, written down, judged.
-fn one(
+pub(crate) fn one(
     level: &Level,
     number: u32,
     repetition: u32,
@@ -215,7 +215,7 @@ fn judge(
     }
 }
 
-fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
+pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
     let experiment = file.experiment();
     let subject = match (&experiment.subject.address, experiment.subject.none) {
         (Some(address), _) => format!("foreign, at {address}"),
@@ -250,6 +250,7 @@ fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
             .unwrap_or_default(),
         seed: experiment.seed,
         study: experiment.study.clone(),
+        search: None,
         driver: if simulated { "simulation" } else { "sockets" }.to_owned(),
         subject,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -288,7 +289,7 @@ pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabE
 }
 
 /// What `--json` gives: the blocks of the demo per trial, with plan, seed and verdict.
-fn run_json(run: &RunRecord, published: &Published) -> Value {
+pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
     let page = published.page.display().to_string();
     let trials: Vec<Value> = run
         .trials
@@ -326,8 +327,9 @@ fn run_json(run: &RunRecord, published: &Published) -> Value {
         "plan": run.plan,
         "seed": run.seed,
         "verdict": run.verdict,
+        "search": run.search,
         "report": page,
-        "study": run.study.as_ref().map(|study| report::beside_json(study, &published.levels)),
+        "study": run.study.as_ref().map(|study| report::beside_json(study, &published.levels, run.search.as_ref())),
         "trials": trials,
     })
 }
@@ -351,151 +353,9 @@ pub(crate) fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabEr
     })
 }
 
-/// Most trials of one search.
-const SEARCH_TRIALS: u32 = 24;
-
-/// Searches the highest level of the sweep at which the experiment's thresholds hold: doubling from the first level until a
-/// trial misses (or the last level passes), then halving the interval down to the sweep's step.
-///
-/// # Errors
-/// [`LabError`] where the file is wrong, has no sweep by from, to and step, or where the machine cannot run it.
-pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError> {
-    let file = load(name_or_file, options)?;
-    let sweep = file.experiment().levels.clone();
-    let bounds = sweep
-        .as_ref()
-        .and_then(|levels| Some((levels.from?, levels.to?, levels.step?)));
-    let (from, to, step) =
-        bounds.ok_or_else(|| LabError::bad("a search needs [levels] with from, to and step"))?;
-    let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
-    let mut raw = RawWriter::create(&dir)?;
-    let mut run = new_run(&file, options.simulate)?;
-    let mut display = Display::new(&run.title, SEARCH_TRIALS);
-    let mut steps = Search::new(from, to, step);
-    while let Some(value) = steps
-        .next()
-        .filter(|_| (run.trials.len() as u32) < SEARCH_TRIALS)
-    {
-        let level = file.level_at(value)?;
-        let number = run.trials.len() as u32;
-        let record = one(
-            &level,
-            number,
-            0,
-            run.seed,
-            options.simulate,
-            &mut raw,
-            &mut display,
-        )?;
-        steps.told(record.verdict == Verdict::Passed);
-        run.trials.push(record);
-    }
-    let found = steps.best();
-    run.verdict = if found.is_some() {
-        Verdict::Passed
-    } else {
-        Verdict::Missed
-    };
-    run.trials.sort_by(|a, b| {
-        a.level
-            .partial_cmp(&b.level)
-            .unwrap_or(std::cmp::Ordering::Equal)
-    });
-    raw.finish(&run)?;
-    let published = report::publish(&dir)?;
-    display.finish();
-    let mut value = run_json(&run, &published);
-    if let Some(object) = value.as_object_mut() {
-        object.insert("capacity".to_owned(), json!(found));
-    }
-    write_json(options.json.as_deref(), &value)?;
-    if options.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", crate::terminal::table(&run, &published.levels));
-        match found {
-            Some(capacity) => println!("capacity: {} {}", report::plain(capacity), run.level_label),
-            None => println!(
-                "capacity: below {} {}",
-                report::plain(from),
-                run.level_label
-            ),
-        }
-        println!("report: {}", published.page.display());
-    }
-    Ok(run.verdict)
-}
-
-/// The levels that a search tries.
-#[derive(Clone, Debug)]
-struct Search {
-    step: f64,
-    to: f64,
-    good: Option<f64>,
-    bad: Option<f64>,
-    now: Option<f64>,
-}
-
-impl Search {
-    fn new(from: f64, to: f64, step: f64) -> Search {
-        Search {
-            step,
-            to,
-            good: None,
-            bad: None,
-            now: Some(from),
-        }
-    }
-
-    fn next(&self) -> Option<f64> {
-        self.now
-    }
-
-    fn told(&mut self, passed: bool) {
-        let Some(now) = self.now else { return };
-        if passed {
-            self.good = Some(now);
-        } else {
-            self.bad = Some(now);
-        }
-        self.now = match (self.good, self.bad) {
-            (None, _) => None,
-            (Some(good), None) if good >= self.to => None,
-            (Some(good), None) => Some((good * 2.0).max(good + self.step).min(self.to)),
-            (Some(good), Some(bad)) => {
-                let steps = ((bad - good) / self.step / 2.0).round().max(1.0);
-                let middle = good + steps * self.step;
-                (middle < bad - self.step * 1e-9).then_some(middle)
-            }
-        };
-    }
-
-    fn best(&self) -> Option<f64> {
-        self.good
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn search_with(capacity: f64) -> (Option<f64>, usize) {
-        let mut search = Search::new(100.0, 1200.0, 50.0);
-        let mut trials = 0;
-        while let Some(level) = search.next() {
-            search.told(level <= capacity);
-            trials += 1;
-            assert!(trials < 30, "it ends");
-        }
-        (search.best(), trials)
-    }
-
-    #[test]
-    fn a_search_finds_the_last_good_step() {
-        assert_eq!(search_with(730.0).0, Some(700.0));
-        assert_eq!(search_with(99.0), (None, 1));
-        assert_eq!(search_with(5_000.0).0, Some(1_200.0));
-        assert_eq!(search_with(100.0).0, Some(100.0));
-        assert!(search_with(730.0).1 <= 9);
-    }
 
     #[test]
     fn trials_have_seeds_of_their_own() {

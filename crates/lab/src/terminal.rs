@@ -117,7 +117,7 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
         }
     }
     if let Some(study) = &run.study {
-        let rows: Vec<Vec<String>> = beside(study, levels)
+        let rows: Vec<Vec<String>> = beside(study, levels, run.search.as_ref())
             .iter()
             .map(|row| {
                 vec![

@@ -99,6 +99,7 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
             ours: "capacity".to_owned(),
             ..Study::default()
         }),
+        search: None,
         level_label: "calls".to_owned(),
         seed: 1,
         driver: "sockets".to_owned(),

@@ -6,6 +6,7 @@
 mod built_in;
 mod model;
 mod parse;
+mod search_plan;
 mod study;
 mod template;
 
@@ -15,5 +16,6 @@ pub use model::{
     MediaKind, Network, PaceKind, Registrations, Streams, Subject, SubjectMedia, Thresholds,
 };
 pub use parse::{File, Level};
+pub use search_plan::SearchPlan;
 pub use study::{CAPACITY, Study, StudyLevel};
 pub use template::fill;

@@ -1,5 +1,6 @@
 //! What an experiment file may say. Times are in seconds where the name does not say otherwise.
 
+use super::search_plan::SearchPlan;
 use super::study::Study;
 use crate::pace::{Hold, Pace};
 use engine::Transport;
@@ -47,6 +48,9 @@ pub struct Experiment {
     /// What a study measured, to be shown beside our figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub study: Option<Study>,
+    /// How its capacity is searched.
+    #[serde(default)]
+    pub search: SearchPlan,
     /// The network, in simulation.
     #[serde(default)]
     pub network: Network,

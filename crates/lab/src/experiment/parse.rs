@@ -203,6 +203,7 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
     if let Some(study) = &experiment.study {
         study.check()?;
     }
+    experiment.search.check()?;
     if let Some(streams) = &experiment.streams {
         share("streams.listen_percent", streams.listen_percent)?;
         if streams.listen_percent > 0.0 && streams.media != MediaKind::Speech {

@@ -3,7 +3,7 @@
 use super::chart::{escape, plain};
 use super::data::Results;
 use super::levels::LevelSummary;
-use super::study::capacity;
+use super::study::{capacity, searched};
 use super::sweep;
 use super::tables::{self, grouped};
 use crate::raw::RawResults;
@@ -21,6 +21,7 @@ pub fn render(results: &Results, levels: &[LevelSummary]) -> String {
     facts(&mut html, raw);
     sweep::repartition(&mut html, results, levels);
     tables::classes(&mut html, raw, levels);
+    tables::search(&mut html, raw);
     tables::study(&mut html, raw, levels);
     tables::summary(&mut html, raw, levels);
     tables::thresholds(&mut html, raw);
@@ -100,7 +101,10 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     let failed = sum(&|t| t.figures.calls.failed + t.details.registrations.failed);
     let mut tiles: Vec<(String, String)> = Vec::new();
     if levels.len() > 1 {
-        let (best, remark) = capacity(levels);
+        let (best, remark) = match &raw.run.search {
+            Some(search) => searched(search),
+            None => capacity(levels),
+        };
         let sign = if best.is_some() && !remark.is_empty() {
             "&ge; "
         } else {

@@ -3,6 +3,7 @@
 use super::chart::plain;
 use super::levels::LevelSummary;
 use crate::experiment::{CAPACITY, Study};
+use crate::search::SearchRecord;
 use serde_json::{Value, json};
 use std::cmp::Ordering;
 
@@ -36,7 +37,11 @@ impl Beside {
 }
 
 /// The figures of `study` beside those of the levels that were run; the main one last.
-pub(crate) fn beside(study: &Study, levels: &[LevelSummary]) -> Vec<Beside> {
+pub(crate) fn beside(
+    study: &Study,
+    levels: &[LevelSummary],
+    search: Option<&SearchRecord>,
+) -> Vec<Beside> {
     let mut rows: Vec<Beside> = Vec::new();
     for theirs in &study.level {
         let ours = at(levels, theirs.at);
@@ -55,7 +60,7 @@ pub(crate) fn beside(study: &Study, levels: &[LevelSummary]) -> Vec<Beside> {
         }
     }
     if let Some(theirs) = study.figure {
-        let (level, ours, remark) = main_figure(study, levels);
+        let (level, ours, remark) = main_figure(study, levels, search);
         rows.push(Beside {
             level,
             figure: study.ours.clone(),
@@ -75,9 +80,16 @@ fn at(levels: &[LevelSummary], value: f64) -> Option<&LevelSummary> {
 }
 
 /// What stands beside the study's main figure: the level where it was read, the figure, a remark.
-fn main_figure(study: &Study, levels: &[LevelSummary]) -> (Option<f64>, Option<f64>, &'static str) {
+fn main_figure(
+    study: &Study,
+    levels: &[LevelSummary],
+    search: Option<&SearchRecord>,
+) -> (Option<f64>, Option<f64>, &'static str) {
     if study.ours == CAPACITY {
-        let (ours, remark) = capacity(levels);
+        let (ours, remark) = match search {
+            Some(search) => searched(search),
+            None => capacity(levels),
+        };
         return (None, ours, remark);
     }
     let level = match study.at {
@@ -109,6 +121,17 @@ fn place(name: &str) -> usize {
     class.or(figure.map(|at| at + 100)).unwrap_or(usize::MAX)
 }
 
+/// What a search found.
+pub(super) fn searched(search: &SearchRecord) -> (Option<f64>, &'static str) {
+    let remark = match (search.result, search.failed_above) {
+        (None, _) => "below the lowest value that was tried",
+        (Some(_), None) => "the highest value that was tried: the limit is above",
+        (Some(_), Some(_)) if !search.converged => "the search has not converged",
+        (Some(_), Some(_)) => "",
+    };
+    (search.result, remark)
+}
+
 /// The highest level below which, and at which, every threshold held.
 pub(super) fn capacity(levels: &[LevelSummary]) -> (Option<f64>, &'static str) {
     let mut sorted: Vec<&LevelSummary> = levels.iter().filter(|l| l.level.is_some()).collect();
@@ -126,8 +149,8 @@ pub(super) fn capacity(levels: &[LevelSummary]) -> (Option<f64>, &'static str) {
 }
 
 /// For `lab run --json`.
-pub fn beside_json(study: &Study, levels: &[LevelSummary]) -> Value {
-    let rows: Vec<Value> = beside(study, levels)
+pub fn beside_json(study: &Study, levels: &[LevelSummary], search: Option<&SearchRecord>) -> Value {
+    let rows: Vec<Value> = beside(study, levels, search)
         .into_iter()
         .map(|row| {
             json!({
@@ -184,7 +207,7 @@ mod tests {
             ..Study::default()
         };
         let levels = [level(100.0, true), level(900.0, true), level(1000.0, false)];
-        let rows = beside(&study, &levels);
+        let rows = beside(&study, &levels, None);
         let shown: Vec<(&str, f64, String)> = rows
             .iter()
             .map(|row| (row.figure.as_str(), row.theirs, row.ours_text()))
@@ -218,7 +241,7 @@ mod tests {
             ..Study::default()
         };
         let ours = |at, percent_of| {
-            let rows = beside(&study(at, percent_of), &levels);
+            let rows = beside(&study(at, percent_of), &levels, None);
             assert_eq!(rows.len(), 1);
             (rows[0].level, rows[0].ours, rows[0].remark)
         };

@@ -255,7 +255,59 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
         note: &note,
         columns: vec![label(raw), "figure", "study", "here", "unit"],
         words: &[1, 3, 4],
-        rows: beside(study, levels).iter().map(row).collect(),
+        rows: beside(study, levels, raw.run.search.as_ref())
+            .iter()
+            .map(row)
+            .collect(),
+        ..Table::default()
+    }
+    .write(html);
+}
+
+/// How a search went: its parameters, the test setup, its trials in their order.
+pub(super) fn search(html: &mut String, raw: &RawResults) {
+    let Some(search) = &raw.run.search else {
+        return;
+    };
+    let note = format!(
+        "{}. Algorithm of RFC 7502 section 4.10: r = {}, N = {}, w = {}, d = {}, converged after {} good trials without a higher \
+         one; then the gap halved down to {}. A good trial has no threshold missed and is steady: the median response time of \
+         its last third is at most twice that of its middle third and 5 ms more.",
+        search.sentence(label(raw)),
+        plain(search.start),
+        search
+            .attempts
+            .map_or("as the experiment says".to_owned(), |n| n.to_string()),
+        plain(search.increase),
+        plain(search.decrease),
+        search.confirm,
+        plain(search.step)
+    );
+    let row = |step: &crate::search::Step| {
+        let verdict = if step.good { "good" } else { "missed" };
+        Row::from(vec![
+            (step.trial + 1).to_string(),
+            grouped(step.value),
+            verdict.to_owned(),
+            escape(&step.missed),
+        ])
+    };
+    Table {
+        title: "Search",
+        note: &note,
+        columns: vec!["trial", label(raw), "outcome", "missed"],
+        words: &[2, 3],
+        rows: search.trials.iter().map(row).collect(),
+        ..Table::default()
+    }
+    .write(html);
+    let row = |(name, value): &(String, String)| Row::from(vec![escape(name), escape(value)]);
+    Table {
+        title: "Test setup",
+        note: "As RFC 7502 section 5.1 wants it reported.",
+        columns: vec!["parameter", "value"],
+        words: &[1],
+        rows: search.setup.iter().map(row).collect(),
         ..Table::default()
     }
     .write(html);
@@ -276,6 +328,7 @@ fn words_of(check: &str) -> String {
         "correlation" => "correlation of speech heard and said",
         "level_db" => "level of speech heard against said, dB",
         "lateness_p99_ms" => "lateness of the generator, 99th percentile, ms",
+        "steady_ms" => "median response time of the last third of the trial, ms",
         "leaks" => "calls, ports, transactions still held at the end",
         other => return other.replace('_', " "),
     };

@@ -11,7 +11,7 @@ use super::stats::{Failure, Statistics};
 use super::template::{Constant, Piece};
 use engine::timers::{Agenda, Wheel};
 use engine::{
-    BoundedMap, CloseWhy, ConnectionId, Deadline, Engine, Entropy, HashKey, Input, Output,
+    BoundedMap, CloseWhy, ConnectionId, Deadline, Engine, Entropy, HashKey, Input, Output, Secure,
     SocketId, SocketKind, Time, Transport,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -309,8 +309,9 @@ impl Generator {
         let shared = self.program.server || !settings.per_call;
         match settings.transport {
             Transport::Udp if shared => open(SocketKind::UdpSignalling, MAIN, settings.local),
-            Transport::Tcp if self.program.server => {
-                open(SocketKind::TcpListener, MAIN, settings.local);
+            Transport::Udp => {}
+            stream if self.program.server => {
+                open(SocketKind::signalling(stream), MAIN, settings.local);
             }
             _ => {}
         }
@@ -324,7 +325,7 @@ impl Generator {
                 );
             }
         }
-        if settings.transport == Transport::Tcp && shared && !self.program.server {
+        if settings.transport.is_reliable() && shared && !self.program.server {
             self.connect_shared();
             wanted += 1;
         }
@@ -720,7 +721,11 @@ impl Generator {
             return;
         };
         if id == SHARED && self.state != State::Ready {
-            self.fatal = Some(format!("no connection to {}", connection.remote));
+            let why = match why {
+                CloseWhy::Untrusted => ": TLS came to nothing",
+                _ => "",
+            };
+            self.fatal = Some(format!("no connection to {}{why}", connection.remote));
             return;
         }
         if why == CloseWhy::Engine {
@@ -799,6 +804,14 @@ impl Generator {
             *peer = to;
         }
     }
+}
+
+/// What protects a connection that we open.
+fn secure(settings: &Settings) -> Option<Secure<'_>> {
+    (settings.transport == Transport::Tls).then_some(Secure {
+        name: &settings.peer_name,
+        profile: "",
+    })
 }
 
 /// The Call-ID of a call of ours.
@@ -883,7 +896,7 @@ impl Engine for Generator {
             Input::Connected { connection, local } => self.connected(connection, local, now),
             Input::Stream { connection, bytes } => self.stream(connection, bytes, now),
             Input::Closed { connection, why } => self.closed(connection, why, now),
-            // Neither TLS nor a sieve nor the network's word of what it could not deliver is asked for.
+            // Neither whom a certificate stands for nor a sieve nor the network's word of what it could not deliver is asked for.
             Input::Secured { .. }
             | Input::Unreachable { .. }
             | Input::Sifted { .. }
@@ -908,7 +921,7 @@ impl Engine for Generator {
                 connection,
                 local: Some(local),
                 remote,
-                secure: None,
+                secure: secure(&self.context.settings),
             },
             Item::Stream(connection, range) => Output::Stream {
                 connection,

@@ -11,6 +11,7 @@ use super::template::Names;
 use super::xml;
 use crate::error::LabError;
 use crate::pace::Pace;
+use crate::tls::TlsSettings;
 use engine::{Time, Transport};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -62,8 +63,10 @@ pub struct ScenarioOptions {
     pub local: Option<String>,
     /// `ADDRESS[:PORT]`
     pub media: Option<String>,
-    /// `udp` or `tcp`.
+    /// `udp`, `tcp` or `tls`, or as SIPp's `-t` says it.
     pub transport: String,
+    /// Certificates and trust.
+    pub tls: TlsSettings,
     /// A socket for each call.
     pub per_call: bool,
     /// User name for digest.
@@ -135,6 +138,7 @@ impl Default for ScenarioOptions {
             local: None,
             media: None,
             transport: "udp".to_owned(),
+            tls: TlsSettings::default(),
             per_call: false,
             username: None,
             password: "password".to_owned(),
@@ -338,7 +342,8 @@ pub fn settings(
     server: bool,
     seed: u64,
 ) -> Result<Vec<Settings>, LabError> {
-    let transport = transport(&options.transport)?;
+    let (transport, per_call) = transport(&options.transport)?;
+    let per_call = options.per_call || per_call;
     if options.threads == 0 || options.threads > THREADS {
         return Err(LabError::bad(format!("--threads: 1 to {THREADS}")));
     }
@@ -404,7 +409,8 @@ pub fn settings(
                 media_ip,
                 media_port: per(index, media_port, 4)?,
                 transport,
-                per_call: options.per_call,
+                peer_name: options.tls.name_for(split_port(host).0).to_owned(),
+                per_call,
                 hold: Duration::from_millis(options.hold),
                 username: options
                     .username
@@ -440,15 +446,28 @@ pub fn settings(
         .collect()
 }
 
-fn transport(name: &str) -> Result<Transport, LabError> {
-    match name.to_ascii_lowercase().as_str() {
-        "udp" => Ok(Transport::Udp),
-        "tcp" => Ok(Transport::Tcp),
-        other @ ("tls" | "ws" | "wss" | "sctp") => Err(LabError::bad(format!(
-            "--transport {other}: scenarios run over udp and tcp so far"
-        ))),
-        other => Err(LabError::bad(format!("--transport {other}: udp or tcp"))),
-    }
+/// A transport by its name, or by SIPp's: and whether each call has a socket or connection of its own.
+fn transport(name: &str) -> Result<(Transport, bool), LabError> {
+    let name = name.to_ascii_lowercase();
+    let known = match name.as_str() {
+        "udp" | "u1" => (Transport::Udp, false),
+        "un" => (Transport::Udp, true),
+        "tcp" | "t1" => (Transport::Tcp, false),
+        "tn" => (Transport::Tcp, true),
+        "tls" | "l1" => (Transport::Tls, false),
+        "ln" => (Transport::Tls, true),
+        "ws" | "wss" | "sctp" | "s1" | "sn" | "ui" | "c1" | "cn" => {
+            return Err(LabError::bad(format!(
+                "--transport {name}: scenarios run over udp, tcp and tls so far"
+            )));
+        }
+        _ => {
+            return Err(LabError::bad(format!(
+                "--transport {name}: udp, tcp or tls, or SIPp's u1, un, t1, tn, l1 or ln"
+            )));
+        }
+    };
+    Ok(known)
 }
 
 fn pace(options: &ScenarioOptions) -> Result<Pace, LabError> {
@@ -589,6 +608,28 @@ mod tests {
     }
 
     #[test]
+    fn transports_by_our_names_and_sipps() {
+        let known = |name| transport(name).unwrap();
+        assert_eq!(known("UDP"), (Transport::Udp, false));
+        assert_eq!(known("l1"), (Transport::Tls, false));
+        assert_eq!(known("ln"), (Transport::Tls, true));
+        assert_eq!(known("tn"), (Transport::Tcp, true));
+        let one = |name: &str| {
+            let options = ScenarioOptions {
+                targets: vec!["127.0.0.1:5061".into()],
+                transport: name.into(),
+                ..ScenarioOptions::default()
+            };
+            settings(&options, false, 7).unwrap().remove(0)
+        };
+        assert!(one("ln").per_call && !one("l1").per_call);
+        assert_eq!(one("tls").peer_name, "127.0.0.1");
+        for wrong in ["wss", "s1", "l2", ""] {
+            assert!(transport(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn behaviour_words() {
         let all = behaviours("all").unwrap();
         assert!(all.bye && all.abort && all.ping);
@@ -619,7 +660,7 @@ mod tests {
         for wrong in [
             ScenarioOptions::default(),
             ScenarioOptions {
-                transport: "tls".into(),
+                transport: "wss".into(),
                 ..options.clone()
             },
             ScenarioOptions {

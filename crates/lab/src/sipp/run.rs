@@ -7,7 +7,9 @@ use super::settings::Settings;
 use super::stats::Statistics;
 use crate::error::{LabError, Verdict};
 use crate::subject::system_entropy;
-use engine::{Entropy, Time};
+use crate::tls::TlsSettings;
+use engine::{Entropy, Note, Time};
+use net::tls::Security;
 use net::{Clock, Driver, DriverConfig, NoiseSampler, Signals};
 use sim::World;
 use std::fs::File;
@@ -23,6 +25,8 @@ use std::time::Duration;
 const LEAD: Duration = Duration::from_millis(50);
 /// How often threads look for orders and tell their figures.
 const LOOK: Duration = Duration::from_millis(100);
+/// Bytes of a connection that wait for its peer.
+const STREAM_BUFFER: usize = 64 << 20;
 /// Commands of a scenario that run at a time, at most.
 const COMMANDS: usize = 256;
 /// Longest simulated run where none is given.
@@ -107,12 +111,13 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<Outcome, LabError> {
         for (index, mut settings) in threads.into_iter().enumerate() {
             settings.start = start;
             settings.wall = clock.unix_nanos(Time::ZERO);
+            let security = security(options, &settings, loaded.program.server)?;
             let generator = Generator::new(loaded.parts(settings), entropy.fork());
             let (news, order) = (news.clone(), &order);
             std::thread::Builder::new()
                 .name(format!("scenario-{index}"))
                 .spawn_scoped(scope, move || {
-                    if let Err(error) = serve(index, generator, clock, order, &news) {
+                    if let Err(error) = serve(index, generator, security, clock, order, &news) {
                         // The main thread is gone only where the run is over anyway.
                         let _ = news.send(News::Failed(error));
                     }
@@ -226,9 +231,29 @@ fn merged(figures: &[Option<Box<Statistics>>]) -> Option<Statistics> {
     total
 }
 
+/// What TLS needs; `None` where there is none.
+fn security(
+    options: &ScenarioOptions,
+    settings: &Settings,
+    server: bool,
+) -> Result<Option<Security>, LabError> {
+    if settings.transport != engine::Transport::Tls {
+        if options.tls != TlsSettings::default() {
+            return Err(LabError::bad("certificates are for --transport tls"));
+        }
+        return Ok(None);
+    }
+    let listening: &[_] = match server {
+        true => &[(settings.local, false)],
+        false => &[],
+    };
+    options.tls.security(listening).map(Some)
+}
+
 fn serve(
     index: usize,
     mut generator: Generator,
+    security: Option<Security>,
     clock: Clock,
     order: &AtomicU32,
     news: &Sender<News>,
@@ -240,9 +265,14 @@ fn serve(
         order: Some(wire::sip::call_number),
         connections: generator.settings().room,
         connections_per_source: generator.settings().room,
+        // One connection may carry all calls: what a peer that pauses has not read yet is many messages.
+        stream_buffer: STREAM_BUFFER,
         ..DriverConfig::default()
     };
     let mut driver = Driver::plain(config, clock).map_err(|error| error.to_string())?;
+    if let Some(security) = security {
+        driver.set_security(security);
+    }
     let cpu_before = net::thread_cpu();
     let mut told = Time::ZERO;
     let mut ready = false;
@@ -252,7 +282,12 @@ fn serve(
             .map_err(|error| error.to_string())?;
         let now = clock.now();
         generator.settle(now);
-        while driver.next_event().is_some() {}
+        while let Some(event) = driver.next_event() {
+            if let Note::TlsRefused { peer, why, .. } = event.note {
+                let line = format!("TLS with {peer}: {why}");
+                tell(news, News::Effects(vec![Effect::Warning(line)]));
+            }
+        }
         if let Some(why) = generator.fatal() {
             return Err(why.to_owned());
         }

@@ -42,8 +42,10 @@ pub struct Settings {
     pub media_ip: IpAddr,
     /// First port for media.
     pub media_port: u16,
-    /// UDP or TCP.
+    /// UDP, TCP or TLS.
     pub transport: Transport,
+    /// Whom the peer's certificate must stand for.
+    pub peer_name: String,
     /// A socket or connection of its own for each call.
     pub per_call: bool,
     /// Pauses without a length of their own last as long.
@@ -113,6 +115,7 @@ impl Default for Settings {
             media_ip: local.ip(),
             media_port: 6_000,
             transport: Transport::Udp,
+            peer_name: String::new(),
             per_call: false,
             hold: Duration::ZERO,
             username: "service".to_owned(),

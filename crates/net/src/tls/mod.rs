@@ -301,8 +301,9 @@ pub struct ServerSettings {
 /// Settings of connections that we open.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    /// Who is believed.
-    pub anchors: Anchors,
+    /// Who is believed. `None`: the peer, whoever it is and whatever it is called; for tools that measure a server with
+    /// a certificate of its own making, never for a border.
+    pub anchors: Option<Anchors>,
     /// Our certificate, shown where the peer asks.
     pub identity: Option<Identity>,
     /// SHA-256 of certificates or public keys: where there is any, the peer's must be among them, beside being good.

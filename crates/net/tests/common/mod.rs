@@ -84,7 +84,7 @@ impl Authority {
 
     pub fn client(&self, identity: Option<Identity>) -> ClientSettings {
         ClientSettings {
-            anchors: self.anchors(),
+            anchors: Some(self.anchors()),
             identity,
             pins: Vec::new(),
             oldest: Oldest::Tls12,

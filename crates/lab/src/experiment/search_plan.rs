@@ -1,0 +1,70 @@
+//! How the capacity of an experiment is searched.
+
+use serde::{Deserialize, Serialize};
+
+/// Parameters of the search (RFC 7502 section 4.10; its names are in brackets).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SearchPlan {
+    /// The first value tried [r]; the sweep's first one where not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<f64>,
+    /// Attempts of each trial [N]: `callers.total`, or `registrations.users` where there are no callers; as the experiment
+    /// says where not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u64>,
+    /// By how much the value rises after a good trial [w], as a share.
+    pub increase: f64,
+    /// By how much it falls after another [d], as a share; half of `increase`, at least a tenth, where not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decrease: Option<f64>,
+    /// Good trials that bring nothing higher, after which the search has converged.
+    pub confirm: u32,
+    /// Trials at most.
+    pub trials: u32,
+}
+
+impl Default for SearchPlan {
+    fn default() -> Self {
+        SearchPlan {
+            start: None,
+            attempts: None,
+            increase: 0.10,
+            decrease: None,
+            confirm: 10,
+            trials: 80,
+        }
+    }
+}
+
+impl SearchPlan {
+    /// The weight by which the value falls.
+    pub fn decrease(&self) -> f64 {
+        self.decrease.unwrap_or((self.increase / 2.0).max(0.10))
+    }
+
+    /// What types cannot say; the error names the key.
+    ///
+    /// # Errors
+    /// Where a weight is none.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let weight = |name: &str, value: f64| match value > 0.0 && value <= 1.0 {
+            true => Ok(()),
+            false => Err(format!(
+                "search.{name} = {value}: expected more than 0, at most 1"
+            )),
+        };
+        weight("increase", self.increase)?;
+        weight("decrease", self.decrease())?;
+        if self.confirm == 0 || self.trials == 0 || self.attempts == Some(0) {
+            return Err("search: confirm, trials and attempts are at least 1".to_owned());
+        }
+        if self
+            .start
+            .is_some_and(|start| !(start.is_finite() && start > 0.0))
+        {
+            return Err("search.start: more than 0".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,469 @@
+//! The search for a capacity as RFC 7502 describes it (section 4.10), in the terms of RFC 7501.
+//!
+//! The quantity searched is what the experiment's sweep sets: the Session Attempt Rate, the Registration Attempt Rate, or a
+//! number of sessions at a time. A trial is good where it has no failure and holds every threshold of the experiment, and
+//! where it was steady to its end. The rate rises by the weight *w* after a good trial and falls by *d* after another; both
+//! weights are halved then, down to a tenth. So many good trials that bring nothing higher mean that it has converged. Then,
+//! as an addition of ours, the gap to the lowest rate that failed is halved until it is as small as the sweep's step.
+
+use crate::error::{LabError, Verdict};
+use crate::experiment::{Experiment, SearchPlan};
+use crate::figures::Check;
+use crate::progress::Display;
+use crate::raw::{RawWriter, TrialRecord};
+use crate::report;
+use crate::run::{self, RunOptions};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::cmp::Ordering;
+use std::path::Path;
+
+/// Neither weight falls below this (RFC 7502 section 4.10).
+const LEAST_WEIGHT: f64 = 0.10;
+
+/// One trial of a search.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Number of the trial in the run.
+    pub trial: u32,
+    /// The value tried.
+    pub value: f64,
+    /// No failure, within every threshold, steady.
+    pub good: bool,
+    /// What was missed, in words; empty where it was good.
+    pub missed: String,
+}
+
+/// A search with its parameters, for reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SearchRecord {
+    /// The benchmark, as RFC 7501 calls it where it has a name.
+    pub benchmark: String,
+    /// *r*: the first value tried.
+    pub start: f64,
+    /// *N*: attempts of each trial; `null` where the experiment bounds them otherwise.
+    pub attempts: Option<u64>,
+    /// *w* at the start.
+    pub increase: f64,
+    /// *d* at the start.
+    pub decrease: f64,
+    /// Good trials without anything higher, after which it has converged.
+    pub confirm: u32,
+    /// The gap between the result and what failed is made as small as this.
+    pub step: f64,
+    /// The highest value that may be tried.
+    pub highest: f64,
+    /// Test setup as RFC 7502 section 5.1 wants it reported: name and value.
+    pub setup: Vec<(String, String)>,
+    /// Trials in their order.
+    pub trials: Vec<Step>,
+    /// The highest good value.
+    pub result: Option<f64>,
+    /// The lowest value above the result that failed.
+    pub failed_above: Option<f64>,
+    /// Whether the algorithm came to its end within the trials allowed.
+    pub converged: bool,
+}
+
+impl SearchRecord {
+    /// The result in a sentence, without its unit.
+    pub fn sentence(&self, unit: &str) -> String {
+        use crate::report::plain;
+        let converged = match self.converged {
+            true => "",
+            false => "; not converged: the trials allowed were used up",
+        };
+        match (self.result, self.failed_above) {
+            (None, _) => format!(
+                "{}: below {} {unit}{converged}",
+                self.benchmark,
+                plain(
+                    self.trials
+                        .iter()
+                        .map(|step| step.value)
+                        .fold(f64::INFINITY, f64::min)
+                )
+            ),
+            (Some(result), Some(above)) => format!(
+                "{}: {} {unit}, {} failed{converged}",
+                self.benchmark,
+                plain(result),
+                plain(above)
+            ),
+            (Some(result), None) => format!(
+                "{}: at least {} {unit}, the highest that was tried{converged}",
+                self.benchmark,
+                plain(result)
+            ),
+        }
+    }
+}
+
+/// The algorithm: which value is tried next.
+#[derive(Clone, Debug)]
+pub struct Search {
+    rate: f64,
+    increase: f64,
+    decrease: f64,
+    /// The highest good value so far.
+    best: Option<f64>,
+    bad: Vec<f64>,
+    /// Good trials that brought nothing higher.
+    count: u32,
+    confirm: u32,
+    step: f64,
+    highest: f64,
+    refining: bool,
+    over: bool,
+}
+
+impl Search {
+    /// A search that begins at `start`; values are multiples of `step`, `highest` at most.
+    pub fn new(plan: &SearchPlan, start: f64, step: f64, highest: f64) -> Search {
+        let mut search = Search {
+            rate: start,
+            increase: plan.increase,
+            decrease: plan.decrease(),
+            best: None,
+            bad: Vec::new(),
+            count: 0,
+            confirm: plan.confirm,
+            step,
+            highest,
+            refining: false,
+            over: false,
+        };
+        search.rate = search.whole(start);
+        search
+    }
+
+    /// A multiple of the step, within bounds.
+    fn whole(&self, value: f64) -> f64 {
+        let steps = (value / self.step + 1e-9).floor();
+        (steps * self.step).clamp(self.step.min(self.highest), self.highest)
+    }
+
+    /// The value to be tried; `None` where the search is over.
+    pub fn next(&self) -> Option<f64> {
+        (!self.over).then_some(self.rate)
+    }
+
+    /// The highest good value.
+    pub fn best(&self) -> Option<f64> {
+        self.best
+    }
+
+    /// The lowest value above the best one that failed.
+    pub fn failed_above(&self) -> Option<f64> {
+        let best = self.best?;
+        let above = self.bad.iter().copied().filter(|bad| *bad > best);
+        above.reduce(f64::min)
+    }
+
+    /// How the trial at [`Search::next`] went.
+    pub fn told(&mut self, good: bool) {
+        let rate = self.rate;
+        let higher = good && self.best.is_none_or(|best| rate > best);
+        match good {
+            true if higher => self.best = Some(rate),
+            true => {}
+            false => self.bad.push(rate),
+        }
+        if self.refining {
+            return self.refine();
+        }
+        if good {
+            if !higher {
+                self.count += 1;
+            }
+            if self.count >= self.confirm {
+                self.refining = true;
+                return self.refine();
+            }
+            self.rate = self.whole(rate + self.increase * rate);
+        } else {
+            self.rate = self.whole(rate - self.decrease * rate);
+            self.decrease = (self.decrease / 2.0).max(LEAST_WEIGHT);
+            self.increase = (self.increase / 2.0).max(LEAST_WEIGHT);
+            if rate <= self.step {
+                self.over = true;
+            }
+        }
+    }
+
+    /// Half-way between the best value and the lowest one above it that failed, while there is something between.
+    fn refine(&mut self) {
+        let (Some(best), Some(above)) = (self.best, self.failed_above()) else {
+            self.over = true;
+            return;
+        };
+        let middle = best + (((above - best) / self.step / 2.0).round()).max(1.0) * self.step;
+        if middle < above - self.step * 1e-6 {
+            self.rate = middle;
+        } else {
+            self.over = true;
+        }
+    }
+}
+
+/// What a sweep over these keys searches for, as RFC 7501 section 3.4 calls it.
+pub fn benchmark(keys: &[String]) -> String {
+    let sets = |key: &str| keys.iter().any(|known| known == key);
+    if sets("callers.rate") {
+        "Session Establishment Rate"
+    } else if sets("registrations.refresh_rate") {
+        "Registration Rate of re-registrations"
+    } else if sets("registrations.rate") {
+        "Registration Rate"
+    } else if sets("callers.limit") || sets("callers.total") {
+        "sessions at a time"
+    } else {
+        "capacity"
+    }
+    .to_owned()
+}
+
+/// The test setup, as RFC 7502 section 5.1 wants it reported.
+pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
+    use crate::report::plain;
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    if let Some(callers) = &experiment.callers {
+        let transport = engine::Transport::from(callers.transport);
+        rows.push(("SIP transport protocol", transport.via_name().to_owned()));
+        rows.push(("session duration, s", plain(callers.hold_seconds)));
+        rows.push((
+            "establishment threshold time, s",
+            plain(callers.ring_seconds),
+        ));
+        let media = match callers.media {
+            crate::experiment::MediaKind::None => "none".to_owned(),
+            _ => format!("1 stream each way, {:?}, 20 ms", callers.codec),
+        };
+        rows.push(("associated media per session", media));
+        let media = format!("{:?}", experiment.subject.media).to_lowercase();
+        rows.push(("media on the device under test", media));
+    }
+    if let Some(registrations) = &experiment.registrations {
+        let transport = engine::Transport::from(registrations.transport);
+        rows.push(("SIP transport protocol", transport.via_name().to_owned()));
+        let digest = match registrations.password.is_empty() {
+            true => "none",
+            false => "digest",
+        };
+        rows.push(("authentication", digest.to_owned()));
+        rows.push(("registered users", registrations.users.to_string()));
+    }
+    rows.into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+/// What a trial missed, in words; empty where it was good.
+pub fn missed(trial: &TrialRecord) -> String {
+    let names = trial.checks.iter().filter(|check| !check.holds);
+    let names: Vec<String> = names
+        .map(|check| match check.measured {
+            Some(measured) => format!("{} {}", check.name, crate::report::plain(measured)),
+            None => format!("{} not measured", check.name),
+        })
+        .collect();
+    names.join(", ")
+}
+
+/// How much longer than that of the middle third the median response time of a trial's last third may be: twice, and so
+/// much more, milliseconds; below, the noise of the machine decides.
+const STEADY_MS: f64 = 5.0;
+
+/// Whether the trial was steady to its end; `None` where too little was answered to tell.
+fn steady(trial: &TrialRecord) -> Option<Check> {
+    let [middle, last] = trial.details.thirds_ms?;
+    let limit = middle * 2.0 + STEADY_MS;
+    Some(Check {
+        name: "steady_ms".to_owned(),
+        limit,
+        measured: Some(last),
+        holds: last <= limit,
+    })
+}
+
+/// Searches the capacity of the experiment that is built in under this name, or of the file at this path.
+///
+/// # Errors
+/// [`LabError`] where the file is wrong, has no sweep by from, to and step, or where the machine cannot run it.
+pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError> {
+    let mut file = run::load(name_or_file, options)?;
+    let plan = file.experiment().search.clone();
+    let sweep = file.experiment().levels.clone();
+    let bounds = sweep
+        .as_ref()
+        .and_then(|levels| Some((levels.from?, levels.to?, levels.step?)));
+    let (from, to, step) =
+        bounds.ok_or_else(|| LabError::bad("a search needs [levels] with from, to and step"))?;
+    let keys = sweep.map(|levels| levels.set).unwrap_or_default();
+    if let Some(attempts) = plan.attempts {
+        let key = match file.experiment().callers.is_some() {
+            true => "callers.total",
+            false => "registrations.users",
+        };
+        if keys.iter().any(|known| known == key) {
+            let text = format!("search.attempts: the sweep itself sets {key}");
+            return Err(LabError::bad(text));
+        }
+        file.set(&format!("{key}={attempts}"))?;
+        if file.experiment().callers.is_some() {
+            file.set("callers.seconds=0")?;
+        }
+    }
+    let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
+    let mut raw = RawWriter::create(&dir)?;
+    let mut record = run::new_run(&file, options.simulate)?;
+    let mut display = Display::new(&record.title, plan.trials);
+    let start = plan.start.unwrap_or(from);
+    let mut steps = Search::new(&plan, start, step, to);
+    let mut setup = setup(file.experiment());
+    if let Some(attempts) = plan.attempts {
+        setup.push(("total sessions attempted".to_owned(), attempts.to_string()));
+    }
+    let mut told: Vec<Step> = Vec::new();
+    while let Some(value) = steps.next().filter(|_| told.len() < plan.trials as usize) {
+        let level = file.level_at(value)?;
+        let number = told.len() as u32;
+        let seed = record.seed;
+        let mut trial = run::one(
+            &level,
+            number,
+            0,
+            seed,
+            options.simulate,
+            &mut raw,
+            &mut display,
+        )?;
+        trial.checks.extend(steady(&trial));
+        let missed = missed(&trial);
+        let good = missed.is_empty();
+        trial.verdict = if good {
+            Verdict::Passed
+        } else {
+            Verdict::Missed
+        };
+        steps.told(good);
+        display.searched(value, &missed, steps.best(), steps.failed_above());
+        told.push(Step {
+            trial: number,
+            value,
+            good,
+            missed,
+        });
+        record.trials.push(trial);
+    }
+    let search = SearchRecord {
+        benchmark: benchmark(&keys),
+        start,
+        attempts: plan.attempts,
+        increase: plan.increase,
+        decrease: plan.decrease(),
+        confirm: plan.confirm,
+        step,
+        highest: to,
+        setup,
+        trials: told,
+        result: steps.best(),
+        failed_above: steps.failed_above(),
+        converged: steps.next().is_none(),
+    };
+    record.verdict = match search.result {
+        Some(_) => Verdict::Passed,
+        None => Verdict::Missed,
+    };
+    record.trials.sort_by(|a, b| {
+        let levels = a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal);
+        levels.then(a.trial.cmp(&b.trial))
+    });
+    let sentence = search.sentence(&record.level_label);
+    record.search = Some(search);
+    raw.finish(&record)?;
+    let published = report::publish(&dir)?;
+    display.finish();
+    let mut value = run::run_json(&record, &published);
+    if let Some(object) = value.as_object_mut() {
+        let found = record.search.as_ref().and_then(|search| search.result);
+        object.insert("capacity".to_owned(), json!(found));
+    }
+    run::write_json(options.json.as_deref(), &value)?;
+    if options.json.as_deref() != Some(Path::new("-")) {
+        print!("{}", crate::terminal::table(&record, &published.levels));
+        println!("{sentence}");
+        println!("report: {}", published.page.display());
+    }
+    Ok(record.verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(increase: f64, confirm: u32) -> SearchPlan {
+        SearchPlan {
+            increase,
+            confirm,
+            ..SearchPlan::default()
+        }
+    }
+
+    /// What is tried where everything up to `capacity` is good.
+    fn tried(mut search: Search, capacity: f64) -> (Vec<f64>, Search) {
+        let mut values = Vec::new();
+        while let Some(value) = search.next() {
+            values.push(value);
+            assert!(values.len() < 200, "it ends: {values:?}");
+            search.told(value <= capacity);
+        }
+        (values, search)
+    }
+
+    #[test]
+    fn the_rate_rises_and_falls_by_the_weights_of_rfc_7502() {
+        // w = 1, so d = 0.5; after a failure both are halved, down to a tenth.
+        let search = Search::new(&plan(1.0, 1), 100.0, 1.0, 1e6);
+        let (values, search) = tried(search, 730.0);
+        assert_eq!(values[..6], [100.0, 200.0, 400.0, 800.0, 400.0, 600.0]);
+        assert_eq!(search.best(), Some(730.0), "the gap is closed: {values:?}");
+        assert_eq!(search.failed_above(), Some(731.0));
+    }
+
+    #[test]
+    fn it_has_converged_when_nothing_higher_is_good_so_many_times() {
+        let (values, search) = tried(Search::new(&plan(0.10, 10), 100.0, 1.0, 1e6), 100.0);
+        let again = values.iter().filter(|value| **value <= 100.0).count();
+        assert!(again >= 10, "{values:?}");
+        assert_eq!(
+            (search.best(), search.failed_above()),
+            (Some(100.0), Some(101.0))
+        );
+    }
+
+    #[test]
+    fn bounds_end_it() {
+        let (values, search) = tried(Search::new(&plan(1.0, 2), 100.0, 50.0, 1_200.0), 9e9);
+        assert_eq!(search.best(), Some(1_200.0));
+        assert_eq!(search.failed_above(), None);
+        assert_eq!(values.iter().filter(|v| **v == 1_200.0).count(), 3);
+        let (values, search) = tried(Search::new(&plan(1.0, 2), 100.0, 50.0, 1_200.0), 10.0);
+        assert_eq!(search.best(), None);
+        assert_eq!(values, [100.0, 50.0]);
+    }
+
+    #[test]
+    fn steps_are_kept_where_trials_are_repeated() {
+        let (values, search) = tried(
+            Search::new(&plan(0.5, 3), 1_000.0, 100.0, 20_000.0),
+            4_250.0,
+        );
+        assert!(values.iter().all(|value| value % 100.0 == 0.0));
+        assert_eq!(
+            (search.best(), search.failed_above()),
+            (Some(4_200.0), Some(4_300.0))
+        );
+        assert!(values.len() < 30, "{values:?}");
+    }
+}
