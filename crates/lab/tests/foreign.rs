@@ -1,7 +1,8 @@
 //! Other people's software as the subject: Debian's Kamailio as a proxy, and SIPp's own called side.
 
 use lab::Verdict;
-use lab::run::{RunOptions, run, search};
+use lab::run::{RunOptions, run};
+use lab::search::search;
 use serde_json::Value;
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
