@@ -13,6 +13,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("sip", wire::fuzz::fuzz_sip),
     ("sdp", wire::fuzz::fuzz_sdp),
     ("media", media),
+    ("endpoint", sip::fuzz::fuzz_endpoint),
     ("capture", lab::analyse::fuzz_capture),
     ("scenario_xml", lab::sipp::fuzz_scenario),
     ("border", border::fuzz_border),
