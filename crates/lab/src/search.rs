@@ -180,9 +180,10 @@ impl Search {
                 self.refining = true;
                 return self.refine();
             }
-            self.rate = self.whole(rate + self.increase * rate);
+            // At least by a step: with a small rate, rounding down would stand still (the RFC warns of it).
+            self.rate = self.whole((rate + self.increase * rate).max(rate + self.step));
         } else {
-            self.rate = self.whole(rate - self.decrease * rate);
+            self.rate = self.whole((rate - self.decrease * rate).min(rate - self.step));
             self.decrease = (self.decrease / 2.0).max(LEAST_WEIGHT);
             self.increase = (self.increase / 2.0).max(LEAST_WEIGHT);
             if rate <= self.step {
@@ -440,6 +441,16 @@ mod tests {
             (search.best(), search.failed_above()),
             (Some(100.0), Some(101.0))
         );
+    }
+
+    #[test]
+    fn small_values_move_by_a_step_at_least() {
+        let (values, search) = tried(Search::new(&plan(0.10, 3), 2.0, 2.0, 100.0), 8.5);
+        assert_eq!(
+            (search.best(), search.failed_above()),
+            (Some(8.0), Some(10.0))
+        );
+        assert_eq!(values[..5], [2.0, 4.0, 6.0, 8.0, 10.0]);
     }
 
     #[test]
