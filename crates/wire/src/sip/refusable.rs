@@ -3,6 +3,7 @@
 
 use super::ids::{HeaderId, Method};
 use super::list::Values;
+use super::message::is_token;
 use super::typed::{NameAddr, Via};
 use super::writer::Writer;
 use memchr::memchr;
@@ -43,12 +44,16 @@ impl<'a> Refusable<'a> {
         let end = memchr(b'\n', bytes)?;
         let line = bytes.get(..end)?.strip_suffix(b" SIP/2.0\r")?;
         let space = memchr(b' ', line)?;
-        let uri = line.get(space + 1..)?;
+        let (method, uri) = (line.get(..space)?, line.get(space + 1..)?);
         if uri.is_empty() || memchr(b' ', uri).is_some() {
             return None;
         }
+        // The reader skips line ends in front of the start line.
+        if method.is_empty() || !method.iter().copied().all(is_token) {
+            return None;
+        }
         let mut glance = Refusable {
-            method: Method::from_bytes(line.get(..space)?),
+            method: Method::from_bytes(method),
             uri,
             vias: [b""; VIAS],
             count: 0,
