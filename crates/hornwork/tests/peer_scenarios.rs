@@ -222,6 +222,28 @@ fn our_own_scenarios_run_in_sipp() {
     }
 }
 
+/// Twenty VoLTE calls, through a border by the example `file` where there is one.
+fn volte_calls(
+    folder: &Path,
+    pair: (&Path, &Path),
+    players: (Player, Player),
+    file: Option<&str>,
+) -> Result<(), String> {
+    let port = free_port();
+    let sip = port + 2;
+    let running = file.map(|file| {
+        let text = example(file, sip, port + 1, (28_000, 28_999), "");
+        border(folder, &text, sip)
+    });
+    let target = if running.is_some() { sip } else { port + 1 };
+    let ends = play_at(folder, pair, players, "udp", 20, [port, port + 1, target]);
+    let said = running.map(|border| border.said()).unwrap_or_default();
+    match ends.caller && ends.callee {
+        true => Ok(()),
+        false => Err(format!("{}\nborder:\n{said}", ends.said)),
+    }
+}
+
 /// Calls of mobile networks, directly and through the border, its media passed by and anchored: SIPp and ours are one another's
 /// judges, and SIPp is the border's.
 #[test]
@@ -234,27 +256,18 @@ fn volte_calls_go_through_whoever_plays() {
     let (caller, callee) = (own.join("volte-uac.xml"), own.join("volte-uas.xml"));
     for file in [None, Some("loopback-bypass.toml"), Some("loopback.toml")] {
         for players in [(Sipp, Sipp), (Sipp, Ours), (Ours, Sipp), (Ours, Ours)] {
-            let port = free_port();
-            let sip = port + 2;
-            let running = file.map(|file| {
-                let text = example(file, sip, port + 1, (28_000, 28_999), "");
-                border(&folder, &text, sip)
+            // SIPp takes a message that comes twice for a mistake: where the machine stands still for half a second, a
+            // second try decides.
+            let pair = (caller.as_path(), callee.as_path());
+            let mut said = String::new();
+            let good = (0..3).any(|_| match volte_calls(&folder, pair, players, file) {
+                Ok(()) => true,
+                Err(why) => {
+                    said = why;
+                    false
+                }
             });
-            let target = if running.is_some() { sip } else { port + 1 };
-            let ends = play_at(
-                &folder,
-                (&caller, &callee),
-                players,
-                "udp",
-                20,
-                [port, port + 1, target],
-            );
-            let said = running.map(|border| border.said()).unwrap_or_default();
-            assert!(
-                ends.caller && ends.callee,
-                "{file:?} {players:?}\n{}\nborder:\n{said}",
-                ends.said
-            );
+            assert!(good, "{file:?} {players:?}\n{said}");
         }
     }
 }
