@@ -1,6 +1,6 @@
 //! Looks for libbcg729 where Debian and a local installation put it, and prefers the static archive, so that the program
 //! needs nothing at run time. `BCG729_LIB_DIR` names another folder. Where it is not found, the crate builds without it
-//! and says so when a coder is asked for.
+//! and says so when a coder is asked for; once it is installed, `cargo clean -p bcg729` lets it be looked for again.
 
 use std::path::PathBuf;
 
@@ -11,9 +11,10 @@ fn main() {
     for folder in folders() {
         for (file, kind) in [("libbcg729.a", "static"), ("libbcg729.so", "dylib")] {
             let path = folder.join(file);
-            // A library that comes or goes later is noticed.
-            println!("cargo:rerun-if-changed={}", path.display());
             if path.is_file() {
+                // Only what is there is watched: a file that is not there counts as changed each time, and everything that
+                // depends on this crate would be built anew by every command.
+                println!("cargo:rerun-if-changed={}", path.display());
                 println!("cargo:rustc-link-search=native={}", folder.display());
                 println!("cargo:rustc-link-lib={kind}=bcg729");
                 println!("cargo:rustc-cfg=bcg729_present");
