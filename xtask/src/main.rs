@@ -16,7 +16,8 @@ usage: cargo xtask COMMAND
   tidy            what a tool can hold: dependency direction, unsafe, clocks, lengths, names of tests in docs/conformance,
                   dead links, generated documents, fmt, clippy, licences
   docs            write the generated documents anew
-  bench [ROUNDS]  CPU per call beside Kamailio, per packet, per standing call (3 rounds unless told)
+  bench [ROUNDS] [PART...]   CPU per call beside Kamailio, per standing call, of the load generator beside SIPp ...: all parts
+                  unless named, 3 rounds unless told, every bar beside what was measured at the end
   fuzz SECONDS [TARGET...]   run the fuzz targets, all of them unless named, SECONDS each, side by side";
 
 fn main() -> ExitCode {

@@ -11,6 +11,22 @@ pub fn root() -> PathBuf {
         .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
+/// Where cargo leaves release builds.
+pub fn release() -> PathBuf {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root().join(target).join("release")
+}
+
+/// Builds a part of the workspace as it is released.
+///
+/// # Errors
+/// What cargo says.
+pub fn build(what: &[&str]) -> Result<(), String> {
+    let words = [&["build", "--release", "--locked"], what].concat();
+    check(Command::new("cargo").current_dir(root()).args(words))
+}
+
 /// Whether a program can be found on the PATH (or where Debian keeps daemons).
 pub fn installed(program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();

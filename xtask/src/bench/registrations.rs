@@ -1,10 +1,10 @@
-//! Full registrations with digest, beside the peer.
+//! Registrations beside the peer: full ones with digest, and refreshes that the core need not hear of.
 
-use super::{LOAD_CORE, SUBJECT_CORE, Subject, median, subjects};
-use crate::process::{Running, root};
+use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, Subject, interleaved, subjects};
+use crate::process::{Running, release, root};
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Subscribers.
 const SUBSCRIBERS: usize = 20_000;
@@ -16,7 +16,8 @@ const BAR: f64 = 30.0;
 const RATIO: f64 = 0.8;
 
 /// CPU per full registration of the border and of the peer, interleaved, by our own player.
-pub(super) fn registrations(rounds: usize, scratch: &Path) -> Result<(), String> {
+pub(super) fn registrations(bench: &mut Bench) -> Result<(), String> {
+    let scratch = bench.scratch.clone();
     let mut users = String::from("SEQUENTIAL\n");
     let mut config = String::from(
         "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1:5060\"\nregister = \"local\"\nauthenticate = \"digest\"\n\
@@ -37,36 +38,32 @@ pub(super) fn registrations(rounds: usize, scratch: &Path) -> Result<(), String>
     let (file, injected) = (scratch.join("registrar.toml"), scratch.join("users.csv"));
     std::fs::write(&file, config).map_err(|e| format!("{}: {e}", file.display()))?;
     std::fs::write(&injected, users).map_err(|e| format!("{}: {e}", injected.display()))?;
-    let instead = |mut subject: Subject, old: &str, new: &Path| {
-        for argument in &mut subject.arguments {
-            if argument.ends_with(old) {
-                *argument = new.display().to_string();
-            }
-        }
-        subject
-    };
-    let mut all = subjects(scratch).into_iter();
+    let mut all = subjects(bench).into_iter();
     let (Some(border), Some(peer)) = (all.next(), all.next()) else {
         return Err("no subjects".into());
     };
     let both = [
-        instead(border, "loopback-bypass.toml", &file),
-        instead(
-            peer,
-            "kamailio.cfg",
-            &root().join("bench/kamailio-registrar.cfg"),
-        ),
+        border.with("loopback-bypass.toml", &file),
+        peer.with("kamailio.cfg", &root().join("bench/kamailio-registrar.cfg")),
     ];
-    let mut costs = [Vec::new(), Vec::new()];
-    for _ in 0..rounds {
-        for (subject, costs) in both.iter().zip(&mut costs) {
-            costs.push(one(subject, &injected, scratch)?);
-        }
-    }
-    let [ours, theirs] = costs.map(median);
-    println!(
-        "\nfull registrations with digest at {RATE} a second, us CPU each: border {ours:.1} (at most {BAR}), kamailio {theirs:.1}, ratio {:.2} (at most {RATIO})",
-        ours / theirs
+    println!("full registrations with digest, {RATE}/s");
+    let medians = interleaved(bench.rounds, &["border", "kamailio"], |which| {
+        let cost = one(&both[which], &injected, &scratch)?;
+        println!("  {:<10} {cost:6.1} us", both[which].name);
+        Ok(cost)
+    })?;
+    bench.bar(
+        &format!("full registration with digest, {RATE}/s: us of CPU"),
+        medians[0],
+        Bound::AtMost(BAR),
+    );
+    bench.bar(
+        &format!(
+            "full registration with digest, {RATE}/s: CPU in Kamailio's ({:.1} us)",
+            medians[1]
+        ),
+        medians[0] / medians[1],
+        Bound::AtMost(RATIO),
     );
     Ok(())
 }
@@ -77,7 +74,7 @@ fn one(subject: &Subject, injected: &Path, scratch: &Path) -> Result<f64, String
     let running = Running::start(SUBJECT_CORE, &subject.program, &arguments, &log)?;
     std::thread::sleep(Duration::from_millis(2_000));
     let before = running.cpu_nanos();
-    let player = root().join("target/release/hornwork").display().to_string();
+    let player = release().join("hornwork").display().to_string();
     let scenario = root().join("scenarios/sipp/register.xml");
     let calls = RATE * SECONDS;
     let load = [
@@ -101,4 +98,115 @@ fn one(subject: &Subject, injected: &Path, scratch: &Path) -> Result<f64, String
         return Err(format!("{}: registrations failed:\n{said}", subject.name));
     }
     Ok(spent as f64 / 1_000.0 / f64::from(calls))
+}
+
+/// Subscribers that refresh, and how many of them a second: 420,000 at one refresh in 70 s.
+const REFRESHED: u32 = 24_000;
+const REFRESH_RATE: u32 = 6_000;
+/// CPU of a refresh answered from the cache, microseconds, and in that of the peer's REGISTER.
+const REFRESH_BAR: f64 = 12.0;
+const REFRESH_RATIO: f64 = 0.6;
+
+/// CPU per re-registration that the border answers from what the core granted, beside a REGISTER that the peer saves.
+pub(super) fn refreshes(bench: &mut Bench) -> Result<(), String> {
+    let scratch = bench.scratch.clone();
+    let write = |name: &str, text: &str| {
+        let path = scratch.join(name);
+        std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok::<_, String>(path)
+    };
+    let core = write(
+        "core.toml",
+        "[[interface]]\nname = \"core\"\nlisten = \"udp:127.0.0.1:5080\"\nregister = \"local\"\n[registrar]\nnat_expires = 0\n",
+    )?;
+    let passing = write(
+        "passing.toml",
+        "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1:5060\"\nregister = \"pass:core\"\n\
+         [[trunk]]\nname = \"core\"\ntarget = \"udp:127.0.0.1:5080\"\n[registrar]\nnat_expires = 0\n",
+    )?;
+    let seconds = REFRESHED / REFRESH_RATE;
+    let load = write(
+        "refreshes.toml",
+        &format!(
+            "name = \"refreshes\"\ntitle = \"Refreshes\"\nabout = \"Load of a benchmark.\"\nrepeat = 1\nseed = 1\n\
+             [registrations]\nusers = {REFRESHED}\nrate = {REFRESH_RATE}.0\npassword = \"\"\nexpires = 3600\n\
+             refresh_seconds = {seconds}.0\nrefreshes = 5\nremove = false\n"
+        ),
+    )?;
+    let mut all = subjects(bench).into_iter();
+    let (Some(border), Some(peer)) = (all.next(), all.next()) else {
+        return Err("no subjects".into());
+    };
+    let mut peer = peer.with("kamailio.cfg", &root().join("bench/kamailio-registrar.cfg"));
+    peer.arguments.extend(["-A".into(), "OPEN".into()]);
+    let both = [border.with("loopback-bypass.toml", &passing), peer];
+    println!("re-registrations, {REFRESH_RATE}/s, the border with a core behind it");
+    let medians = interleaved(bench.rounds, &["border", "kamailio"], |which| {
+        let cost = refreshed(&both[which], &core, &load, &scratch)?;
+        println!("  {:<26} {cost:6.1} us", both[which].name);
+        Ok(cost)
+    })?;
+    bench.bar(
+        &format!("re-registration from the cache, {REFRESH_RATE}/s: us of CPU"),
+        medians[0],
+        Bound::AtMost(REFRESH_BAR),
+    );
+    bench.bar(
+        &format!("re-registration from the cache, {REFRESH_RATE}/s: CPU in Kamailio's REGISTER ({:.1} us)", medians[1]),
+        medians[0] / medians[1],
+        Bound::AtMost(REFRESH_RATIO),
+    );
+    Ok(())
+}
+
+/// One run: all register once, and refresh while it is measured.
+fn refreshed(subject: &Subject, core: &Path, load: &Path, scratch: &Path) -> Result<f64, String> {
+    let hornwork = release().join("hornwork").display().to_string();
+    let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
+    let log = scratch.join("subject.log");
+    let running = Running::start(SUBJECT_CORE, &subject.program, &arguments, &log)?;
+    let core = [
+        "RUST_LOG=warn",
+        &hornwork,
+        "run",
+        "-c",
+        &core.display().to_string(),
+    ];
+    let core = Running::start(LOAD_CORE, "env", &core, &scratch.join("core.log"))?;
+    std::thread::sleep(Duration::from_millis(1_500));
+    let (said, results) = (scratch.join("player.log"), scratch.join("refreshes"));
+    // Those of the run before; there are none before the first.
+    let _ = std::fs::remove_dir_all(&results);
+    let mut player = Running::start(
+        LOAD_CORE,
+        &hornwork,
+        &[
+            "lab",
+            "run",
+            &load.display().to_string(),
+            "--set",
+            &format!("subject.address=127.0.0.1:{}", subject.port),
+            "--out",
+            &results.display().to_string(),
+        ],
+        &said,
+    )?;
+    // The first ones take as long as a turn of all, and the player a moment to start.
+    let turn = u64::from(REFRESHED / REFRESH_RATE);
+    std::thread::sleep(Duration::from_secs(turn * 2));
+    let (cpu, heard, begun) = (running.cpu_nanos(), core.cpu_nanos(), Instant::now());
+    std::thread::sleep(Duration::from_secs(turn * 2));
+    let (cpu, heard) = (running.cpu_nanos() - cpu, core.cpu_nanos() - heard);
+    // Datagrams cannot be counted by the kernel's counters, which take a train for one: the plan says how many there are.
+    let refreshes = f64::from(REFRESH_RATE) * begun.elapsed().as_secs_f64();
+    let good = player.wait(Duration::from_secs(turn * 4 + 30))?;
+    // A core that hears of them works for each of them.
+    if !good || heard as f64 > refreshes * 1_000.0 {
+        let said = std::fs::read_to_string(&said).unwrap_or_default();
+        return Err(format!(
+            "{}: refreshes failed, or reached the core ({heard} ns of work there):\n{said}",
+            subject.name
+        ));
+    }
+    Ok(cpu as f64 / 1_000.0 / refreshes)
 }

@@ -1,0 +1,59 @@
+//! Calls of seven messages beside the peer, and calls at a rate that has to be held.
+
+use super::load::{plain, played};
+use super::{Bench, Bound, LOAD_CORE, RATES, SECONDS, SUBJECT_CORE, interleaved, subjects};
+
+/// CPU per call of the border, in that of the peer.
+const BAR: f64 = 0.4;
+/// CPU per call with media anchored, in that with media passed by.
+const ANCHORED_BAR: f64 = 1.3;
+/// The rate that has to be held without a failed call, and for how many seconds.
+const HELD_RATE: u32 = 5_000;
+const HELD_SECONDS: u32 = 60;
+
+/// CPU per call beside Kamailio at each of [`RATES`].
+pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
+    let subjects = subjects(bench);
+    println!(
+        "CPU per 7-message call, {SECONDS} s a run, subject on core {SUBJECT_CORE}, SIPp on core {LOAD_CORE}"
+    );
+    for rate in RATES {
+        let names: Vec<&str> = subjects.iter().map(|subject| subject.name).collect();
+        let medians = interleaved(bench.rounds, &names, |subject| {
+            let run = plain(&subjects[subject], rate, &bench.scratch)?;
+            run.print(&format!("{rate}/s {}", subjects[subject].name));
+            Ok(run.micros_per_call)
+        })?;
+        let [passed_by, peer, anchored] = medians[..] else {
+            return Err("three subjects were to be measured".into());
+        };
+        bench.bar(
+            &format!("call, media passed by, {rate}/s: CPU in Kamailio's ({passed_by:.1} and {peer:.1} us)"),
+            passed_by / peer,
+            Bound::AtMost(BAR),
+        );
+        bench.bar(
+            &format!(
+                "call, media anchored, {rate}/s: CPU in that of media passed by ({anchored:.1} us)"
+            ),
+            anchored / passed_by,
+            Bound::AtMost(ANCHORED_BAR),
+        );
+    }
+    Ok(())
+}
+
+/// A minute at a high rate: how many calls failed.
+pub(super) fn held(bench: &mut Bench) -> Result<(), String> {
+    let subjects = subjects(bench);
+    let border = subjects.first().ok_or("no border to measure")?;
+    let (uac, uas) = (["-sn", "uac"], ["-sn", "uas"]);
+    let run = played(border, HELD_RATE, HELD_SECONDS, &uac, &uas, &bench.scratch)?;
+    run.print(&format!("{HELD_RATE}/s for {HELD_SECONDS} s"));
+    bench.bar(
+        &format!("failed calls at {HELD_RATE}/s in {HELD_SECONDS} s"),
+        run.failed as f64,
+        Bound::AtMost(0.0),
+    );
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! SIPp as caller and as callee, and what the kernel counted meanwhile.
+
+use super::{LOAD_CORE, SECONDS, SUBJECT_CORE, Subject};
+use crate::process::Running;
+use std::path::Path;
+use std::time::Duration;
+
+/// What SIPp is told on both sides: sockets that do not lose messages, no limit of calls below what is offered.
+pub(super) const SIPP: [&str; 5] = ["-nostdin", "-buff_size", "4000000", "-l", "200000"];
+
+/// What one run gave.
+pub(super) struct Run {
+    pub(super) micros_per_call: f64,
+    pub(super) failed: u64,
+    receive_buffer_errors: u64,
+}
+
+impl Run {
+    /// The line that a run leaves on the terminal.
+    pub(super) fn print(&self, what: &str) {
+        println!(
+            "  {what:<40} {:7.1} us/call, {} failed, RcvbufErrors +{}",
+            self.micros_per_call, self.failed, self.receive_buffer_errors
+        );
+    }
+}
+
+/// One run: subject up, SIPp's built-in UAS behind it, SIPp's built-in UAC before it.
+pub(super) fn plain(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
+    played(
+        subject,
+        rate,
+        SECONDS,
+        &["-sn", "uac"],
+        &["-sn", "uas"],
+        scratch,
+    )
+}
+
+/// The same with other scenarios, `seconds` long.
+pub(super) fn played(
+    subject: &Subject,
+    rate: u32,
+    seconds: u32,
+    uac: &[&str],
+    uas: &[&str],
+    scratch: &Path,
+) -> Result<Run, String> {
+    let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
+    let running = Running::start(
+        SUBJECT_CORE,
+        &subject.program,
+        &arguments,
+        &scratch.join("subject.log"),
+    )?;
+    let uas = [uas, &["-i", "127.0.0.1", "-p", "5080"], &SIPP].concat();
+    let _uas = Running::start(LOAD_CORE, "sipp", &uas, &scratch.join("uas.log"))?;
+    std::thread::sleep(Duration::from_millis(1_500));
+    let before = receive_buffer_errors();
+    let cpu = running.cpu_nanos();
+    let total = rate * seconds;
+    let target = format!("127.0.0.1:{}", subject.port);
+    let (rate_text, total_text) = (rate.to_string(), total.to_string());
+    let load = ["-i", "127.0.0.1", "-p", "5061", "-r", &rate_text];
+    let uac = [uac, &[&target], &load, &["-m", &total_text], &SIPP].concat();
+    let log = scratch.join("uac.log");
+    let mut caller = Running::start(LOAD_CORE, "sipp", &uac, &log)?;
+    caller.wait(Duration::from_secs(u64::from(seconds) + 60))?;
+    let spent = running.cpu_nanos() - cpu;
+    let text =
+        String::from_utf8_lossy(&std::fs::read(&log).map_err(|e| e.to_string())?).into_owned();
+    let successful = figure(&text, "Successful call")
+        .ok_or_else(|| format!("{}: SIPp gave no figures", subject.name))?;
+    if successful == 0 {
+        let said = std::fs::read_to_string(scratch.join("subject.log")).unwrap_or_default();
+        return Err(format!(
+            "{}: no call succeeded; it said:\n{said}",
+            subject.name
+        ));
+    }
+    Ok(Run {
+        micros_per_call: spent as f64 / 1_000.0 / successful as f64,
+        failed: u64::from(total) - successful,
+        receive_buffer_errors: receive_buffer_errors() - before,
+    })
+}
+
+/// The last value of a column of SIPp's statistics file.
+pub(super) fn column(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let place = lines.next()?.split(';').position(|word| word == name)?;
+    lines
+        .next_back()?
+        .split(';')
+        .nth(place)?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// The cumulative figure of the last screen that SIPp printed.
+fn figure(screen: &str, name: &str) -> Option<u64> {
+    screen
+        .lines()
+        .rev()
+        .find(|line| line.contains(name))?
+        .split('|')
+        .nth(2)?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// Datagrams that the kernel dropped for want of room in a socket's buffer.
+pub(super) fn receive_buffer_errors() -> u64 {
+    udp_counter("RcvbufErrors")
+}
+
+/// One of the kernel's counters for UDP.
+fn udp_counter(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/net/snmp").unwrap_or_default();
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
+        return 0;
+    };
+    names
+        .split_whitespace()
+        .zip(values.split_whitespace())
+        .find(|(known, _)| *known == name)
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or(0)
+}

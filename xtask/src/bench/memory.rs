@@ -1,0 +1,41 @@
+//! The parts' own benchmarks.
+
+use super::Bench;
+use crate::process::{check, root};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Examples that print what they measure in memory.
+pub(super) fn in_memory(_: &mut Bench) -> Result<(), String> {
+    let examples: [(&str, &str); 7] = [
+        ("wire", "parse_cost"),
+        ("sip", "call_cost"),
+        ("border", "standing_cost"),
+        ("border", "registered_cost"),
+        ("border", "rules_cost"),
+        ("border", "volte_cost"),
+        ("net", "echo_cost"),
+    ];
+    for (package, example) in examples {
+        let source: PathBuf = root()
+            .join("crates")
+            .join(package)
+            .join("examples")
+            .join(format!("{example}.rs"));
+        if !source.is_file() {
+            return Err(format!("{} is gone", source.display()));
+        }
+        println!("\n{package}: {example}");
+        check(Command::new("cargo").current_dir(root()).args([
+            "run",
+            "--release",
+            "--locked",
+            "--quiet",
+            "-p",
+            package,
+            "--example",
+            example,
+        ]))?;
+    }
+    Ok(())
+}
