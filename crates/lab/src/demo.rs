@@ -204,8 +204,8 @@ impl Stage {
         let seed = system_entropy()?.u64() >> 1;
         let mut entropy = Entropy::from_number(seed);
         let mut layout = places(stay)?;
-        let pbx = HostThread::start(pbx_plan(times), entropy.fork(), clock)?;
-        layout.trunk = Some(pbx.address());
+        let pbx = HostThread::start(pbx_plan(times), None, entropy.fork(), clock)?;
+        layout.trunk = vec![pbx.address()];
         layout.users = (0..PHONES).map(|number| login().of(number)).collect();
         let border = BorderThread::start(&layout, entropy.fork(), clock, Processor::default())?;
         Ok(Stage {
@@ -221,7 +221,7 @@ impl Stage {
     /// Phones register, calls rise, all is taken down again; border and PBX stay.
     fn play(&mut self, times: Times, signals: &Signals) -> Result<Played, LabError> {
         let clock = self.clock;
-        let phones = HostThread::start(phones_plan(times), self.entropy.fork(), clock)?;
+        let phones = HostThread::start(phones_plan(times), None, self.entropy.fork(), clock)?;
         let noise = NoiseSampler::start(Duration::from_millis(1), None)
             .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
         let kernel_before = kernel()?;
@@ -392,6 +392,7 @@ fn calls(
         login: None,
         domain: String::new(),
         transport: Transport::Udp,
+        connections: 1,
         hang_up: HangUp::Caller,
         say: MediaKind::Speech,
         hear,
@@ -407,7 +408,7 @@ fn calls(
 
 fn pbx_plan(times: Times) -> HostPlan {
     let mut plan = HostPlan::new("pbx", loopback(0));
-    plan.tcp = true;
+    plan.stream = Some(Transport::Tcp);
     plan.answers = Some(answers("pbx"));
     plan.media_sockets = CALLS_TO as usize + 40;
     plan.calls = vec![calls(
@@ -436,6 +437,7 @@ fn phones_plan(times: Times) -> HostPlan {
         refreshes: 0,
         remove: false,
         transport: Transport::Udp,
+        connections: 1,
     });
     let with_login = |plan: CallPlan| CallPlan {
         login: Some(login()),

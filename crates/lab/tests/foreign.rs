@@ -97,8 +97,18 @@ fn wait_until_it_answers(subject: SocketAddr) {
 
 /// Kamailio in front of `target`, refusing calls above `limit` open ones.
 fn kamailio(folder: &Path, target: SocketAddr, limit: u32) -> (Process, SocketAddr) {
+    kamailio_with(folder, target, limit, |text| text)
+}
+
+/// The same with a change to its configuration.
+fn kamailio_with(
+    folder: &Path,
+    target: SocketAddr,
+    limit: u32,
+    change: impl FnOnce(String) -> String,
+) -> (Process, SocketAddr) {
     let listen = free_port();
-    let text = include_str!("kamailio.cfg")
+    let text = change(include_str!("kamailio.cfg").to_owned())
         .replace("LISTEN", &listen.to_string())
         .replace("TARGET", &target.to_string())
         .replace("LIMIT", &limit.to_string());
@@ -219,6 +229,93 @@ fn kamailio_as_the_registrar() {
         300
     );
     assert_eq!(details["sip"]["ineffective_registrations_percent"], 0.0);
+}
+
+/// A certificate for this name that vouches for itself.
+fn certificate(folder: &Path, file: &str, name: &str) {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    std::fs::write(folder.join(format!("{file}.pem")), made.cert.pem()).unwrap();
+    let key = made.signing_key.serialize_pem();
+    std::fs::write(folder.join(format!("{file}.key")), key).unwrap();
+}
+
+#[test]
+fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
+    let module = |folder: &str| Path::new(folder).join("kamailio/modules/tls.so").is_file();
+    if !installed("kamailio") {
+        return;
+    }
+    if ![
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib/aarch64-linux-gnu",
+    ]
+    .into_iter()
+    .any(module)
+    {
+        eprintln!("skipped: kamailio has no TLS module (kamailio-tls-modules)");
+        return;
+    }
+    let folder = scratch("kamailio-tls");
+    certificate(&folder, "here", "proxy.example.com");
+    certificate(&folder, "elsewhere", "proxy.example.com");
+    let (callees, tls) = (free_port(), free_port());
+    let file = |name: &str| folder.join(name).display().to_string();
+    let (_process, _) = kamailio_with(&folder, callees, 10_000, |text| {
+        let module = format!(
+            "loadmodule \"tls.so\"\nmodparam(\"tls\", \"certificate\", \"{}\")\nmodparam(\"tls\", \"private_key\", \"{}\")\n\
+             modparam(\"tls\", \"tls_method\", \"TLSv1.2+\")\n\
+             loadmodule \"kex.so\"",
+            file("here.pem"),
+            file("here.key")
+        );
+        text.replace(
+            "disable_tcp=yes\n",
+            &format!("enable_tls=yes\ntcp_children=1\nlisten=tls:{tls}\n"),
+        )
+        .replace("loadmodule \"kex.so\"", &module)
+    });
+    let sets = |ca: &str| {
+        vec![
+            format!("subject.address={tls}"),
+            format!("callees.address={callees}"),
+            "callers.transport=tls".to_owned(),
+            "callers.connections=2".to_owned(),
+            "callers.seconds=2.0".to_owned(),
+            "levels.values=[25]".to_owned(),
+            format!("tls.ca={}", file(ca)),
+            "tls.name=proxy.example.com".to_owned(),
+            "thresholds.response_p99_ms=".to_owned(),
+        ]
+    };
+    let verdict = run("call-rate", &options(&folder, &sets("here.pem"))).unwrap();
+    let told = figures(&folder);
+    assert_eq!(verdict, Verdict::Passed, "{told:#}");
+    assert_eq!(told["trials"][0]["calls"]["completed"], 50);
+    let verdict = run("call-rate", &options(&folder, &sets("elsewhere.pem"))).unwrap();
+    let told = figures(&folder);
+    assert_eq!(verdict, Verdict::Missed);
+    assert_eq!(told["trials"][0]["calls"]["completed"], 0);
+    let remarks = told["trials"][0]["remarks"].to_string();
+    assert!(remarks.contains("certificate"), "{remarks}");
+    // Registrations over TLS, as Kamailio's registrar takes them.
+    let users = [
+        format!("subject.address={tls}"),
+        "levels.values=[100]".to_owned(),
+        "registrations.users=50".to_owned(),
+        "registrations.password=\"\"".to_owned(),
+        "registrations.refresh_seconds=0.5".to_owned(),
+        "registrations.transport=tls".to_owned(),
+        "tls.verify=false".to_owned(),
+        "thresholds.response_p99_ms=".to_owned(),
+    ];
+    let verdict = run("registrations", &options(&folder, &users)).unwrap();
+    let told = figures(&folder);
+    assert_eq!(verdict, Verdict::Passed, "{told:#}");
+    assert_eq!(
+        told["trials"][0]["details"]["registrations"]["established"],
+        150
+    );
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub use built_in::{BUILT_IN, built_in};
 pub use model::{
     CallFlow, Callees, Callers, CodecName, Experiment, HangUp, HoldKind, IpVersions, Levels,
     MediaKind, Network, PaceKind, Registrations, Streams, Subject, SubjectMedia, Thresholds,
+    TransportName,
 };
 pub use parse::{File, Level};
 pub use search_plan::SearchPlan;

@@ -3,6 +3,7 @@
 use super::search_plan::SearchPlan;
 use super::study::Study;
 use crate::pace::{Hold, Pace};
+use crate::tls::TlsSettings;
 use engine::Transport;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -45,6 +46,10 @@ pub struct Experiment {
     /// Media streams without signalling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
+    /// Certificates and trust of callers and callees, towards a foreign subject or a border that runs by itself. With our own
+    /// border in this process they are made for the trial.
+    #[serde(default, skip_serializing_if = "TlsSettings::is_default")]
+    pub tls: TlsSettings,
     /// What a study measured, to be shown beside our figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub study: Option<Study>,
@@ -67,6 +72,11 @@ fn nothing(number: &u32) -> bool {
 /// The same of a share.
 fn is_whole(percent: &f64) -> bool {
     *percent <= 0.0
+}
+
+/// Whether it is one connection; serde asks by reference.
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// Whether a number says none; serde asks by reference.
@@ -256,6 +266,15 @@ pub enum TransportName {
     Udp,
     /// TCP.
     Tcp,
+    /// TLS (on sockets only).
+    Tls,
+}
+
+impl TransportName {
+    /// Whether it is UDP; serde asks by reference.
+    fn is_udp(&self) -> bool {
+        *self == TransportName::Udp
+    }
 }
 
 impl From<TransportName> for Transport {
@@ -263,6 +282,7 @@ impl From<TransportName> for Transport {
         match name {
             TransportName::Udp => Transport::Udp,
             TransportName::Tcp => Transport::Tcp,
+            TransportName::Tls => Transport::Tls,
         }
     }
 }
@@ -341,6 +361,9 @@ pub struct Callers {
     pub codec: CodecName,
     /// SIP transport.
     pub transport: TransportName,
+    /// TCP or TLS connections that take turns, call by call; at most 1,000.
+    #[serde(skip_serializing_if = "is_one")]
+    pub connections: u32,
     /// Share of the calls that the caller cancels while they ring, percent.
     pub cancel_percent: f64,
     /// Share of the calls that are put on hold and taken back half-way, percent.
@@ -376,6 +399,7 @@ impl Default for Callers {
             media: MediaKind::None,
             codec: CodecName::Pcma,
             transport: TransportName::Udp,
+            connections: 1,
             cancel_percent: 0.0,
             hold_percent: 0.0,
             listen_percent: 0.0,
@@ -420,6 +444,9 @@ pub struct Callees {
     /// Where they listen; a free port of 127.0.0.1 where not given. Needed where a foreign subject has to find them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
+    /// SIP transport over which our border reaches them. They listen on UDP and, at the same port, TCP; with `tls` on TLS instead.
+    #[serde(skip_serializing_if = "TransportName::is_udp")]
+    pub transport: TransportName,
     /// INVITE to 180, milliseconds.
     pub ring_ms: f64,
     /// INVITE to 200, milliseconds; exponentially distributed where `answer_random` says so.
@@ -442,6 +469,7 @@ impl Default for Callees {
     fn default() -> Self {
         Callees {
             address: None,
+            transport: TransportName::Udp,
             ring_ms: 0.0,
             answer_ms: 0.0,
             answer_random: false,
@@ -482,6 +510,9 @@ pub struct Registrations {
     pub remove: bool,
     /// SIP transport.
     pub transport: TransportName,
+    /// TCP or TLS connections that take turns, user by user; at most 1,000.
+    #[serde(skip_serializing_if = "is_one")]
+    pub connections: u32,
 }
 
 impl Default for Registrations {
@@ -499,6 +530,7 @@ impl Default for Registrations {
             refreshes: 0,
             remove: true,
             transport: TransportName::Udp,
+            connections: 1,
         }
     }
 }
@@ -557,6 +589,23 @@ pub struct Network {
     pub reorder_percent: f64,
     /// The faults end after this many seconds; 0: never.
     pub heal_seconds: f64,
+}
+
+impl Experiment {
+    /// What callers and registrations speak.
+    pub fn transports(&self) -> impl Iterator<Item = TransportName> {
+        let callers = self.callers.iter().map(|callers| callers.transport);
+        let registrations = self.registrations.iter().map(|users| users.transport);
+        callers.chain(registrations)
+    }
+
+    /// Whether anything in it goes over TLS.
+    pub fn speaks_tls(&self) -> bool {
+        let callees = self.callees.iter().map(|callees| callees.transport);
+        self.transports()
+            .chain(callees)
+            .any(|name| name == TransportName::Tls)
+    }
 }
 
 /// What must hold; a key that is not given is not judged.

@@ -1,6 +1,6 @@
 //! Reading an experiment file, overrides, and the sweep.
 
-use super::model::{Experiment, IpVersions, Levels, MediaKind};
+use super::model::{Experiment, IpVersions, Levels, MediaKind, TransportName};
 use crate::error::LabError;
 use toml_edit::{DocumentMut, Item, Value};
 
@@ -233,6 +233,7 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
             share(&format!("callers.{name}"), percent)?;
         }
     }
+    transports(experiment)?;
     if let (Some(callers), Some(callees)) = (&experiment.callers, &experiment.callees)
         && callers.flow != callees.flow
     {
@@ -254,6 +255,62 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
         && experiment.streams.is_none()
     {
         return Err("nothing to do: state [callers], [registrations] or [streams]".to_owned());
+    }
+    Ok(())
+}
+
+/// Connections of a workload at most: what one source address may hold at our border.
+const MOST_CONNECTIONS: u32 = 1_000;
+
+/// What has to fit together of transports and certificates.
+fn transports(experiment: &Experiment) -> Result<(), String> {
+    use TransportName::{Tcp, Tls, Udp};
+    let mut streams: Vec<TransportName> = experiment
+        .transports()
+        .filter(|name| *name != Udp)
+        .collect();
+    streams.dedup();
+    if streams.len() > 1 {
+        return Err(
+            "callers.transport and registrations.transport: TCP and TLS not both".to_owned(),
+        );
+    }
+    let callers = experiment.callers.as_ref();
+    let counts = [
+        callers.map(|w| ("callers", w.transport, w.connections)),
+        (experiment.registrations.as_ref()).map(|w| ("registrations", w.transport, w.connections)),
+    ];
+    for (name, transport, connections) in counts.into_iter().flatten() {
+        if !(1..=MOST_CONNECTIONS).contains(&connections) {
+            return Err(format!(
+                "{name}.connections = {connections}: expected 1 to {MOST_CONNECTIONS}"
+            ));
+        }
+        if connections > 1 && transport == Udp {
+            return Err(format!("{name}.connections: UDP has none"));
+        }
+    }
+    let subject = &experiment.subject;
+    if subject.address.is_some() && streams == [Tls] && experiment.transports().any(|t| t == Udp) {
+        return Err("a foreign subject has one address (subject.address): TLS for callers and registrations, or for neither".to_owned());
+    }
+    if let (true, Some(callers), Some(callees)) = (subject.none, callers, &experiment.callees)
+        && (callers.transport == Tls) != (callees.transport == Tls)
+    {
+        return Err(
+            "with nothing in between, TLS is for callers and callees, or for neither".to_owned(),
+        );
+    }
+    if subject.address.is_some()
+        && experiment
+            .callees
+            .as_ref()
+            .is_some_and(|callees| callees.transport == Tcp)
+    {
+        return Err("callees.transport: a foreign subject chooses between UDP and TCP by itself; say tls, or nothing".to_owned());
+    }
+    if !experiment.tls.is_default() && !(subject.address.is_some() && experiment.speaks_tls()) {
+        return Err("[tls] is for a foreign subject that is called over TLS; for our own border, certificates are made for the trial".to_owned());
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::experiment::{HangUp, fill};
 use crate::pace::Due;
 use crate::record::{Attempt, Kind, Outcome};
 use codec::g711::Law;
-use engine::{Entropy, SocketId, Time};
+use engine::{Entropy, SocketId, Time, Transport};
 use sip::{
     Content, Ending, Endpoint, Failure, Indication, Invite, LegId, Login, Refused,
     ServerTransaction, Target,
@@ -296,7 +296,9 @@ impl Inner {
             .and_then(|work| self.works.get(work))
             .ok_or("no plan")?;
         let plan = &work.plan;
-        let flow = self.flow(plan.transport).ok_or("no target")?;
+        let flow = self
+            .flow(plan.transport, call.attempt.number, plan.connections)
+            .ok_or("no target")?;
         let domain = match plan.domain.as_str() {
             "" => flow.remote.to_string(),
             domain => domain.to_owned(),
@@ -379,7 +381,14 @@ impl Inner {
         now: Time,
     ) {
         let leg = match &indication {
-            Indication::Offered { leg, request, .. } => {
+            Indication::Offered { leg, request, flow } => {
+                // Over TLS a Contact with a bare address leads to nobody whose certificate could be right: our requests take the
+                // connection that the caller opened.
+                if flow.transport == Transport::Tls
+                    && let Err(refused) = endpoint.pin(*leg, *flow)
+                {
+                    self.fatal.get_or_insert_with(|| format!("TLS: {refused}"));
+                }
                 return self.offered(endpoint, *leg, request, now);
             }
             Indication::Progressed { leg, .. }

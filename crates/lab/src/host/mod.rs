@@ -13,7 +13,7 @@ mod stream;
 
 pub use media::{Heard, SentStream, StreamResult, Transit, Voice};
 pub use plan::{
-    AnswerPlan, CallFlow, CallPlan, HostPlan, Login, RegistrationPlan, Say, StreamPlan,
+    AnswerPlan, CallFlow, CallPlan, HostPlan, Login, RegistrationPlan, Say, SecurePeer, StreamPlan,
 };
 
 use crate::pace::Plan;
@@ -21,8 +21,8 @@ use crate::record::Attempt;
 use calls::{Call, CallKey};
 use engine::timers::Agenda;
 use engine::{
-    Deadline, Drops, Engine, Entropy, Event, Input, Note, Output, SocketId, SocketKind, Time,
-    Transport,
+    ConnectionId, Deadline, Drops, Engine, Entropy, Event, Input, Note, Output, SocketId,
+    SocketKind, Time, Transport,
 };
 use media::MediaPlane;
 use outbox::Outbox;
@@ -34,7 +34,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 const UDP_SOCKET: SocketId = SocketId(0);
-const TCP_SOCKET: SocketId = SocketId(1);
+const STREAM_SOCKET: SocketId = SocketId(1);
 
 /// What a host has done so far, for progress and for the end of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,8 +115,12 @@ pub(crate) struct Inner {
     pub(crate) plan: HostPlan,
     pub(crate) entropy: Entropy,
     pub(crate) udp: LocalId,
-    pub(crate) tcp: Option<LocalId>,
+    /// The listening point of streams.
+    pub(crate) stream: Option<(LocalId, Transport)>,
     pub(crate) address: Option<SocketAddr>,
+    pub(crate) stream_address: Option<SocketAddr>,
+    /// Connections that take turns; empty where whatever connection stands will do.
+    pub(crate) lines: Vec<ConnectionId>,
     pub(crate) target: Option<SocketAddr>,
     pub(crate) agenda: Agenda<Timer>,
     pub(crate) calls: Slab<Call>,
@@ -160,7 +164,9 @@ impl Host {
             })
         };
         let udp = local(UDP_SOCKET, Transport::Udp);
-        let tcp = plan.tcp.then(|| local(TCP_SOCKET, Transport::Tcp));
+        let stream = plan
+            .stream
+            .map(|transport| (local(STREAM_SOCKET, transport), transport));
         let mut out = Outbox::default();
         out.open(UDP_SOCKET, SocketKind::UdpSignalling, plan.address);
         let media = MediaPlane::new(&plan, entropy.fork(), &mut out);
@@ -176,8 +182,10 @@ impl Host {
             endpoint,
             inner: Inner {
                 udp,
-                tcp,
+                stream,
                 address: None,
+                stream_address: None,
+                lines: Vec::new(),
                 target: None,
                 agenda: Agenda::new(),
                 calls: Slab::new(),
@@ -203,17 +211,25 @@ impl Host {
 
     /// Begins the planned work at `start`, towards `target` (the subject).
     pub fn begin(&mut self, target: SocketAddr, start: Time) {
+        self.inner.draw_lines(&mut self.endpoint);
         self.inner.begin(target, start);
     }
 
-    /// Whether the SIP socket, and every media socket asked for beforehand, is open.
+    /// Whether its SIP sockets, and every media socket asked for beforehand, are open.
     pub fn is_ready(&self) -> bool {
-        self.inner.address.is_some() && self.inner.media.is_ready()
+        let inner = &self.inner;
+        let streams = inner.stream.is_none() || inner.stream_address.is_some();
+        inner.address.is_some() && streams && inner.media.is_ready()
     }
 
-    /// The address of its SIP socket, once it is open.
+    /// The address of its SIP socket for datagrams, once it is open.
     pub fn address(&self) -> Option<SocketAddr> {
         self.inner.address
+    }
+
+    /// Where it takes streams, once it does.
+    pub fn stream_address(&self) -> Option<SocketAddr> {
+        self.inner.stream_address
     }
 
     /// Why the host cannot work, where it cannot.
@@ -287,16 +303,19 @@ impl Host {
             return;
         }
         if socket == UDP_SOCKET {
-            if self.inner.tcp.is_some() {
-                // The listener takes the port that the datagram socket got.
-                self.inner
-                    .out
-                    .open(TCP_SOCKET, SocketKind::TcpListener, local);
-            } else {
-                self.inner.address = Some(local);
+            self.inner.address = Some(local);
+            if let Some((_, transport)) = self.inner.stream {
+                let asked = match transport {
+                    // Certificates are found by the address that is asked for, so it is one that was known beforehand.
+                    Transport::Tls => self.inner.plan.address,
+                    // The listener takes the port that the datagram socket got.
+                    _ => local,
+                };
+                let kind = SocketKind::signalling(transport);
+                self.inner.out.open(STREAM_SOCKET, kind, asked);
             }
         } else {
-            self.inner.address = Some(local);
+            self.inner.stream_address = Some(local);
         }
         let input = Input::Opened { socket, local };
         self.endpoint.feed(input, now, &mut self.inner);
@@ -452,17 +471,60 @@ impl Inner {
         }
     }
 
-    /// Where a request goes.
-    pub(crate) fn flow(&self, transport: Transport) -> Option<Flow> {
+    /// The connections that take turns. A named peer stands for each: the endpoint opens one connection to each of them.
+    fn draw_lines(&mut self, endpoint: &mut Endpoint) {
+        let Some((_, transport)) = self.stream else {
+            return;
+        };
+        let calls = self.works.iter().map(|work| work.plan.connections);
+        let users = self.plan.registrations.iter().map(|plan| plan.connections);
+        let most = calls.chain(users).max().unwrap_or(0);
+        let name = match (transport, &self.plan.secure) {
+            (Transport::Tls, Some(peer)) => peer.name.clone(),
+            (Transport::Tls, None) => return,
+            // One connection to an address needs no name.
+            _ if most <= 1 => return,
+            _ => String::new(),
+        };
+        for number in 0..most.max(1) {
+            match endpoint.peer(&name, &number.to_string()) {
+                Ok(line) => self.lines.push(line),
+                Err(refused) => self.fatal = Some(format!("{most} connections: {refused}")),
+            }
+        }
+    }
+
+    /// Where a request of the attempt or user `number` goes, where as many as `connections` take turns.
+    pub(crate) fn flow(&self, transport: Transport, number: u64, connections: u32) -> Option<Flow> {
+        let turn = number % u64::from(connections.max(1));
+        let (local, remote) = match transport {
+            Transport::Udp => (self.udp, self.target?),
+            stream => {
+                let (local, known) = self.stream?;
+                let remote = match stream {
+                    Transport::Tls => self.plan.secure.as_ref()?.address,
+                    _ => self.target?,
+                };
+                (known == stream).then_some((local, remote))?
+            }
+        };
         Some(Flow {
-            local: match transport {
-                Transport::Tcp => self.tcp?,
-                _ => self.udp,
-            },
+            local,
             transport,
-            remote: self.target?,
-            connection: None,
+            remote,
+            connection: match transport {
+                Transport::Udp => None,
+                _ => self.lines.get(turn as usize).copied(),
+            },
         })
+    }
+
+    /// Our address as a Contact over `transport` has it.
+    pub(crate) fn own_address(&self, transport: Transport) -> Option<SocketAddr> {
+        match transport {
+            Transport::Udp => self.address,
+            _ => self.stream_address,
+        }
     }
 
     /// The outcome of an attempt is known.

@@ -20,8 +20,11 @@ pub struct HostPlan {
     pub name: String,
     /// SIP listening point; port 0 lets the driver choose. Media goes from the same IP address.
     pub address: SocketAddr,
-    /// Listen on TCP too, at the same port.
-    pub tcp: bool,
+    /// Streams of this transport too, TCP or TLS. TCP listens at the port of UDP; TLS at that of [`HostPlan::address`], or at
+    /// one of the driver's choice.
+    pub stream: Option<Transport>,
+    /// Where the subject takes TLS; needed before anything goes out over it.
+    pub secure: Option<SecurePeer>,
     /// Media sockets opened before anything begins.
     pub media_sockets: usize,
     /// First port of the media sockets opened beforehand; 0 lets the driver choose each.
@@ -42,7 +45,8 @@ impl HostPlan {
         HostPlan {
             name: name.to_owned(),
             address,
-            tcp: false,
+            stream: None,
+            secure: None,
             media_sockets: 0,
             media_port: 0,
             calls: Vec::new(),
@@ -60,6 +64,15 @@ impl HostPlan {
         let mut flows = calls.chain(self.answers.as_ref().map(|plan| plan.flow));
         flows.any(|flow| flow == CallFlow::Volte)
     }
+}
+
+/// Where a subject takes TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecurePeer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whom its certificate has to stand for (RFC 5922).
+    pub name: String,
 }
 
 /// User and password, as templates over the attempt's number.
@@ -107,6 +120,8 @@ pub struct CallPlan {
     pub domain: String,
     /// SIP transport.
     pub transport: Transport,
+    /// Stream connections that take turns, call by call.
+    pub connections: u32,
     /// Who sends BYE.
     pub hang_up: HangUp,
     /// What is sent.
@@ -217,6 +232,8 @@ pub struct RegistrationPlan {
     pub remove: bool,
     /// SIP transport.
     pub transport: Transport,
+    /// Stream connections that take turns, user by user.
+    pub connections: u32,
 }
 
 impl RegistrationPlan {

@@ -64,15 +64,19 @@ impl Inner {
         now: Time,
     ) -> Result<(), String> {
         let plan = self.plan.registrations.as_ref().ok_or("no plan")?;
-        let flow = self.flow(plan.transport).ok_or("no target")?;
+        let number = self.registrations.get(index as usize).ok_or("gone")?.number;
+        let flow = self
+            .flow(plan.transport, number, plan.connections)
+            .ok_or("no target")?;
         let domain = match plan.domain.as_str() {
             "" => flow.remote.to_string(),
             domain => domain.to_owned(),
         };
-        let address = self.address.ok_or("no socket")?;
+        let address = self.own_address(plan.transport).ok_or("no socket")?;
         let parameter = match plan.transport {
-            engine::Transport::Tcp => ";transport=tcp",
-            _ => "",
+            engine::Transport::Udp => "",
+            engine::Transport::Tls => ";transport=tls",
+            _ => ";transport=tcp",
         };
         let entry = self.registrations.get_mut(index as usize).ok_or("gone")?;
         // Two numbers each: the answer to a challenge takes the second.

@@ -6,6 +6,7 @@ use border::border::{Border, BorderCensus, Counters};
 use border::config::Config;
 use engine::{Entropy, Event, HashKey, Note};
 use media::{Forwarder, ForwarderLimits};
+use net::tls::Security;
 use net::{Clock, Driver, DriverConfig};
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
@@ -64,6 +65,7 @@ pub struct BorderThread {
     thread: Option<JoinHandle<Result<(), String>>>,
     outside: SocketAddr,
     inside: SocketAddr,
+    tls: Option<SocketAddr>,
 }
 
 fn cannot(why: impl std::fmt::Display) -> LabError {
@@ -86,17 +88,22 @@ impl BorderThread {
     ) -> Result<BorderThread, LabError> {
         let config = layout.config()?;
         let listeners = layout.listeners();
+        let security = layout.security()?;
         let (orders, inbox) = mpsc::channel();
         let (ready, wait) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("border".to_owned())
-            .spawn(move || serve(config, listeners, entropy, clock, processor, &inbox, &ready))
+            .spawn(move || {
+                let sockets = (listeners, security);
+                serve(config, sockets, entropy, clock, processor, &inbox, &ready)
+            })
             .map_err(cannot)?;
         let mut border = BorderThread {
             orders,
             thread: Some(thread),
             outside: layout.outside(),
             inside: layout.inside(),
+            tls: layout.tls[0],
         };
         match wait.recv_timeout(OPENING) {
             Ok(()) => Ok(border),
@@ -110,6 +117,11 @@ impl BorderThread {
     /// Where callers reach it.
     pub fn address(&self) -> SocketAddr {
         self.outside
+    }
+
+    /// Where callers reach it over TLS, where they do.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls
     }
 
     /// Where the called side reaches it.
@@ -173,7 +185,7 @@ impl BorderThread {
 
 fn serve(
     config: Config,
-    listeners: usize,
+    (listeners, security): (usize, Option<Security>),
     mut entropy: Entropy,
     clock: Clock,
     processor: Processor,
@@ -201,6 +213,9 @@ fn serve(
     let mut border = Border::new(config, entropy);
     let mut driver =
         Driver::new(driver_config, clock, forwarder).map_err(|error| error.to_string())?;
+    if let Some(security) = security {
+        driver.set_security(security);
+    }
     let mut opened = 0;
     let mut listener: Option<Sender<Event>> = None;
     let mut worked = net::thread_cpu();

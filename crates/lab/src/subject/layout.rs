@@ -2,8 +2,10 @@
 //! side, a trunk, users.
 
 use crate::error::LabError;
+use crate::tls::Credentials;
 use border::config::{self, Config};
-use engine::Entropy;
+use engine::{Entropy, Transport};
+use net::tls::Security;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
@@ -82,8 +84,14 @@ pub struct Layout {
     outside: SocketAddr,
     inside: SocketAddr,
     ports: [PortSpan; 2],
-    /// Where calls go that are for no registered user.
-    pub trunk: Option<SocketAddr>,
+    /// Where calls go that are for no registered user: in turn where there are several.
+    pub trunk: Vec<SocketAddr>,
+    /// Over which transport they go there.
+    pub trunk_transport: Transport,
+    /// Where TLS is taken: towards callers, and towards the called side.
+    pub tls: [Option<SocketAddr>; 2],
+    /// Certificates and trust, for the driver; needed where TLS is spoken.
+    pub credentials: Option<Credentials>,
     /// Names and passwords; with users, who calls or registers has to authenticate.
     pub users: Vec<(String, String)>,
     /// Media passes by.
@@ -121,6 +129,10 @@ do = [
 
 "#;
 
+/// The driver is given certificates from memory: these files are named, and never read.
+const CERTIFICATE: &str =
+    "tls = { certificate = { chain = \"trial.pem\", key = \"trial.key\" } }\n";
+
 impl Layout {
     /// A border at these addresses.
     pub fn new(outside: SocketAddr, inside: SocketAddr, ports: [PortSpan; 2]) -> Layout {
@@ -128,7 +140,10 @@ impl Layout {
             outside,
             inside,
             ports,
-            trunk: None,
+            trunk: Vec::new(),
+            trunk_transport: Transport::Udp,
+            tls: [None; 2],
+            credentials: None,
             users: Vec::new(),
             bypass: false,
             header_rules: false,
@@ -181,19 +196,64 @@ impl Layout {
 
     /// Number of its signalling sockets.
     pub fn listeners(&self) -> usize {
-        4
+        4 + self.tls.iter().flatten().count()
+    }
+
+    /// TLS too, at free ports: towards callers, and towards the called side.
+    ///
+    /// # Errors
+    /// Where no port is free.
+    pub fn with_tls(
+        mut self,
+        sides: [bool; 2],
+        credentials: Credentials,
+    ) -> Result<Layout, LabError> {
+        let mut held = Vec::new();
+        let places = [self.outside.ip(), self.inside.ip()];
+        for ((tls, ip), wanted) in self.tls.iter_mut().zip(places).zip(sides) {
+            if wanted {
+                let (address, sockets) = free_port(ip)?;
+                held.push(sockets);
+                *tls = Some(address);
+            }
+        }
+        self.credentials = Some(credentials);
+        Ok(self)
+    }
+
+    /// What its driver has to know about certificates.
+    ///
+    /// # Errors
+    /// Where the library refuses a certificate.
+    pub(crate) fn security(&self) -> Result<Option<Security>, LabError> {
+        let listening: Vec<SocketAddr> = self.tls.iter().flatten().copied().collect();
+        let credentials = self.credentials.as_ref();
+        credentials
+            .map(|credentials| credentials.security(&listening))
+            .transpose()
     }
 
     /// The configuration, as TOML.
     pub fn toml(&self) -> String {
         let mut text = String::new();
-        for (name, kind, address, ports) in [
-            ("outside", "access", self.outside, self.ports[0]),
-            ("inside", "core", self.inside, self.ports[1]),
+        for (name, kind, address, ports, tls) in [
+            (
+                "outside",
+                "access",
+                self.outside,
+                self.ports[0],
+                self.tls[0],
+            ),
+            ("inside", "core", self.inside, self.ports[1], self.tls[1]),
         ] {
+            let (listen, certificate) = match tls {
+                None => (String::new(), ""),
+                Some(tls) => (format!(", \"tls:{tls}\""), CERTIFICATE),
+            };
             let _ = write!(
                 text,
-                "[[interface]]\nname = \"{name}\"\nkind = \"{kind}\"\nlisten = [\"udp:{address}\", \"tcp:{address}\"]\n\
+                "[[interface]]\nname = \"{name}\"\nkind = \"{kind}\"\n\
+                 listen = [\"udp:{address}\", \"tcp:{address}\"{listen}]\n{certificate}\
                  media = {{ address = \"{}\", ports = \"{}\" }}\n",
                 address.ip(),
                 ports.text()
@@ -221,11 +281,27 @@ impl Layout {
                 "[[route]]\nname = \"phones\"\nregistered = true\n{media}\n"
             );
         }
-        if let Some(trunk) = self.trunk {
+        if !self.trunk.is_empty() {
+            let transport = self.trunk_transport.uri_name();
+            let targets: Vec<String> = self
+                .trunk
+                .iter()
+                .map(|target| format!("\"{transport}:{target}\""))
+                .collect();
+            let tls = match (self.trunk_transport, &self.credentials) {
+                (Transport::Tls, Some(credentials)) => {
+                    format!(
+                        "tls = {{ ca = \"trial.pem\", name = {:?} }}\n",
+                        credentials.name()
+                    )
+                }
+                _ => String::new(),
+            };
             let _ = write!(
                 text,
-                "[[trunk]]\nname = \"far\"\ninterface = \"inside\"\ntarget = \"udp:{trunk}\"\n\n\
-                 [[route]]\nname = \"far\"\ntrunk = \"far\"\n{media}\n"
+                "[[trunk]]\nname = \"far\"\ninterface = \"inside\"\ntarget = [{}]\n{tls}\n\
+                 [[route]]\nname = \"far\"\ntrunk = \"far\"\n{media}\n",
+                targets.join(", ")
             );
         }
         for (user, password) in &self.users {
@@ -283,7 +359,7 @@ mod tests {
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let spans = PortSpan::for_calls(100, &mut Entropy::from_number(1));
         let mut layout = Layout::new(at(5060), at(5080), spans);
-        layout.trunk = Some(at(5090));
+        layout.trunk = vec![at(5090), at(5091)];
         for bypass in [false, true] {
             for users in [0, 3] {
                 layout.bypass = bypass;

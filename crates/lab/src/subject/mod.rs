@@ -7,9 +7,10 @@ pub use border_thread::{BorderState, BorderThread, Processor};
 pub use layout::{Layout, PortSpan};
 
 use crate::error::LabError;
-use crate::experiment::{Experiment, SubjectMedia, fill};
+use crate::experiment::{Experiment, SubjectMedia, TransportName, fill};
+use crate::tls::Credentials;
 use border::border::{Border, BorderCensus};
-use engine::{Entropy, HashKey};
+use engine::{Entropy, HashKey, Transport};
 use media::{Forwarder, ForwarderLimits};
 use net::Clock;
 use sim::{HostId, World};
@@ -44,7 +45,8 @@ impl Subject {
     /// Where it cannot be started.
     pub fn start(
         experiment: &Experiment,
-        far: Option<SocketAddr>,
+        far: &[SocketAddr],
+        credentials: Option<&Credentials>,
         entropy: Entropy,
         clock: Clock,
     ) -> Result<Subject, LabError> {
@@ -65,7 +67,14 @@ impl Subject {
         let addresses = loopback(experiment);
         let calls = most_calls(experiment);
         let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
-        let layout = Layout::on_free_ports(addresses, spans)?.for_experiment(experiment, far);
+        let mut layout = Layout::on_free_ports(addresses, spans)?.for_experiment(experiment, far);
+        if let Some(credentials) = credentials {
+            let outside = experiment
+                .transports()
+                .any(|name| name == TransportName::Tls);
+            let inside = layout.trunk_transport == Transport::Tls;
+            layout = layout.with_tls([outside, inside], credentials.clone())?;
+        }
         let processor = Processor {
             cpu: experiment.subject.cpu,
             percent: experiment.subject.processor_percent,
@@ -79,6 +88,15 @@ impl Subject {
             Subject::None => None,
             Subject::Foreign { address, .. } => Some(*address),
             Subject::Border(border) => Some(border.address()),
+        }
+    }
+
+    /// Where it takes TLS; `None` where there is none, or it does not.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        match self {
+            Subject::None => None,
+            Subject::Foreign { address, .. } => Some(*address),
+            Subject::Border(border) => border.tls_address(),
         }
     }
 
@@ -162,16 +180,15 @@ fn most_calls(experiment: &Experiment) -> u64 {
 
 impl Layout {
     /// Adds what an experiment's workloads need: a trunk to the called side, users who register.
-    pub(crate) fn for_experiment(
-        mut self,
-        experiment: &Experiment,
-        far: Option<SocketAddr>,
-    ) -> Layout {
+    pub(crate) fn for_experiment(mut self, experiment: &Experiment, far: &[SocketAddr]) -> Layout {
         self.bypass = experiment.subject.media == SubjectMedia::Bypass;
         self.header_rules = experiment.subject.header_rules > 0;
         self.call_limit = experiment.subject.call_limit;
         self.memory_mib = experiment.subject.memory_mib;
-        self.trunk = far;
+        self.trunk = far.to_vec();
+        if let Some(callees) = &experiment.callees {
+            self.trunk_transport = callees.transport.into();
+        }
         let mut logins: Vec<(String, String)> = Vec::new();
         if let Some(registrations) = &experiment.registrations {
             logins.extend((0..registrations.users).map(|number| {
@@ -318,7 +335,7 @@ impl Simulated {
             inside,
             [PortSpan::new(20_000, 10_000), PortSpan::new(40_000, 10_000)],
         )
-        .for_experiment(experiment, far);
+        .for_experiment(experiment, far.as_slice());
         let config = layout.config()?;
         let mut entropy = world.entropy();
         let workers = experiment.subject.workers.max(1);

@@ -3,6 +3,7 @@
 use crate::error::LabError;
 use crate::experiment::{
     Callees, Callers, CodecName, Experiment, HangUp, MediaKind, Registrations, Streams,
+    TransportName,
 };
 use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan, StreamPlan};
 use crate::pace::Bounds;
@@ -58,19 +59,22 @@ impl Cast {
         if let Some(callers) = &experiment.callers {
             host.calls.push(call_plan(callers, hear));
             host.media_sockets = sockets(callers, hear);
-            host.tcp |= Transport::from(callers.transport) == Transport::Tcp;
         }
         if let Some(registrations) = &experiment.registrations {
             host.registrations = Some(registration_plan(registrations));
-            host.tcp |= Transport::from(registrations.transport) == Transport::Tcp;
         }
+        let streams = experiment.transports().map(Transport::from);
+        host.stream = streams.into_iter().find(|name| *name != Transport::Udp);
         let mut other = None;
         if let Some(callees) = &experiment.callees {
             let address = callees.address.unwrap_or(SocketAddr::new(far, 0));
             let mut plan = HostPlan::new("callees", address);
             plan.answers = Some(answer_plan(callees, experiment.callers.as_ref()));
             plan.media_sockets = host.media_sockets;
-            plan.tcp = true;
+            plan.stream = Some(match callees.transport {
+                TransportName::Tls => Transport::Tls,
+                TransportName::Udp | TransportName::Tcp => Transport::Tcp,
+            });
             other = Some(plan);
         }
         if let Some(streams) = &experiment.streams {
@@ -137,6 +141,7 @@ fn call_plan(callers: &Callers, hear: MediaKind) -> CallPlan {
         }),
         domain: String::new(),
         transport: callers.transport.into(),
+        connections: callers.connections,
         hang_up: callers.hang_up,
         say: callers.media,
         hear,
@@ -187,6 +192,7 @@ fn registration_plan(registrations: &Registrations) -> RegistrationPlan {
         refreshes: registrations.refreshes,
         remove: registrations.remove,
         transport: registrations.transport.into(),
+        connections: registrations.connections,
     }
 }
 

@@ -59,6 +59,11 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
             "a foreign subject cannot be simulated: leave out subject.address or --simulate",
         ));
     }
+    if experiment.speaks_tls() {
+        return Err(LabError::bad(
+            "TLS is not spoken in virtual time: leave out --simulate, or set the transport to udp or tcp",
+        ));
+    }
     world.set_default_link(link(&experiment.network, false));
     let [near_ip, far_ip] = simulated_addresses(experiment, HOST);
     let cast = Cast::of(experiment, near_ip, far_ip, STREAM_PORT)?;

@@ -2,10 +2,12 @@
 
 use super::{Cast, Finished, HostThread, Outcomes, Trial, held, merge};
 use crate::error::LabError;
-use crate::host::Progress;
+use crate::experiment::{Experiment, TransportName};
+use crate::host::{HostPlan, Progress, SecurePeer};
 use crate::raw::{NoiseRecord, Surroundings};
 use crate::record::{Attempt, StreamRecord};
 use crate::subject::{PortSpan, Subject, loopback, system_entropy};
+use crate::tls::Credentials;
 use engine::{Entropy, Time};
 use net::{Clock, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -35,15 +37,45 @@ pub fn on_sockets(
         }
         None => 0,
     };
-    let cast = Cast::of(experiment, near, far, stream_port)?;
+    let mut cast = Cast::of(experiment, near, far, stream_port)?;
+    let credentials = credentials(experiment)?;
+    let security = |plan: &HostPlan| {
+        let credentials = credentials.as_ref();
+        credentials
+            .map(|credentials| credentials.security(&[plan.address]))
+            .transpose()
+    };
     let far = match cast.far {
-        Some(plan) => Some(HostThread::start(plan, entropy.fork(), clock)?),
+        Some(plan) => {
+            let security = security(&plan)?;
+            Some(HostThread::start(plan, security, entropy.fork(), clock)?)
+        }
         None => None,
     };
     let near_entropy = entropy.fork();
     let far_address = far.as_ref().map(HostThread::address);
-    let subject = Subject::start(experiment, far_address, entropy.fork(), clock)?;
-    let near = HostThread::start(cast.near, near_entropy, clock)?;
+    let far_streams = far.as_ref().and_then(HostThread::stream_address);
+    let called = match experiment.callees.as_ref().map(|callees| callees.transport) {
+        Some(TransportName::Tls) => far_streams,
+        _ => far_address,
+    };
+    let subject = Subject::start(
+        experiment,
+        called.as_slice(),
+        credentials.as_ref(),
+        entropy.fork(),
+        clock,
+    )?;
+    // With nothing in between the called side itself is what is reached by TLS.
+    let secure = subject
+        .tls_address()
+        .or(far_streams.filter(|_| experiment.subject.none));
+    if let (Some(address), Some(credentials)) = (secure, &credentials) {
+        let name = credentials.name().to_owned();
+        cast.near.secure = Some(SecurePeer { address, name });
+    }
+    let near_security = security(&cast.near)?;
+    let near = HostThread::start(cast.near, near_security, near_entropy, clock)?;
     let target = subject
         .address()
         .or(far_address)
@@ -86,6 +118,7 @@ pub fn on_sockets(
     let subject_holds = subject.settled_holdings(clock)?;
     let mut remarks = subject.finish()?;
     remarks.extend(drop_remarks(&near, far.as_ref()));
+    remarks.extend(tls_remarks(&near, far.as_ref()));
     if experiment.network != crate::experiment::Network::default() {
         remarks.push("[network] applies to simulations only; these links were real".to_owned());
     }
@@ -121,6 +154,18 @@ pub fn on_sockets(
         subject_cpu_seconds: cpu,
         digest: None,
     })
+}
+
+/// Certificates and trust, where the experiment speaks TLS.
+fn credentials(experiment: &Experiment) -> Result<Option<Credentials>, LabError> {
+    if !experiment.speaks_tls() {
+        return Ok(None);
+    }
+    match experiment.subject.address {
+        Some(subject) => Credentials::of(&experiment.tls, subject),
+        None => Credentials::made(),
+    }
+    .map(Some)
 }
 
 fn kernel() -> Result<u64, LabError> {
@@ -189,6 +234,19 @@ fn drop_remarks(near: &Finished, far: Option<&Finished>) -> Vec<String> {
             (!drops.is_empty()).then(|| format!("{name} dropped: {}", drops.join(", ")))
         })
         .collect()
+}
+
+/// Why TLS did not come about.
+fn tls_remarks(near: &Finished, far: Option<&Finished>) -> Vec<String> {
+    let hosts = [("callers", Some(near)), ("callees", far)];
+    let told = hosts.into_iter().flat_map(|(name, finished)| {
+        let refused = finished.map_or(&[][..], |finished| &finished.tls_refused);
+        refused.iter().map(move |(why, count)| match count {
+            1 => format!("TLS of the {name}, {why}"),
+            count => format!("TLS of the {name}, {why}; {count} times"),
+        })
+    });
+    told.collect()
 }
 
 /// Times from the trial's start on, not from the clock's.

@@ -2,8 +2,10 @@
 
 use crate::error::LabError;
 use crate::host::{Holdings, Host, HostPlan, Progress, Results};
-use engine::{Entropy, Time};
+use engine::{Entropy, Note, Time};
+use net::tls::Security;
 use net::{Clock, Driver, DriverConfig};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +16,10 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(10);
 /// Longest wait for sockets to be opened.
 const OPENING: Duration = Duration::from_secs(20);
+/// Bytes that may wait on a connection: one may carry the calls of all callers, and a subject that pauses reads none of them.
+const STREAM_BUFFER: usize = 64 << 20;
+/// Reasons for which TLS did not come about that are kept apart.
+const REASONS: usize = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
@@ -42,6 +48,17 @@ pub struct Finished {
     pub cpu_seconds: f64,
     /// What its endpoint and its driver dropped, by name.
     pub drops: Vec<(&'static str, u64)>,
+    /// Why TLS did not come about, and how often: each reason once.
+    pub tls_refused: Vec<(String, u64)>,
+}
+
+/// Where a host is reached.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    /// By datagrams.
+    address: SocketAddr,
+    /// By streams.
+    streams: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +75,7 @@ pub struct HostThread {
     seen: Arc<Mutex<Seen>>,
     failure: Arc<Mutex<Option<String>>>,
     thread: Option<JoinHandle<()>>,
-    address: SocketAddr,
+    places: Places,
 }
 
 fn cannot(name: &str, why: impl std::fmt::Display) -> LabError {
@@ -69,11 +86,16 @@ fn cannot(name: &str, why: impl std::fmt::Display) -> LabError {
 }
 
 impl HostThread {
-    /// Starts a host and waits until its sockets are open.
+    /// Starts a host and waits until its sockets are open. `security`: certificates and trust, where it speaks TLS.
     ///
     /// # Errors
     /// Where a socket or the thread cannot be had.
-    pub fn start(plan: HostPlan, entropy: Entropy, clock: Clock) -> Result<HostThread, LabError> {
+    pub fn start(
+        plan: HostPlan,
+        security: Option<Security>,
+        entropy: Entropy,
+        clock: Clock,
+    ) -> Result<HostThread, LabError> {
         let name = plan.name.clone();
         let (orders, inbox) = mpsc::channel();
         let (ready, wait) = mpsc::channel();
@@ -83,8 +105,8 @@ impl HostThread {
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
-                if let Err(error) = serve(Host::new(plan, entropy), clock, &inbox, &ready, &shared)
-                {
+                let host = Host::new(plan, entropy);
+                if let Err(error) = serve(host, security, clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
             })
@@ -95,10 +117,13 @@ impl HostThread {
             seen,
             failure,
             thread: Some(thread),
-            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            places: Places {
+                address: SocketAddr::from(([0, 0, 0, 0], 0)),
+                streams: None,
+            },
         };
-        host.address = match wait.recv_timeout(OPENING) {
-            Ok(Ok(address)) => address,
+        host.places = match wait.recv_timeout(OPENING) {
+            Ok(Ok(places)) => places,
             Ok(Err(why)) => return Err(cannot(&host.name, why)),
             Err(RecvTimeoutError::Timeout) => {
                 return Err(cannot(&host.name, "sockets were not opened in time"));
@@ -129,9 +154,14 @@ impl HostThread {
         cannot(&self.name, failure.unwrap_or_else(|| default.to_owned()))
     }
 
-    /// Its SIP address.
+    /// Its SIP address for datagrams.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.places.address
+    }
+
+    /// Where it takes streams, where it does.
+    pub fn stream_address(&self) -> Option<SocketAddr> {
+        self.places.streams
     }
 
     fn order(&self, order: Order) -> Result<(), LabError> {
@@ -224,16 +254,22 @@ impl HostThread {
 
 fn serve(
     mut host: Host,
+    security: Option<Security>,
     clock: Clock,
     inbox: &Receiver<Order>,
-    ready: &Sender<Result<SocketAddr, String>>,
+    ready: &Sender<Result<Places, String>>,
     seen: &Mutex<Seen>,
 ) -> Result<(), String> {
     let config = DriverConfig {
         receive_timestamps: true,
+        stream_buffer: STREAM_BUFFER,
         ..DriverConfig::default()
     };
     let mut driver = Driver::plain(config, clock).map_err(|error| error.to_string())?;
+    if let Some(security) = security {
+        driver.set_security(security);
+    }
+    let mut refused: BTreeMap<String, u64> = BTreeMap::new();
     let mut told = false;
     let mut begun = false;
     let cpu_before = net::thread_cpu();
@@ -241,7 +277,14 @@ fn serve(
         driver
             .turn_engine(&mut host, LOOK)
             .map_err(|error| error.to_string())?;
-        while driver.next_event().is_some() {}
+        while let Some(event) = driver.next_event() {
+            if let Note::TlsRefused { side, why, .. } = event.note {
+                let reason = format!("{side}: {why}");
+                if refused.len() < REASONS || refused.contains_key(&reason) {
+                    *refused.entry(reason).or_default() += 1;
+                }
+            }
+        }
         if let Some(why) = host.fatal() {
             let why = why.to_owned();
             // Whoever starts the host hears it there; later it ends the thread.
@@ -252,7 +295,8 @@ fn serve(
         }
         if let (false, true, Some(address)) = (told, host.is_ready(), host.address()) {
             told = true;
-            if ready.send(Ok(address)).is_err() {
+            let streams = host.stream_address();
+            if ready.send(Ok(Places { address, streams })).is_err() {
                 return Ok(());
             }
         }
@@ -265,7 +309,8 @@ fn serve(
                 Ok(Order::Stop) => host.stop(),
                 Ok(Order::Deregister) => host.deregister(clock.now()),
                 Ok(Order::Collect(give, then)) => {
-                    let finished = finish(&mut host, &driver, clock, cpu_before);
+                    let mut finished = finish(&mut host, &driver, clock, cpu_before);
+                    finished.tls_refused = std::mem::take(&mut refused).into_iter().collect();
                     // The receiver may have given up waiting; there is nobody else to tell.
                     let _ = give.send(finished);
                     if then == Then::End {
@@ -297,5 +342,6 @@ fn finish(host: &mut Host, driver: &Driver, clock: Clock, cpu_before: Duration) 
             .iter()
             .map(|(reason, count)| (reason.name(), count))
             .collect(),
+        tls_refused: Vec::new(),
     }
 }

@@ -83,9 +83,15 @@ fn read(file: &Path) -> Result<Vec<u8>, CredentialError> {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
-    let bytes = read(file)?;
+    certificates_in(file, &read(file)?)
+}
+
+fn certificates_in(
+    file: &Path,
+    bytes: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
     let remedy = "the file must hold PEM: \"-----BEGIN CERTIFICATE-----\" and so on";
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
     let chain = chain.map_err(|error| bad(file, format!("not PEM: {error}"), remedy))?;
     if chain.is_empty() {
         return Err(bad(file, "there is no certificate in it", remedy));
@@ -115,7 +121,18 @@ impl Identity {
     /// # Errors
     /// What is wrong with which file: unreadable, no certificate, no key, or one that does not belong to the other.
     pub fn read(chain: &Path, key: &Path) -> Result<Identity, CredentialError> {
-        let certificates = certificates(chain)?;
+        Identity::of_pem((chain, &read(chain)?), (key, &read(key)?))
+    }
+
+    /// The same from what such files would hold; their names are for messages.
+    ///
+    /// # Errors
+    /// As [`Identity::read`].
+    pub fn of_pem(
+        (chain, chain_bytes): (&Path, &[u8]),
+        (key, bytes): (&Path, &[u8]),
+    ) -> Result<Identity, CredentialError> {
+        let certificates = certificates_in(chain, chain_bytes)?;
         let first = certificates.first();
         let identities = first
             .and_then(|first| Identities::of(first))
@@ -127,8 +144,7 @@ impl Identity {
                 )
             })?;
         let fingerprint = first.map(|first| sha256(first)).unwrap_or_default();
-        let bytes = read(key)?;
-        let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
+        let private = PrivateKeyDer::from_pem_slice(bytes).map_err(|error| {
             let encrypted = bytes.windows(9).any(|part| part == b"ENCRYPTED");
             match encrypted {
                 true => bad(
@@ -198,7 +214,15 @@ impl Anchors {
     /// # Errors
     /// What is wrong with the file.
     pub fn read(file: &Path) -> Result<Anchors, CredentialError> {
-        let list = certificates(file)?;
+        Anchors::of_pem(file, &read(file)?)
+    }
+
+    /// The same from what such a file would hold; its name is for messages.
+    ///
+    /// # Errors
+    /// As [`Anchors::read`].
+    pub fn of_pem(file: &Path, bytes: &[u8]) -> Result<Anchors, CredentialError> {
+        let list = certificates_in(file, bytes)?;
         let mut store = RootCertStore::empty();
         let mut all = Vec::new();
         for certificate in list {
