@@ -435,6 +435,7 @@ fn phones_plan(times: Times) -> HostPlan {
         expires: 300,
         refresh: None,
         refreshes: 0,
+        refresh_rate: 0.0,
         remove: false,
         transport: Transport::Udp,
         connections: 1,

@@ -60,7 +60,7 @@ pub struct AudioFigures {
 pub struct Figures {
     /// Calls.
     pub calls: CallCounts,
-    /// INVITE to 2xx; in an experiment without calls, REGISTER to 2xx.
+    /// INVITE to 2xx; in an experiment without calls, REGISTER to 2xx, of re-registrations at a rate where there are any.
     pub response_ms: Response,
     /// Jitter.
     pub jitter_ms: JitterFigures,
@@ -164,7 +164,13 @@ fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
     values.reduce(f64::max)
 }
 
-const REGISTERING: [Kind; 3] = [Kind::Registration, Kind::Refresh, Kind::Deregistration];
+/// What counts as a registration.
+pub(crate) const REGISTERING: [Kind; 4] = [
+    Kind::Registration,
+    Kind::Refresh,
+    Kind::Reregistration,
+    Kind::Deregistration,
+];
 
 fn count(attempts: &[&Attempt]) -> CallCounts {
     let of = |test: &dyn Fn(&Attempt) -> bool| attempts.iter().filter(|a| test(a)).count() as u64;
@@ -187,10 +193,15 @@ pub fn compute(
         .iter()
         .filter(|a| REGISTERING.contains(&a.kind))
         .collect();
-    let main = if calls.is_empty() {
-        &registrations
-    } else {
-        &calls
+    // What came before re-registrations at a rate, and comes after, only prepares and tidies up.
+    let again: Vec<&Attempt> = attempts
+        .iter()
+        .filter(|a| a.kind == Kind::Reregistration)
+        .collect();
+    let main = match (calls.is_empty(), again.is_empty()) {
+        (false, _) => &calls,
+        (true, false) => &again,
+        (true, true) => &registrations,
     };
     let responses = sorted(main.iter().filter_map(|a| a.response_ms()));
     let figures = Figures {

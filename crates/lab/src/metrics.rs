@@ -1,5 +1,6 @@
 //! End-to-end SIP performance metrics (RFC 6076), computed from the records of attempts as their caller saw them.
 
+use crate::figures::REGISTERING;
 use crate::figures::quantile;
 use crate::record::{Attempt, Kind, Outcome};
 use serde::{Deserialize, Serialize};
@@ -80,7 +81,7 @@ pub fn compute(attempts: &[Attempt]) -> SipMetrics {
         of.filter(|a| a.outcome.was_started() && a.sent.is_some())
             .collect()
     };
-    let registrations = sent(&[Kind::Registration, Kind::Refresh, Kind::Deregistration]);
+    let registrations = sent(&REGISTERING);
     let calls = sent(&[Kind::Call]);
     let up = |a: &&Attempt| a.established.is_some();
     let redirected = |a: &Attempt| !up(&a) && (300..400).contains(&a.status);

@@ -122,11 +122,37 @@ pub struct Due {
     pub may_start: bool,
 }
 
+/// Which attempts of a plan are whose, where several generators play it together: every `count`-th from `index` on. Due times
+/// and numbers are those of the whole plan, so that together they are one generator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Whose, from 0.
+    pub index: u64,
+    /// How many share the plan.
+    pub count: u64,
+}
+
+impl Share {
+    /// A generator by itself.
+    pub const ALL: Share = Share { index: 0, count: 1 };
+
+    /// Its part of a limit: all parts together are the limit.
+    pub fn of(self, limit: u64) -> u64 {
+        limit / self.count + u64::from(self.index < limit % self.count)
+    }
+
+    /// Whether the attempt of this number is its own.
+    pub fn has(self, number: u64) -> bool {
+        number % self.count == self.index
+    }
+}
+
 /// A plan of attempts: arrivals, and limits on them.
 #[derive(Clone, Debug)]
 pub struct Plan {
     arrivals: Arrivals,
     bounds: Bounds,
+    share: Share,
     next: Option<Time>,
     number: u64,
     open: u64,
@@ -136,9 +162,19 @@ pub struct Plan {
 impl Plan {
     /// A plan.
     pub fn new(arrivals: Arrivals, bounds: Bounds) -> Plan {
+        Plan::shared(arrivals, bounds, Share::ALL)
+    }
+
+    /// One generator's share of a plan that several play together; each has its part of the limit of open attempts.
+    pub fn shared(arrivals: Arrivals, bounds: Bounds, share: Share) -> Plan {
+        let bounds = Bounds {
+            open: bounds.open.map(|limit| share.of(limit)),
+            ..bounds
+        };
         let mut plan = Plan {
             arrivals,
             bounds,
+            share,
             next: None,
             number: 0,
             open: 0,
@@ -149,9 +185,16 @@ impl Plan {
     }
 
     fn advance(&mut self) {
-        let full = self.bounds.total.is_some_and(|total| self.number >= total);
-        self.next = if full { None } else { self.arrivals.next() }
-            .filter(|at| self.bounds.until.is_none_or(|until| *at < until));
+        loop {
+            let full = self.bounds.total.is_some_and(|total| self.number >= total);
+            self.next = if full { None } else { self.arrivals.next() }
+                .filter(|at| self.bounds.until.is_none_or(|until| *at < until));
+            if self.next.is_none() || self.share.has(self.number) {
+                return;
+            }
+            // Another one's: passed over, so that all agree about numbers and times.
+            self.number += 1;
+        }
     }
 
     /// The next attempt that is due at `now`. Where it may start it counts as open until [`Plan::closed`].
@@ -192,7 +235,7 @@ impl Plan {
         self.peak
     }
 
-    /// Attempts that were due so far.
+    /// Attempts of the whole plan that were due so far.
     pub fn count(&self) -> u64 {
         self.number
     }
@@ -238,6 +281,42 @@ mod tests {
             .take(count)
             .map(|at| at.since(Time::from_secs(5)).as_secs_f64())
             .collect()
+    }
+
+    #[test]
+    fn several_generators_play_one_plan_together() {
+        for pace in [Pace::Constant { rate: 30.0 }, Pace::Poisson { rate: 30.0 }] {
+            let plan = |share| {
+                let arrivals = Arrivals::new(pace, Time::from_secs(5), Entropy::from_number(7));
+                let bounds = Bounds {
+                    total: Some(101),
+                    open: Some(10),
+                    until: None,
+                };
+                Plan::shared(arrivals, bounds, share)
+            };
+            let all = |mut plan: Plan| {
+                let mut dues = Vec::new();
+                let mut open = 0;
+                while let Some(due) = plan.pop_due(Time::from_secs(1_000)) {
+                    open += u64::from(due.may_start);
+                    dues.push((due.number, due.at));
+                }
+                (dues, open)
+            };
+            let (alone, open) = all(plan(Share::ALL));
+            assert_eq!((alone.len(), open), (101, 10));
+            let mut together = Vec::new();
+            let mut opened = Vec::new();
+            for index in 0..3 {
+                let (dues, open) = all(plan(Share { index, count: 3 }));
+                together.extend(dues);
+                opened.push(open);
+            }
+            together.sort_unstable();
+            assert_eq!(together, alone);
+            assert_eq!(opened, [4, 3, 3], "the limit is divided");
+        }
     }
 
     #[test]

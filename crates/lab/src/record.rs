@@ -94,6 +94,8 @@ pub enum Kind {
     Registration,
     /// A refreshed registration.
     Refresh,
+    /// A refresh that came at a rate planned for all users together.
+    Reregistration,
     /// A registration taken back.
     Deregistration,
     /// A media stream without signalling.

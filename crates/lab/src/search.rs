@@ -213,7 +213,7 @@ pub fn benchmark(keys: &[String]) -> String {
     if sets("callers.rate") {
         "Session Establishment Rate"
     } else if sets("registrations.refresh_rate") {
-        "Registration Rate of re-registrations"
+        "Re-registration Rate"
     } else if sets("registrations.rate") {
         "Registration Rate"
     } else if sets("callers.limit") || sets("callers.total") {
@@ -231,6 +231,9 @@ pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
     if let Some(callers) = &experiment.callers {
         let transport = engine::Transport::from(callers.transport);
         rows.push(("SIP transport protocol", transport.via_name().to_owned()));
+        if transport != engine::Transport::Udp {
+            rows.push(("connections", callers.connections.to_string()));
+        }
         rows.push(("session duration, s", plain(callers.hold_seconds)));
         rows.push((
             "establishment threshold time, s",
@@ -247,6 +250,9 @@ pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
     if let Some(registrations) = &experiment.registrations {
         let transport = engine::Transport::from(registrations.transport);
         rows.push(("SIP transport protocol", transport.via_name().to_owned()));
+        if transport != engine::Transport::Udp {
+            rows.push(("connections", registrations.connections.to_string()));
+        }
         let digest = match registrations.password.is_empty() {
             true => "none",
             false => "digest",
@@ -254,6 +260,10 @@ pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
         rows.push(("authentication", digest.to_owned()));
         rows.push(("registered users", registrations.users.to_string()));
     }
+    rows.push((
+        "threads of the generator, each side",
+        experiment.generator.workers.to_string(),
+    ));
     rows.into_iter()
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
@@ -295,11 +305,16 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     let mut file = run::load(name_or_file, options)?;
     let plan = file.experiment().search.clone();
     let sweep = file.experiment().levels.clone();
-    let bounds = sweep
-        .as_ref()
-        .and_then(|levels| Some((levels.from?, levels.to?, levels.step?)));
-    let (from, to, step) =
-        bounds.ok_or_else(|| LabError::bad("a search needs [levels] with from, to and step"))?;
+    let bounds = sweep.as_ref().and_then(|levels| {
+        let start = plan.start.or(levels.from)?;
+        let highest = plan.highest.or(levels.to)?;
+        Some((start, highest, plan.step.or(levels.step)?))
+    });
+    let (start, to, step) = bounds.ok_or_else(|| {
+        LabError::bad(
+            "a search needs [levels] with from, to and step, or [search] with start, highest and step beside levels.set",
+        )
+    })?;
     let keys = sweep.map(|levels| levels.set).unwrap_or_default();
     if let Some(attempts) = plan.attempts {
         let key = match file.experiment().callers.is_some() {
@@ -319,7 +334,6 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     let mut raw = RawWriter::create(&dir)?;
     let mut record = run::new_run(&file, options.simulate)?;
     let mut display = Display::new(&record.title, plan.trials);
-    let start = plan.start.unwrap_or(from);
     let mut steps = Search::new(&plan, start, step, to);
     let mut setup = setup(file.experiment());
     if let Some(attempts) = plan.attempts {

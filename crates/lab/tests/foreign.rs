@@ -229,6 +229,23 @@ fn kamailio_as_the_registrar() {
         300
     );
     assert_eq!(details["sip"]["ineffective_registrations_percent"], 0.0);
+    // And at a rate, users in turn.
+    let sets = [
+        format!("subject.address={address}"),
+        "registrations.at=border".to_owned(),
+        "registrations.users=50".to_owned(),
+        "levels.values=[200]".to_owned(),
+        "thresholds.response_p99_ms=".to_owned(),
+    ];
+    let again = RunOptions {
+        out: Some(folder.join("at-a-rate")),
+        ..options(&folder, &sets)
+    };
+    let verdict = run("re-registration-rate", &again).unwrap();
+    let told = self::figures(&folder);
+    assert_eq!(verdict, Verdict::Passed, "{told:#}");
+    let rate = number(&told["trials"][0]["details"]["established_per_second"]);
+    assert!((rate - 200.0).abs() < 1.0, "{rate}");
 }
 
 /// A certificate for this name that vouches for itself.
@@ -292,7 +309,11 @@ fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
     let told = figures(&folder);
     assert_eq!(verdict, Verdict::Passed, "{told:#}");
     assert_eq!(told["trials"][0]["calls"]["completed"], 50);
-    let verdict = run("call-rate", &options(&folder, &sets("elsewhere.pem"))).unwrap();
+    let unbelieved = RunOptions {
+        out: Some(folder.join("unbelieved")),
+        ..options(&folder, &sets("elsewhere.pem"))
+    };
+    let verdict = run("call-rate", &unbelieved).unwrap();
     let told = figures(&folder);
     assert_eq!(verdict, Verdict::Missed);
     assert_eq!(told["trials"][0]["calls"]["completed"], 0);
@@ -309,7 +330,11 @@ fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
         "tls.verify=false".to_owned(),
         "thresholds.response_p99_ms=".to_owned(),
     ];
-    let verdict = run("registrations", &options(&folder, &users)).unwrap();
+    let registering = RunOptions {
+        out: Some(folder.join("registering")),
+        ..options(&folder, &users)
+    };
+    let verdict = run("registrations", &registering).unwrap();
     let told = figures(&folder);
     assert_eq!(verdict, Verdict::Passed, "{told:#}");
     assert_eq!(

@@ -200,6 +200,20 @@ fn what_is_not_understood_is_refused_by_name_and_line() {
         let error = program(text, &[]).unwrap_err();
         assert!(error.contains(wanted), "{text}\n{error}");
     }
+    // Of SIPp's manual and of its schema: what changes injection files, connections, or text.
+    for action in [
+        "insert",
+        "replace",
+        "closecon",
+        "urldecode",
+        "pauserestore",
+        "index",
+    ] {
+        let text = format!("<scenario>\n<nop><action><{action}/></action></nop></scenario>");
+        let error = program(&text, &[]).unwrap_err();
+        let wanted = format!("2: the action <{action}> is not supported");
+        assert!(error.contains(&wanted), "{error}");
+    }
     // All in one go.
     let error = program("<scenario>\n<a/>\n<b/>\n</scenario>", &[]).unwrap_err();
     assert_eq!(error.lines().count(), 2);

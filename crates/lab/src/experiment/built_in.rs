@@ -11,12 +11,48 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/call-rate.toml"),
     ),
     (
+        "call-rate-anchored",
+        include_str!("../../../../scenarios/call-rate-anchored.toml"),
+    ),
+    (
+        "call-rate-baseline",
+        include_str!("../../../../scenarios/call-rate-baseline.toml"),
+    ),
+    (
+        "call-rate-media-bypass",
+        include_str!("../../../../scenarios/call-rate-media-bypass.toml"),
+    ),
+    (
+        "call-rate-tls",
+        include_str!("../../../../scenarios/call-rate-tls.toml"),
+    ),
+    (
+        "call-rate-volte",
+        include_str!("../../../../scenarios/call-rate-volte.toml"),
+    ),
+    (
         "header-rules",
         include_str!("../../../../scenarios/header-rules.toml"),
     ),
     (
         "overload",
         include_str!("../../../../scenarios/overload.toml"),
+    ),
+    (
+        "re-registration-rate",
+        include_str!("../../../../scenarios/re-registration-rate.toml"),
+    ),
+    (
+        "re-registration-rate-tls",
+        include_str!("../../../../scenarios/re-registration-rate-tls.toml"),
+    ),
+    (
+        "registration-rate",
+        include_str!("../../../../scenarios/registration-rate.toml"),
+    ),
+    (
+        "registration-rate-tls",
+        include_str!("../../../../scenarios/registration-rate-tls.toml"),
     ),
     (
         "registrations",
@@ -33,6 +69,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     (
         "small-network",
         include_str!("../../../../scenarios/small-network.toml"),
+    ),
+    (
+        "standing-call-capacity",
+        include_str!("../../../../scenarios/standing-call-capacity.toml"),
     ),
     (
         "standing-calls",

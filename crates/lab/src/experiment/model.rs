@@ -56,6 +56,9 @@ pub struct Experiment {
     /// How its capacity is searched.
     #[serde(default)]
     pub search: SearchPlan,
+    /// The generator itself.
+    #[serde(default, skip_serializing_if = "Generator::is_default")]
+    pub generator: Generator,
     /// The network, in simulation.
     #[serde(default)]
     pub network: Network,
@@ -171,6 +174,48 @@ pub struct Subject {
     /// Process number of a foreign subject on this machine, so that its CPU time (and its children's) can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
+}
+
+/// The generator itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Generator {
+    /// Threads on each side, at most 64. Callers share one plan: each makes every so-manieth attempt, at the time that the plan
+    /// says. As many called sides take turns, behind our border by lot; with a foreign subject they listen at
+    /// `callees.address` and the ports after it. On sockets only.
+    pub workers: u16,
+}
+
+impl Default for Generator {
+    fn default() -> Self {
+        Generator { workers: 1 }
+    }
+}
+
+impl Generator {
+    /// Whether nothing is said; serde asks by reference.
+    fn is_default(&self) -> bool {
+        *self == Generator::default()
+    }
+}
+
+/// Who keeps registrations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegistrarPlace {
+    /// The subject: our border asks for digest where users have passwords.
+    #[default]
+    Border,
+    /// A registrar of the laboratory's behind our border, which passes registrations on to it and answers those that only
+    /// repeat themselves. It takes whoever comes.
+    Core,
+}
+
+impl RegistrarPlace {
+    /// Whether it is the subject; serde asks by reference.
+    fn is_border(&self) -> bool {
+        *self == RegistrarPlace::Border
+    }
 }
 
 /// A sweep: the keys in `set` take each value in turn.
@@ -506,6 +551,14 @@ pub struct Registrations {
     pub refresh_seconds: f64,
     /// Refreshes of each.
     pub refreshes: u32,
+    /// Re-registrations per second, users in turn, from two seconds after the last first registration was due; 0: each user by
+    /// itself, as `refresh_seconds` says. They are the attempts whose rate and response time count then, and the subject's
+    /// processor time is read while they go on.
+    #[serde(skip_serializing_if = "is_whole")]
+    pub refresh_rate: f64,
+    /// Who keeps them.
+    #[serde(skip_serializing_if = "RegistrarPlace::is_border")]
+    pub at: RegistrarPlace,
     /// Taken back at the end.
     pub remove: bool,
     /// SIP transport.
@@ -528,6 +581,8 @@ impl Default for Registrations {
             expires: 3600,
             refresh_seconds: 0.0,
             refreshes: 0,
+            refresh_rate: 0.0,
+            at: RegistrarPlace::Border,
             remove: true,
             transport: TransportName::Udp,
             connections: 1,

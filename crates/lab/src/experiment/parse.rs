@@ -1,6 +1,6 @@
 //! Reading an experiment file, overrides, and the sweep.
 
-use super::model::{Experiment, IpVersions, Levels, MediaKind, TransportName};
+use super::model::{Experiment, IpVersions, Levels, MediaKind, RegistrarPlace, TransportName};
 use crate::error::LabError;
 use toml_edit::{DocumentMut, Item, Value};
 
@@ -234,6 +234,8 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
         }
     }
     transports(experiment)?;
+    registering(experiment)?;
+    generator(experiment)?;
     if let (Some(callers), Some(callees)) = (&experiment.callers, &experiment.callees)
         && callers.flow != callees.flow
     {
@@ -258,6 +260,61 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// What has to fit together of registrations.
+fn registering(experiment: &Experiment) -> Result<(), String> {
+    let Some(plan) = &experiment.registrations else {
+        return Ok(());
+    };
+    if !(plan.refresh_rate >= 0.0 && plan.refresh_rate.is_finite()) {
+        return Err("registrations.refresh_rate: 0 or more".to_owned());
+    }
+    if plan.refresh_rate > 0.0 {
+        if plan.refresh_seconds > 0.0 {
+            return Err("registrations: either refresh_rate, or refresh_seconds".to_owned());
+        }
+        if plan.refreshes == 0 {
+            return Err("registrations.refresh_rate: state refreshes, of each user".to_owned());
+        }
+        if plan.rate.is_nan() || plan.rate <= 0.0 {
+            return Err("registrations.rate: more than 0".to_owned());
+        }
+    }
+    if plan.at == RegistrarPlace::Core {
+        if experiment.subject.none || experiment.subject.address.is_some() {
+            return Err(
+                "registrations.at: a core of the laboratory's stands behind our own border alone"
+                    .to_owned(),
+            );
+        }
+        if !plan.password.is_empty() {
+            return Err("registrations.at = \"core\": that registrar asks for no password; say password = \"\"".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// What has to fit together where several threads generate.
+fn generator(experiment: &Experiment) -> Result<(), String> {
+    let workers = experiment.generator.workers;
+    if workers == 0 || workers > MOST_GENERATORS {
+        return Err(format!("generator.workers: 1 to {MOST_GENERATORS}"));
+    }
+    if workers > 1 && experiment.streams.is_some() {
+        return Err("generator.workers: [streams] has one sender and one receiver".to_owned());
+    }
+    let limits = experiment.callers.iter().map(|callers| callers.limit);
+    if limits
+        .into_iter()
+        .any(|limit| limit > 0 && limit < u64::from(workers))
+    {
+        return Err("generator.workers: callers.limit has to be as many at least".to_owned());
+    }
+    Ok(())
+}
+
+/// Threads of a generator on each side, at most.
+const MOST_GENERATORS: u16 = 64;
 
 /// Connections of a workload at most: what one source address may hold at our border.
 const MOST_CONNECTIONS: u32 = 1_000;
@@ -309,7 +366,8 @@ fn transports(experiment: &Experiment) -> Result<(), String> {
     {
         return Err("callees.transport: a foreign subject chooses between UDP and TCP by itself; say tls, or nothing".to_owned());
     }
-    if !experiment.tls.is_default() && !(subject.address.is_some() && experiment.speaks_tls()) {
+    let of_use = subject.address.is_some() && experiment.speaks_tls();
+    if !of_use && !experiment.tls.is_default() {
         return Err("[tls] is for a foreign subject that is called over TLS; for our own border, certificates are made for the trial".to_owned());
     }
     Ok(())

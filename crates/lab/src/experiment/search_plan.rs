@@ -9,6 +9,12 @@ pub struct SearchPlan {
     /// The first value tried [r]; the sweep's first one where not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<f64>,
+    /// Values are multiples of it; the sweep's step where not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    /// The highest value tried; the sweep's last one where not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub highest: Option<f64>,
     /// Attempts of each trial [N]: `callers.total`, or `registrations.users` where there are no callers; as the experiment
     /// says where not given.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,6 +34,8 @@ impl Default for SearchPlan {
     fn default() -> Self {
         SearchPlan {
             start: None,
+            step: None,
+            highest: None,
             attempts: None,
             increase: 0.10,
             decrease: None,
@@ -59,11 +67,19 @@ impl SearchPlan {
         if self.confirm == 0 || self.trials == 0 || self.attempts == Some(0) {
             return Err("search: confirm, trials and attempts are at least 1".to_owned());
         }
-        if self
-            .start
-            .is_some_and(|start| !(start.is_finite() && start > 0.0))
+        for (name, value) in [
+            ("start", self.start),
+            ("step", self.step),
+            ("highest", self.highest),
+        ] {
+            if value.is_some_and(|value| !(value.is_finite() && value > 0.0)) {
+                return Err(format!("search.{name}: more than 0"));
+            }
+        }
+        if let (Some(start), Some(highest)) = (self.start, self.highest)
+            && start > highest
         {
-            return Err("search.start: more than 0".to_owned());
+            return Err("search.start: at most search.highest".to_owned());
         }
         Ok(())
     }

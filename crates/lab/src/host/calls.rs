@@ -766,6 +766,9 @@ impl Inner {
         request: &Message<'_>,
         now: Time,
     ) {
+        if self.plan.registrar && request.method() == Method::Register {
+            return self.take_registration(endpoint, transaction, request, now);
+        }
         let status = match request.method() {
             Method::Options | Method::Message | Method::Notify => 200,
             _ => 405,
@@ -773,7 +776,7 @@ impl Inner {
         self.respond(endpoint, transaction, status, &Content::default(), now);
     }
 
-    fn respond(
+    pub(crate) fn respond(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,

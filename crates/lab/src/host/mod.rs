@@ -31,6 +31,7 @@ use sip::{Endpoint, EndpointConfig, Flow, Indication, Local, LocalId, User};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 const UDP_SOCKET: SocketId = SocketId(0);
@@ -51,10 +52,29 @@ pub struct Progress {
     pub failed: u64,
     /// Users registered now.
     pub registered: u64,
+    /// From when on the subject's processor time counts; `None`: from the start.
+    pub counts_from: Option<Time>,
     /// Media packets received.
     pub packets_in: u64,
     /// Media packets sent.
     pub packets_out: u64,
+}
+
+impl Progress {
+    /// What two hosts have done together.
+    pub fn and(&self, other: &Progress) -> Progress {
+        Progress {
+            due: self.due + other.due,
+            established: self.established + other.established,
+            up: self.up + other.up,
+            good: self.good + other.good,
+            failed: self.failed + other.failed,
+            registered: self.registered + other.registered,
+            counts_from: self.counts_from.max(other.counts_from),
+            packets_in: self.packets_in + other.packets_in,
+            packets_out: self.packets_out + other.packets_out,
+        }
+    }
 }
 
 /// What a host still holds: zero when all is over.
@@ -98,7 +118,7 @@ pub(crate) enum Timer {
 /// A planned workload of calls with its arrivals.
 #[derive(Debug)]
 pub(crate) struct Work {
-    pub(crate) plan: CallPlan,
+    pub(crate) plan: Arc<CallPlan>,
     pub(crate) schedule: Option<Plan>,
 }
 
@@ -130,6 +150,12 @@ pub(crate) struct Inner {
     pub(crate) works: Vec<Work>,
     pub(crate) registrations: Vec<Registration>,
     pub(crate) registering: Option<Plan>,
+    /// Whether anybody reads what is told of each attempt.
+    pub(crate) events_wanted: bool,
+    /// Registrations that wait for an answer.
+    pub(crate) registering_waits: u64,
+    /// Refreshes at a rate.
+    pub(crate) cycling: Option<Plan>,
     /// Registrations are being taken back at the end of the trial.
     pub(crate) removing: bool,
     pub(crate) streaming: Option<Plan>,
@@ -174,7 +200,7 @@ impl Host {
             .calls
             .iter()
             .map(|call| Work {
-                plan: call.clone(),
+                plan: Arc::new(call.clone()),
                 schedule: None,
             })
             .collect();
@@ -195,6 +221,9 @@ impl Host {
                 works,
                 registrations: Vec::new(),
                 registering: None,
+                events_wanted: true,
+                registering_waits: 0,
+                cycling: None,
                 removing: false,
                 streaming: None,
                 streams_open: Vec::new(),
@@ -207,6 +236,11 @@ impl Host {
                 entropy,
             },
         }
+    }
+
+    /// Whether the end of each attempt is told as an event, beside its record; it is unless this says otherwise.
+    pub fn set_events_wanted(&mut self, wanted: bool) {
+        self.inner.events_wanted = wanted;
     }
 
     /// Begins the planned work at `start`, towards `target` (the subject).
@@ -244,6 +278,7 @@ impl Host {
         inner.calls.is_empty()
             && inner.works.iter().all(|work| done(&work.schedule))
             && done(&inner.registering)
+            && done(&inner.cycling)
             && done(&inner.streaming)
     }
 
@@ -386,11 +421,18 @@ impl User for Inner {
 impl Inner {
     fn begin(&mut self, target: SocketAddr, start: Time) {
         self.target = Some(target);
+        let share = self.plan.share;
+        let mut common = self.plan.plan_seed.map(Entropy::from_number);
+        let drawn = common.as_mut().unwrap_or(&mut self.entropy);
         for work in &mut self.works {
-            work.schedule = Some(work.plan.schedule(start, self.entropy.fork()));
+            work.schedule = Some(work.plan.schedule(start, drawn.fork(), share));
         }
         if let Some(plan) = &self.plan.registrations {
-            self.registering = Some(plan.schedule(start, self.entropy.fork()));
+            let entropy = drawn.fork();
+            self.registering = Some(plan.schedule(start, entropy.clone(), share));
+            let cycles = plan.cycles(start, entropy, share);
+            self.progress.counts_from = cycles.as_ref().map(|(begin, _)| *begin);
+            self.cycling = cycles.map(|(_, plan)| plan);
         }
         if let Some(plan) = &self.plan.streams {
             self.streaming = Some(plan.schedule(start, self.entropy.fork()));
@@ -404,6 +446,7 @@ impl Inner {
             .filter_map(|work| work.schedule.as_mut());
         for plan in schedules
             .chain(&mut self.registering)
+            .chain(&mut self.cycling)
             .chain(&mut self.streaming)
         {
             plan.stop();
@@ -416,6 +459,7 @@ impl Inner {
             .iter()
             .filter_map(|work| work.schedule.as_ref())
             .chain(&self.registering)
+            .chain(&self.cycling)
             .chain(&self.streaming)
             .filter_map(Plan::next_at)
             .min()
@@ -448,6 +492,9 @@ impl Inner {
         while let Some(due) = self.registering.as_mut().and_then(|plan| plan.pop_due(now)) {
             self.progress.due += 1;
             self.start_registration(endpoint, due, now);
+        }
+        while let Some(due) = self.cycling.as_mut().and_then(|plan| plan.pop_due(now)) {
+            self.start_cycle(endpoint, due, now);
         }
         while let Some(due) = self.streaming.as_mut().and_then(|plan| plan.pop_due(now)) {
             self.progress.due += 1;
@@ -534,14 +581,16 @@ impl Inner {
         } else {
             self.progress.failed += 1;
         }
-        self.out.event(Event::new(
-            now,
-            Note::AttemptEnded {
-                attempt: attempt.number,
-                kind: format!("{:?}", attempt.kind).to_lowercase(),
-                outcome: attempt.outcome.name().to_owned(),
-            },
-        ));
+        if self.events_wanted {
+            self.out.event(Event::new(
+                now,
+                Note::AttemptEnded {
+                    attempt: attempt.number,
+                    kind: format!("{:?}", attempt.kind).to_lowercase(),
+                    outcome: attempt.outcome.name().to_owned(),
+                },
+            ));
+        }
         self.results.attempts.push(attempt);
     }
 }

@@ -1,7 +1,7 @@
 //! What a host is to do.
 
 use crate::experiment::{HangUp, MediaKind, fill};
-use crate::pace::{Arrivals, Bounds, Hold, Pace, Plan};
+use crate::pace::{Arrivals, Bounds, Hold, Pace, Plan, Share};
 use codec::g711::Law;
 use engine::{Entropy, Time, Transport};
 use std::net::SocketAddr;
@@ -35,8 +35,14 @@ pub struct HostPlan {
     pub answers: Option<AnswerPlan>,
     /// Registrations.
     pub registrations: Option<RegistrationPlan>,
+    /// Takes registrations, of whoever comes, and keeps none.
+    pub registrar: bool,
     /// Streams without signalling.
     pub streams: Option<StreamPlan>,
+    /// Which part of its plans it plays.
+    pub share: Share,
+    /// What is drawn of the plans, where several hosts play them together: they have to draw the same.
+    pub plan_seed: Option<u64>,
 }
 
 impl HostPlan {
@@ -52,7 +58,10 @@ impl HostPlan {
             calls: Vec::new(),
             answers: None,
             registrations: None,
+            registrar: false,
             streams: None,
+            share: Share::ALL,
+            plan_seed: None,
         }
     }
 }
@@ -145,15 +154,13 @@ pub struct CallPlan {
 }
 
 impl CallPlan {
-    pub(crate) fn schedule(&self, start: Time, entropy: Entropy) -> Plan {
+    pub(crate) fn schedule(&self, start: Time, entropy: Entropy, share: Share) -> Plan {
         let bounds = Bounds {
             until: self.lasting.map(|span| start + span),
             ..self.bounds
         };
-        Plan::new(
-            Arrivals::new(self.pace, start + self.after, entropy),
-            bounds,
-        )
+        let arrivals = Arrivals::new(self.pace, start + self.after, entropy);
+        Plan::shared(arrivals, bounds, share)
     }
 }
 
@@ -228,6 +235,8 @@ pub struct RegistrationPlan {
     pub refresh: Option<Duration>,
     /// Refreshes of each user.
     pub refreshes: u32,
+    /// Refreshes come at this rate, users in turn, once all have registered; 0: each by itself.
+    pub refresh_rate: f64,
     /// Taken back after the last refresh.
     pub remove: bool,
     /// SIP transport.
@@ -245,14 +254,42 @@ impl RegistrationPlan {
         }
     }
 
-    pub(crate) fn schedule(&self, start: Time, entropy: Entropy) -> Plan {
+    pub(crate) fn schedule(&self, start: Time, entropy: Entropy, share: Share) -> Plan {
         let bounds = Bounds {
             total: Some(self.users),
             ..Bounds::default()
         };
-        Plan::new(Arrivals::new(self.pace, start, entropy), bounds)
+        Plan::shared(Arrivals::new(self.pace, start, entropy), bounds, share)
+    }
+
+    /// The refreshes that come at a rate, and when they begin: that follows from the plan alone. `entropy` as for
+    /// [`RegistrationPlan::schedule`].
+    pub(crate) fn cycles(
+        &self,
+        start: Time,
+        entropy: Entropy,
+        share: Share,
+    ) -> Option<(Time, Plan)> {
+        if self.refresh_rate <= 0.0 {
+            return None;
+        }
+        let mut first = Arrivals::new(self.pace, start, entropy.clone());
+        let last = usize::try_from(self.users.saturating_sub(1)).ok()?;
+        let begin = first.nth(last)? + CYCLE_PAUSE;
+        let pace = Pace::Constant {
+            rate: self.refresh_rate,
+        };
+        let bounds = Bounds {
+            total: Some(self.users.saturating_mul(u64::from(self.refreshes))),
+            ..Bounds::default()
+        };
+        let arrivals = Arrivals::new(pace, begin, entropy);
+        Some((begin, Plan::shared(arrivals, bounds, share)))
     }
 }
+
+/// From the last first registration to the first refresh of a cycle: the subject has come to rest by then.
+const CYCLE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Streams without signalling.
 #[derive(Clone, Debug)]

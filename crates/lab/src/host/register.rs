@@ -1,10 +1,10 @@
 //! Registrations: first, refreshed, taken back; each an attempt of its own.
 
 use super::{Inner, Timer};
-use crate::pace::Due;
+use crate::pace::{Due, Plan};
 use crate::record::{Attempt, Kind, Outcome};
 use engine::Time;
-use sip::{Content, Endpoint, Login, Outside, Target};
+use sip::{Content, Endpoint, Login, Outside, ServerTransaction, Target};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
@@ -43,10 +43,15 @@ impl Inner {
             call_id: format!("r{index:x}-{:016x}", self.entropy.u64()),
             cseq: 0,
             attempt: Some(attempt),
-            refreshes_left: plan.refreshes,
+            // What comes at a rate is counted by its own plan.
+            refreshes_left: match plan.refresh_rate > 0.0 {
+                true => 0,
+                false => plan.refreshes,
+            },
             registered: false,
             open: true,
         });
+        self.registering_waits += 1;
         self.send_register(endpoint, index, plan.expires, now);
     }
 
@@ -138,6 +143,36 @@ impl Inner {
         }
     }
 
+    /// A registrar that takes whoever comes, for as long as was asked for (RFC 3261 section 10.3): its answer names the contact,
+    /// and it keeps nothing.
+    pub(crate) fn take_registration(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        now: Time,
+    ) {
+        let expires = request.header(HeaderId::Expires).unwrap_or(b"3600");
+        let mut contact = request
+            .header(HeaderId::Contact)
+            .unwrap_or_default()
+            .to_vec();
+        let leaves = contact == b"*" || expires == b"0" || contact.ends_with(b";expires=0");
+        if !contact.windows(9).any(|part| part == b";expires=") {
+            contact.extend_from_slice(b";expires=");
+            contact.extend_from_slice(expires);
+        }
+        let edits = [Edit::Add {
+            id: HeaderId::Contact,
+            value: &contact,
+        }];
+        let content = match leaves {
+            true => Content::default(),
+            false => Content::default().with(&edits),
+        };
+        self.respond(endpoint, transaction, 200, &content, now);
+    }
+
     pub(crate) fn registration_timed_out(&mut self, user: u64, now: Time) {
         self.registration_over(user as u32, Outcome::TimedOut, 0, String::new(), now);
     }
@@ -159,6 +194,7 @@ impl Inner {
         let Some(mut attempt) = entry.attempt.take() else {
             return;
         };
+        self.registering_waits = self.registering_waits.saturating_sub(1);
         attempt.outcome = outcome;
         attempt.status = status;
         attempt.why = why;
@@ -178,12 +214,17 @@ impl Inner {
             && attempt.kind != Kind::Deregistration
             && (entry.refreshes_left > 0 || plan.remove);
         let until_end = plan.refresh.is_none() && plan.remove;
+        let cycle = attempt.kind == Kind::Reregistration;
+        if cycle && let Some(cycling) = &mut self.cycling {
+            cycling.closed();
+        }
         if let (true, Some(wait)) = (more, plan.refresh) {
             self.agenda.push(now + wait, Timer::Refresh(index));
         } else if more && until_end {
             // It stands, and is open, until all of them are taken back.
             entry.refreshes_left = 0;
-        } else if std::mem::take(&mut entry.open)
+        } else if !(cycle && good)
+            && std::mem::take(&mut entry.open)
             && let Some(schedule) = &mut self.registering
         {
             schedule.closed();
@@ -196,15 +237,9 @@ impl Inner {
 
     /// Once every user has had the first answer, all are taken back at the pace at which they came.
     fn remove_at_the_end(&mut self, rate: f64, now: Time) {
-        let all_due = self
-            .registering
-            .as_ref()
-            .is_some_and(|s| s.next_at().is_none());
-        let waiting = self
-            .registrations
-            .iter()
-            .any(|entry| entry.attempt.is_some());
-        if self.removing || !all_due || waiting {
+        let all_due = |plan: &Option<Plan>| plan.as_ref().is_none_or(|s| s.next_at().is_none());
+        let more = !all_due(&self.registering) || !all_due(&self.cycling);
+        if self.removing || self.registering_waits > 0 || more {
             return;
         }
         self.removing = true;
@@ -233,14 +268,46 @@ impl Inner {
             }
             None => (Kind::Deregistration, 0),
         };
-        self.register_again(endpoint, index, kind, expires, now);
+        self.register_again(endpoint, index, (kind, now), expires, now);
     }
 
+    /// The next user of a cycle registers again. One that is not registered, or whose last answer is still awaited, is an
+    /// attempt that could not start: it is counted, never postponed.
+    pub(crate) fn start_cycle(&mut self, endpoint: &mut Endpoint, due: Due, now: Time) {
+        let Some(plan) = &self.plan.registrations else {
+            return;
+        };
+        let (name, expires) = (plan.name.clone(), plan.expires);
+        let users = self.registrations.len() as u64;
+        let turn = (due.number / self.plan.share.count).checked_rem(users);
+        let index = turn.unwrap_or(0) as u32;
+        let entry = self.registrations.get(index as usize);
+        let may = entry.filter(|entry| entry.registered && entry.attempt.is_none());
+        if may.is_some() && due.may_start {
+            let kind = (Kind::Reregistration, due.at);
+            return self.register_again(endpoint, index, kind, expires, now);
+        }
+        self.progress.due += 1;
+        let mut attempt = Attempt::new(&name, Kind::Reregistration, due.number, due.at);
+        attempt.outcome = Outcome::CouldNotStart;
+        attempt.why = match entry {
+            Some(entry) if entry.registered => "the last one has no answer yet",
+            _ => "not registered",
+        }
+        .to_owned();
+        attempt.ended = Some(now.0);
+        if let Some(cycling) = &mut self.cycling {
+            cycling.closed();
+        }
+        self.record(attempt, now);
+    }
+
+    /// `due`: what it is, and when it was due.
     fn register_again(
         &mut self,
         endpoint: &mut Endpoint,
         index: u32,
-        kind: Kind,
+        (kind, due): (Kind, Time),
         expires: u32,
         now: Time,
     ) {
@@ -255,13 +322,14 @@ impl Inner {
         if entry.attempt.is_some() {
             return;
         }
-        let mut attempt = Attempt::new(&name.unwrap_or_default(), kind, entry.number, now);
+        let mut attempt = Attempt::new(&name.unwrap_or_default(), kind, entry.number, due);
         attempt.from.clone_from(&entry.user);
         attempt.to = self
             .target
             .map(|target| target.to_string())
             .unwrap_or_default();
         entry.attempt = Some(attempt);
+        self.registering_waits += 1;
         self.progress.due += 1;
         self.send_register(endpoint, index, expires, now);
     }
@@ -270,7 +338,8 @@ impl Inner {
     pub(crate) fn deregister_all(&mut self, endpoint: &mut Endpoint, now: Time) {
         for index in 0..self.registrations.len() {
             if self.registrations[index].registered {
-                self.register_again(endpoint, index as u32, Kind::Deregistration, 0, now);
+                let kind = (Kind::Deregistration, now);
+                self.register_again(endpoint, index as u32, kind, 0, now);
             }
         }
     }

@@ -278,7 +278,7 @@ impl Group {
     pub fn holds(self, kind: Kind) -> bool {
         match kind {
             Kind::Call => self == Group::Calls,
-            Kind::Registration | Kind::Refresh | Kind::Deregistration => {
+            Kind::Registration | Kind::Refresh | Kind::Reregistration | Kind::Deregistration => {
                 self == Group::Registrations
             }
             Kind::Stream => self == Group::Streams,

@@ -141,6 +141,7 @@ fn scatter(raw: &RawResults) -> Chart {
         Kind::Call,
         Kind::Registration,
         Kind::Refresh,
+        Kind::Reregistration,
         Kind::Deregistration,
     ];
     let all: Vec<(f64, f64)> = raw

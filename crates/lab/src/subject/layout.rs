@@ -86,6 +86,8 @@ pub struct Layout {
     ports: [PortSpan; 2],
     /// Where calls go that are for no registered user: in turn where there are several.
     pub trunk: Vec<SocketAddr>,
+    /// Registrations are passed on there too; without it they are kept here.
+    pub registrar_behind: bool,
     /// Over which transport they go there.
     pub trunk_transport: Transport,
     /// Where TLS is taken: towards callers, and towards the called side.
@@ -141,6 +143,7 @@ impl Layout {
             inside,
             ports,
             trunk: Vec::new(),
+            registrar_behind: false,
             trunk_transport: Transport::Udp,
             tls: [None; 2],
             credentials: None,
@@ -258,7 +261,9 @@ impl Layout {
                 address.ip(),
                 ports.text()
             );
-            if name == "outside" && !self.users.is_empty() {
+            if name == "outside" && self.registrar_behind {
+                text.push_str("register = \"pass:far\"\n");
+            } else if name == "outside" && !self.users.is_empty() {
                 text.push_str("authenticate = \"digest\"\nregister = \"local\"\n");
             }
             if name == "outside" && self.call_limit > 0 {

@@ -7,7 +7,7 @@ pub use border_thread::{BorderState, BorderThread, Processor};
 pub use layout::{Layout, PortSpan};
 
 use crate::error::LabError;
-use crate::experiment::{Experiment, SubjectMedia, TransportName, fill};
+use crate::experiment::{Experiment, RegistrarPlace, SubjectMedia, TransportName, fill};
 use crate::tls::Credentials;
 use border::border::{Border, BorderCensus};
 use engine::{Entropy, HashKey, Transport};
@@ -190,7 +190,10 @@ impl Layout {
             self.trunk_transport = callees.transport.into();
         }
         let mut logins: Vec<(String, String)> = Vec::new();
-        if let Some(registrations) = &experiment.registrations {
+        let registrations = experiment.registrations.as_ref();
+        self.registrar_behind = registrations.is_some_and(|plan| plan.at == RegistrarPlace::Core);
+        if let Some(registrations) = registrations.filter(|plan| plan.at == RegistrarPlace::Border)
+        {
             logins.extend((0..registrations.users).map(|number| {
                 let user = fill(&registrations.user, number, "");
                 let password = fill(&registrations.password, number, &user);

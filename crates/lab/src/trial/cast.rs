@@ -2,11 +2,11 @@
 
 use crate::error::LabError;
 use crate::experiment::{
-    Callees, Callers, CodecName, Experiment, HangUp, MediaKind, Registrations, Streams,
-    TransportName,
+    Callees, Callers, CodecName, Experiment, HangUp, MediaKind, RegistrarPlace, Registrations,
+    Streams, TransportName,
 };
 use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan, StreamPlan};
-use crate::pace::Bounds;
+use crate::pace::{Bounds, Share};
 use codec::g711::Law;
 use engine::Transport;
 use std::net::{IpAddr, SocketAddr};
@@ -77,6 +77,15 @@ impl Cast {
             });
             other = Some(plan);
         }
+        let core = experiment
+            .registrations
+            .as_ref()
+            .is_some_and(|plan| plan.at == RegistrarPlace::Core);
+        if core {
+            other
+                .get_or_insert_with(|| HostPlan::new("core", SocketAddr::new(far, 0)))
+                .registrar = true;
+        }
         if let Some(streams) = &experiment.streams {
             let count = streams.count.min(MAX_BEFOREHAND) as usize;
             if streams.media == MediaKind::Echo || streams.media == MediaKind::None {
@@ -102,6 +111,50 @@ impl Cast {
             near: host,
             far: other,
         })
+    }
+}
+
+impl Cast {
+    /// The same hosts several times, so that each plays its share of the plan; `seed` is for what all of them draw alike.
+    /// Called sides that listen at a given port do so at it and the ports after it.
+    ///
+    /// # Errors
+    /// Where there are no such ports.
+    pub fn shared(
+        self,
+        workers: u16,
+        seed: u64,
+    ) -> Result<(Vec<HostPlan>, Vec<HostPlan>), LabError> {
+        if workers <= 1 {
+            return Ok((vec![self.near], self.far.into_iter().collect()));
+        }
+        let count = u64::from(workers);
+        let one = |plan: &HostPlan, index: u64| HostPlan {
+            name: format!("{} {index}", plan.name),
+            media_sockets: (plan.media_sockets as u64).div_ceil(count) as usize,
+            share: Share { index, count },
+            plan_seed: Some(seed),
+            ..plan.clone()
+        };
+        let near = (0..count).map(|index| one(&self.near, index)).collect();
+        let mut far = Vec::new();
+        for (plan, index) in self
+            .far
+            .iter()
+            .flat_map(|plan| (0..workers).map(move |n| (plan, n)))
+        {
+            let mut plan = one(plan, u64::from(index));
+            if plan.address.port() != 0 {
+                let port = plan.address.port().checked_add(index).ok_or_else(|| {
+                    LabError::bad(
+                        "callees.address: as many ports from it on as generator.workers says",
+                    )
+                })?;
+                plan.address.set_port(port);
+            }
+            far.push(plan);
+        }
+        Ok((near, far))
     }
 }
 
@@ -190,6 +243,7 @@ fn registration_plan(registrations: &Registrations) -> RegistrationPlan {
         refresh: (registrations.refresh_seconds > 0.0)
             .then(|| seconds(registrations.refresh_seconds)),
         refreshes: registrations.refreshes,
+        refresh_rate: registrations.refresh_rate,
         remove: registrations.remove,
         transport: registrations.transport.into(),
         connections: registrations.connections,

@@ -64,6 +64,11 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
             "TLS is not spoken in virtual time: leave out --simulate, or set the transport to udp or tcp",
         ));
     }
+    if experiment.generator.workers > 1 {
+        return Err(LabError::bad(
+            "generator.workers: virtual time has one thread; leave it out, or --simulate",
+        ));
+    }
     world.set_default_link(link(&experiment.network, false));
     let [near_ip, far_ip] = simulated_addresses(experiment, HOST);
     let cast = Cast::of(experiment, near_ip, far_ip, STREAM_PORT)?;

@@ -37,7 +37,8 @@ pub fn on_sockets(
         }
         None => 0,
     };
-    let mut cast = Cast::of(experiment, near, far, stream_port)?;
+    let cast = Cast::of(experiment, near, far, stream_port)?;
+    let (near_plans, far_plans) = cast.shared(experiment.generator.workers, entropy.u64())?;
     let credentials = credentials(experiment)?;
     let security = |plan: &HostPlan| {
         let credentials = credentials.as_ref();
@@ -45,89 +46,105 @@ pub fn on_sockets(
             .map(|credentials| credentials.security(&[plan.address]))
             .transpose()
     };
-    let far = match cast.far {
-        Some(plan) => {
+    let mut start_all = |plans: Vec<HostPlan>| -> Result<Vec<HostThread>, LabError> {
+        let start = |plan: HostPlan| {
             let security = security(&plan)?;
-            Some(HostThread::start(plan, security, entropy.fork(), clock)?)
-        }
-        None => None,
+            HostThread::start(plan, security, entropy.fork(), clock)
+        };
+        plans.into_iter().map(start).collect()
     };
-    let near_entropy = entropy.fork();
-    let far_address = far.as_ref().map(HostThread::address);
-    let far_streams = far.as_ref().and_then(HostThread::stream_address);
+    let far = start_all(far_plans)?;
+    let far_addresses: Vec<SocketAddr> = far.iter().map(HostThread::address).collect();
+    let far_streams: Vec<SocketAddr> = far.iter().filter_map(HostThread::stream_address).collect();
     let called = match experiment.callees.as_ref().map(|callees| callees.transport) {
-        Some(TransportName::Tls) => far_streams,
-        _ => far_address,
+        Some(TransportName::Tls) => &far_streams,
+        _ => &far_addresses,
     };
+    let mut subject_entropy = Entropy::from_number(trial.seed);
     let subject = Subject::start(
         experiment,
-        called.as_slice(),
+        called,
         credentials.as_ref(),
-        entropy.fork(),
+        subject_entropy.fork(),
         clock,
     )?;
-    // With nothing in between the called side itself is what is reached by TLS.
-    let secure = subject
-        .tls_address()
-        .or(far_streams.filter(|_| experiment.subject.none));
-    if let (Some(address), Some(credentials)) = (secure, &credentials) {
-        let name = credentials.name().to_owned();
-        cast.near.secure = Some(SecurePeer { address, name });
+    // With nothing in between the called sides themselves are what is reached.
+    let opposite = |list: &[SocketAddr], index: usize| {
+        let turn = index.checked_rem(list.len())?;
+        list.get(turn).copied()
+    };
+    let mut near_plans = near_plans;
+    for (index, plan) in near_plans.iter_mut().enumerate() {
+        let called = opposite(&far_streams, index).filter(|_| experiment.subject.none);
+        let secure = subject.tls_address().or(called);
+        if let (Some(address), Some(credentials)) = (secure, &credentials) {
+            let name = credentials.name().to_owned();
+            plan.secure = Some(SecurePeer { address, name });
+        }
     }
-    let near_security = security(&cast.near)?;
-    let near = HostThread::start(cast.near, near_security, near_entropy, clock)?;
-    let target = subject
-        .address()
-        .or(far_address)
-        .unwrap_or_else(|| near.address());
+    let near = start_all(near_plans)?;
+    let target = |index: usize, own: SocketAddr| {
+        let called = opposite(&far_addresses, index);
+        subject.address().or(called).unwrap_or(own)
+    };
 
     let noise = NoiseSampler::start(Duration::from_millis(1), None)
         .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
     let kernel_before = kernel()?;
-    let cpu_before = subject.cpu_seconds()?;
+    let mut cpu_before = subject.cpu_seconds()?;
     let start = clock.now() + LEAD;
-    if let Some(far) = &far {
-        far.begin(target, start)?;
+    for (index, host) in far.iter().enumerate() {
+        host.begin(target(index, host.address()), start)?;
     }
-    near.begin(target, start)?;
+    for (index, host) in near.iter().enumerate() {
+        host.begin(target(index, host.address()), start)?;
+    }
     watch(
         experiment.settle_seconds,
         &near,
         clock,
         start,
-        &mut progress,
+        |seconds, seen| {
+            // What prepares is not counted.
+            if seen.counts_from.is_some_and(|from| clock.now() <= from) {
+                cpu_before = subject.cpu_seconds()?;
+            }
+            progress(seconds, seen);
+            Ok(())
+        },
     )?;
     let end = clock.now();
-    if let Some(far) = &far {
-        // What was hung up last is still being answered at the far end.
-        let limit = end + Duration::from_secs(2);
-        while far.progress()?.up > 0 && clock.now() < limit {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
     let cpu = match (subject.cpu_seconds()?, cpu_before) {
         (Some(after), Some(before)) => Some(after - before),
         _ => None,
     };
+    // What was hung up last is still being answered at the far end.
+    let limit = end + Duration::from_secs(2);
+    while total(&far)?.up > 0 && clock.now() < limit {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let kernel_after = kernel()?;
     let noise = noise
         .stop()
         .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-    let near = near.finish()?;
-    let far = far.map(HostThread::finish).transpose()?;
+    let finish = |hosts: Vec<HostThread>| -> Result<Vec<Finished>, LabError> {
+        hosts.into_iter().map(HostThread::finish).collect()
+    };
+    let (near, far) = (finish(near)?, finish(far)?);
     let subject_holds = subject.settled_holdings(clock)?;
     let mut remarks = subject.finish()?;
-    remarks.extend(drop_remarks(&near, far.as_ref()));
-    remarks.extend(tls_remarks(&near, far.as_ref()));
+    remarks.extend(drop_remarks(&near, &far));
+    remarks.extend(tls_remarks(&near, &far));
     if experiment.network != crate::experiment::Network::default() {
         remarks.push("[network] applies to simulations only; these links were real".to_owned());
     }
-    let generator_cpu = near.cpu_seconds + far.as_ref().map_or(0.0, |far| far.cpu_seconds);
-    let holdings: Vec<_> = std::iter::once(near.holdings)
-        .chain(far.as_ref().map(|far| far.holdings))
-        .collect();
-    let results = std::iter::once(near.results)
-        .chain(far.map(|far| far.results))
+    let all = || near.iter().chain(&far);
+    let generator_cpu = all().map(|host| host.cpu_seconds).sum();
+    let holdings: Vec<_> = all().map(|host| host.holdings).collect();
+    let results = near
+        .into_iter()
+        .chain(far)
+        .map(|host| host.results)
         .collect();
     let (attempts, streams) = merge(trial.number, results);
     let (attempts, streams) = from_start(attempts, streams, start);
@@ -192,13 +209,26 @@ fn local_ip_towards(subject: SocketAddr) -> Result<IpAddr, LabError> {
         })
 }
 
-/// Waits until the calling host is done, at most `settle` seconds after its last attempt was due.
+/// What hosts have done together.
+fn total(hosts: &[HostThread]) -> Result<Progress, LabError> {
+    hosts.iter().try_fold(Progress::default(), |sum, host| {
+        Ok(sum.and(&host.progress()?))
+    })
+}
+
+fn are_done(hosts: &[HostThread]) -> Result<bool, LabError> {
+    hosts
+        .iter()
+        .try_fold(true, |done, host| Ok(done && host.is_done()?))
+}
+
+/// Waits until the calling hosts are done, at most `settle` seconds after its last attempt was due.
 fn watch(
     settle: f64,
-    near: &HostThread,
+    near: &[HostThread],
     clock: Clock,
     start: Time,
-    progress: &mut impl FnMut(f64, &Progress),
+    mut progress: impl FnMut(f64, &Progress) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
     let settle = Duration::try_from_secs_f64(settle.max(0.0)).unwrap_or(Duration::MAX);
     let mut due = 0;
@@ -206,26 +236,33 @@ fn watch(
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let now = clock.now();
-        let seen = near.progress()?;
-        progress(now.since(start).as_secs_f64(), &seen);
+        let seen = total(near)?;
+        progress(now.since(start).as_secs_f64(), &seen)?;
         if seen.due > due {
             due = seen.due;
             last_due = now;
         }
         // Established calls may last longer than `settle`: they are waited for as long as they live.
         let idle = seen.up == 0 && now.since(last_due) > settle;
-        if near.is_done()? || idle {
+        if are_done(near)? || idle {
             return Ok(());
         }
     }
 }
 
-fn drop_remarks(near: &Finished, far: Option<&Finished>) -> Vec<String> {
-    let hosts = [("callers", Some(near)), ("callees", far)];
-    hosts
-        .into_iter()
+/// Each host with its side's name.
+fn by_side<'a>(
+    near: &'a [Finished],
+    far: &'a [Finished],
+) -> impl Iterator<Item = (&'static str, &'a Finished)> {
+    let near = near.iter().map(|host| ("callers", host));
+    near.chain(far.iter().map(|host| ("callees", host)))
+}
+
+fn drop_remarks(near: &[Finished], far: &[Finished]) -> Vec<String> {
+    by_side(near, far)
         .filter_map(|(name, finished)| {
-            let drops: Vec<String> = finished?
+            let drops: Vec<String> = finished
                 .drops
                 .iter()
                 .filter(|(reason, _)| *reason != "sip_retransmission")
@@ -237,16 +274,16 @@ fn drop_remarks(near: &Finished, far: Option<&Finished>) -> Vec<String> {
 }
 
 /// Why TLS did not come about.
-fn tls_remarks(near: &Finished, far: Option<&Finished>) -> Vec<String> {
-    let hosts = [("callers", Some(near)), ("callees", far)];
-    let told = hosts.into_iter().flat_map(|(name, finished)| {
-        let refused = finished.map_or(&[][..], |finished| &finished.tls_refused);
-        refused.iter().map(move |(why, count)| match count {
-            1 => format!("TLS of the {name}, {why}"),
-            count => format!("TLS of the {name}, {why}; {count} times"),
+fn tls_remarks(near: &[Finished], far: &[Finished]) -> Vec<String> {
+    by_side(near, far)
+        .flat_map(|(name, finished)| {
+            let refused = finished.tls_refused.iter();
+            refused.map(move |(why, count)| match count {
+                1 => format!("TLS of the {name}, {why}"),
+                count => format!("TLS of the {name}, {why}; {count} times"),
+            })
         })
-    });
-    told.collect()
+        .collect()
 }
 
 /// Times from the trial's start on, not from the clock's.

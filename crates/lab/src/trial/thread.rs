@@ -105,7 +105,9 @@ impl HostThread {
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
-                let host = Host::new(plan, entropy);
+                let mut host = Host::new(plan, entropy);
+                // Records tell the same; on sockets nobody keeps a log.
+                host.set_events_wanted(false);
                 if let Err(error) = serve(host, security, clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }

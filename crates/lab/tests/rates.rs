@@ -1,0 +1,248 @@
+//! Rates of registrations and of calls as searches need them: users in turn at a rate, several threads that play one plan.
+
+use lab::experiment::{BUILT_IN, File};
+use lab::figures;
+use lab::record::{Attempt, Kind, Outcome};
+use lab::search::benchmark;
+use lab::trial::{Outcomes, Trial, on_sockets, simulate, simulate_watched};
+use std::cell::Cell;
+use std::rc::Rc;
+
+fn trial(text: &str) -> Trial {
+    let file = File::parse("test", text).unwrap();
+    let experiment = file.levels().unwrap().remove(0).experiment;
+    Trial {
+        experiment,
+        number: 0,
+        seed: 1,
+    }
+}
+
+fn of(outcomes: &Outcomes, kind: Kind) -> Vec<&Attempt> {
+    outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == kind)
+        .collect()
+}
+
+fn all_completed(attempts: &[&Attempt]) -> usize {
+    for attempt in attempts {
+        assert_eq!(attempt.outcome, Outcome::Completed, "{attempt:?}");
+    }
+    attempts.len()
+}
+
+const CYCLE: &str = r#"
+name = "t"
+title = "t"
+[registrations]
+rate = 100.0
+users = 50
+password = ""
+refresh_rate = 200.0
+refreshes = 3
+remove = true
+at = "core"
+"#;
+
+#[test]
+fn re_registrations_come_at_a_rate_and_are_answered_from_the_cache() {
+    let towards_core = Rc::new(Cell::new(0));
+    let seen = towards_core.clone();
+    let outcomes = simulate_watched(&trial(CYCLE), move |record| {
+        let core = record.destination.ip().to_string() == "10.0.2.1";
+        let delivered = matches!(record.point, sim::TapPoint::Delivered(_));
+        if core && delivered && record.bytes.starts_with(b"REGISTER") {
+            seen.set(seen.get() + 1);
+        }
+    })
+    .unwrap();
+    assert_eq!(all_completed(&of(&outcomes, Kind::Registration)), 50);
+    assert_eq!(all_completed(&of(&outcomes, Kind::Deregistration)), 50);
+    let again = of(&outcomes, Kind::Reregistration);
+    assert_eq!(all_completed(&again), 150);
+    // On an absolute timeline, two seconds after the last first registration was due.
+    let begin = of(&outcomes, Kind::Registration)
+        .iter()
+        .map(|a| a.due)
+        .max()
+        .unwrap()
+        + 2_000_000_000;
+    for (number, attempt) in again.iter().enumerate() {
+        assert_eq!(attempt.due, begin + number as u64 * 5_000_000);
+        assert_eq!(attempt.number, number as u64 % 50, "users take turns");
+    }
+    assert_eq!(
+        towards_core.get(),
+        100,
+        "first ones and last ones alone are passed on"
+    );
+    assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
+    // What prepares does not count in the figures.
+    let (figures, details) = figures::compute(&outcomes.attempts, &[], None);
+    let rate = details.established_per_second.unwrap();
+    assert!((rate - 200.0).abs() < 0.01, "{rate}");
+    assert!(
+        figures.response_ms.p50.is_some() && details.response_classes.iter().sum::<u64>() == 150
+    );
+    assert_eq!(details.registrations.attempted, 250);
+}
+
+#[test]
+fn a_user_who_is_not_registered_cannot_register_again_and_is_counted() {
+    let deaf = format!("{CYCLE}[network]\nloss_percent = 100.0\n");
+    let outcomes = simulate(&trial(&deaf)).unwrap();
+    let again = of(&outcomes, Kind::Reregistration);
+    assert_eq!(again.len(), 150);
+    for attempt in again {
+        assert_eq!(attempt.outcome, Outcome::CouldNotStart, "{attempt:?}");
+        assert!(attempt.sent.is_none() && !attempt.why.is_empty());
+    }
+}
+
+const CALLS: &str = r#"
+name = "t"
+title = "t"
+[generator]
+workers = 3
+[subject]
+media = "bypass"
+[callers]
+rate = 60.0
+total = 61
+hold_seconds = 0.3
+media = "none"
+[callees]
+[registrations]
+rate = 60.0
+users = 31
+password = ""
+at = "core"
+refresh_rate = 60.0
+refreshes = 2
+"#;
+
+/// Number and due time of every attempt of this kind.
+fn plan(outcomes: &Outcomes, kind: Kind) -> Vec<(u64, u64)> {
+    let mut plan: Vec<_> = of(outcomes, kind)
+        .iter()
+        .map(|a| (a.due, a.number))
+        .collect();
+    plan.sort_unstable();
+    plan
+}
+
+#[test]
+fn several_threads_play_one_plan_through_our_border() {
+    let together = on_sockets(&trial(CALLS), |_, _| {}).unwrap();
+    assert_eq!(all_completed(&of(&together, Kind::Call)), 61);
+    assert_eq!(all_completed(&of(&together, Kind::Answer)), 61);
+    assert_eq!(all_completed(&of(&together, Kind::Registration)), 31);
+    assert_eq!(all_completed(&of(&together, Kind::Reregistration)), 62);
+    assert_eq!(together.leaks, Some(0), "{:?}", together.remarks);
+    let alone = on_sockets(
+        &trial(&CALLS.replace("workers = 3", "workers = 1")),
+        |_, _| {},
+    )
+    .unwrap();
+    for kind in [Kind::Call, Kind::Registration] {
+        assert_eq!(plan(&together, kind), plan(&alone, kind), "{kind:?}");
+    }
+    let dues = |outcomes: &Outcomes| -> Vec<u64> {
+        plan(outcomes, Kind::Reregistration)
+            .iter()
+            .map(|(due, _)| *due)
+            .collect()
+    };
+    assert_eq!(dues(&together), dues(&alone));
+    // Each thread has a socket of its own.
+    let senders = |outcomes: &Outcomes| {
+        let mut names: Vec<_> = of(outcomes, Kind::Registration)
+            .iter()
+            .map(|a| a.from.clone())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names.len()
+    };
+    assert_eq!(senders(&together), 31, "no user came twice");
+}
+
+#[test]
+fn several_threads_call_several_called_sides_with_nothing_in_between() {
+    let text = CALLS
+        .replace("media = \"bypass\"", "none = true")
+        .replace("[callers]", "[callers]\npace = \"poisson\"");
+    let text = text.split("[registrations]").next().unwrap();
+    let outcomes = on_sockets(&trial(text), |_, _| {}).unwrap();
+    assert_eq!(all_completed(&of(&outcomes, Kind::Call)), 61);
+    let sides: std::collections::BTreeSet<_> = of(&outcomes, Kind::Answer)
+        .iter()
+        .map(|answer| answer.number)
+        .collect();
+    assert!(
+        (20..=21).contains(&sides.len()),
+        "three called sides count their own: {}",
+        sides.len()
+    );
+}
+
+#[test]
+fn what_several_threads_cannot_do_is_refused() {
+    let error = simulate(&trial(CALLS)).unwrap_err().to_string();
+    assert!(error.contains("virtual time has one thread"), "{error}");
+    for (old, new, why) in [
+        ("workers = 3", "workers = 0", "1 to 64"),
+        ("workers = 3", "workers = 65", "1 to 64"),
+        ("total = 61", "total = 61\nlimit = 2", "callers.limit"),
+        ("refreshes = 2", "refreshes = 0", "state refreshes"),
+        (
+            "refreshes = 2",
+            "refreshes = 2\nrefresh_seconds = 1.0",
+            "either refresh_rate",
+        ),
+        ("password = \"\"\n", "", "asks for no password"),
+    ] {
+        let told = File::parse("test", &CALLS.replace(old, new))
+            .unwrap_err()
+            .to_string();
+        assert!(told.contains(why), "{why}: {told}");
+    }
+}
+
+#[test]
+fn every_search_that_is_built_in_knows_its_benchmark_and_its_bounds() {
+    for (name, wanted) in [
+        ("call-rate", "Session Establishment Rate"),
+        ("call-rate-anchored", "Session Establishment Rate"),
+        ("call-rate-baseline", "Session Establishment Rate"),
+        ("call-rate-media-bypass", "Session Establishment Rate"),
+        ("call-rate-tls", "Session Establishment Rate"),
+        ("call-rate-volte", "Session Establishment Rate"),
+        ("re-registration-rate", "Re-registration Rate"),
+        ("re-registration-rate-tls", "Re-registration Rate"),
+        ("registration-rate", "Registration Rate"),
+        ("registration-rate-tls", "Registration Rate"),
+        ("standing-call-capacity", "sessions at a time"),
+    ] {
+        let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name).unwrap();
+        let file = File::parse(name, text).unwrap();
+        let experiment = file.experiment();
+        let keys = &experiment.levels.as_ref().unwrap().set;
+        assert_eq!(benchmark(keys), wanted, "{name}");
+        let search = &experiment.search;
+        assert!(
+            search.start < search.highest && search.step.is_some(),
+            "{name}"
+        );
+        assert!(experiment.thresholds.failed_percent == Some(0.0), "{name}");
+        assert_eq!(name.ends_with("tls"), experiment.speaks_tls(), "{name}");
+        // The lowest, and the highest value that a search may come to, make sense.
+        file.level_at(search.start.unwrap()).unwrap();
+        file.level_at(search.highest.unwrap()).unwrap();
+        let upside_down = ["search.highest=1".to_owned()];
+        let told = File::parse_with(name, text, &upside_down).unwrap_err();
+        assert!(told.to_string().contains("at most search.highest"));
+    }
+}
