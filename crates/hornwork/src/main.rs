@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod configuration;
+mod isolate;
 mod laboratory;
 mod log;
 mod machine;
@@ -37,6 +38,9 @@ enum Command {
     /// Header rules: what they make of a message.
     #[command(subcommand)]
     Rules(rules::Rules),
+    /// Give voice and signalling a guaranteed share of a network interface, by their code points; prints the commands, unless told
+    /// to carry them out. 2: bad input, 3: a right, a program or the interface is missing.
+    Isolate(isolate::Isolate),
     /// The main job from end to end on this machine: border, exchange, phones, speech, report.
     Demo(laboratory::Demo),
     /// Experiments, reports, and the analysis of captures.
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         Command::Check(options) => configuration::check(&options),
         Command::Schema(options) => configuration::schema(&options),
         Command::Rules(command) => rules::run(&command),
+        Command::Isolate(options) => isolate::run(&options),
         Command::Demo(demo) => laboratory::demo(demo),
         Command::Lab(lab) => laboratory::run(lab),
     }

@@ -18,6 +18,7 @@ enum By {
     Border,
     Security,
     Rules,
+    Shares,
     Phones,
     Laboratory,
 }
@@ -28,6 +29,8 @@ const RUN: &str = "hornwork run -c examples/pbx.toml";
 const FOREIGN: &str = "hornwork lab run call-capacity --set subject.address=10.0.0.20:5060 --set callees.address=10.0.0.9:5080 --out results/pbx";
 
 const TRY: &str = "printf 'INVITE sip:030123@192.0.2.1 SIP/2.0\\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1\\nFrom: <sip:a@192.0.2.7>;tag=1\\nTo: <sip:030123@192.0.2.1>\\nCall-ID: 1\\nCSeq: 1 INVITE\\nContent-Length: 0\\n\\n' | hornwork rules try examples/header-rules.toml";
+
+const ISOLATE: &str = "hornwork isolate lo --rate 950mbit --voice 50 --signalling 5 --others 45";
 
 const SEARCH: &str = "hornwork lab search call-rate --out results/capacity";
 
@@ -40,6 +43,7 @@ const COMMANDS: &[(&str, By)] = &[
     ("hornwork schema", By::Border),
     (TRY, By::Rules),
     ("hornwork check -c examples/crowds.toml", By::Border),
+    (ISOLATE, By::Shares),
     ("hornwork check -c examples/volte.toml", By::Border),
     (CERTIFICATE, By::Security),
     ("hornwork check -c examples/tls.toml", By::Security),
@@ -285,6 +289,22 @@ fn a_rule_set_is_tried_as_is_said() {
             shown.starts_with("INVITE sip:+4930123@192.0.2.1 SIP/2.0\r\n"),
             "{shown}"
         );
+    }
+}
+
+#[test]
+fn shares_of_an_interface_are_shown_as_is_said() {
+    if !installed(&["ip"]) {
+        return;
+    }
+    let place = Place::new("readme-shares");
+    for command in commands(By::Shares) {
+        let shown = place.good(command);
+        assert!(
+            shown.contains("classid 4857:10 htb rate 475000000bit"),
+            "{shown}"
+        );
+        assert!(shown.contains("nothing was changed"), "{shown}");
     }
 }
 
