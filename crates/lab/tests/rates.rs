@@ -3,9 +3,11 @@
 use lab::experiment::{BUILT_IN, File};
 use lab::figures;
 use lab::record::{Attempt, Kind, Outcome};
-use lab::search::benchmark;
+use lab::run::RunOptions;
+use lab::search::{benchmark, search};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate, simulate_watched};
 use std::cell::Cell;
+use std::path::Path;
 use std::rc::Rc;
 
 fn trial(text: &str) -> Trial {
@@ -195,6 +197,7 @@ fn what_several_threads_cannot_do_is_refused() {
     for (old, new, why) in [
         ("workers = 3", "workers = 0", "1 to 64"),
         ("workers = 3", "workers = 65", "1 to 64"),
+        ("workers = 3", "batch_us = 10001", "at most 10000"),
         ("total = 61", "total = 61\nlimit = 2", "callers.limit"),
         ("refreshes = 2", "refreshes = 0", "state refreshes"),
         (
@@ -208,6 +211,71 @@ fn what_several_threads_cannot_do_is_refused() {
             .unwrap_err()
             .to_string();
         assert!(told.contains(why), "{why}: {told}");
+    }
+}
+
+#[test]
+fn every_search_that_is_built_in_runs_on_sockets() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("searches");
+    let _ = std::fs::remove_dir_all(&folder);
+    for (name, more) in [
+        ("call-rate", ""),
+        ("call-rate-anchored", ""),
+        ("call-rate-baseline", ""),
+        ("call-rate-media-bypass", ""),
+        ("call-rate-tls", ""),
+        ("call-rate-volte", ""),
+        ("re-registration-rate", "registrations.users=40"),
+        ("re-registration-rate-tls", "registrations.users=40"),
+        ("registration-rate", "registrations.users=40"),
+        ("registration-rate-tls", "registrations.users=40"),
+        ("registrations", "registrations.users=40"),
+        ("standing-call-capacity", "callers.hold_seconds=2.0"),
+    ] {
+        let mut set: Vec<String> = [
+            "search.start=40",
+            "search.step=40",
+            "search.highest=40",
+            "search.trials=1",
+            // How fast this machine is at the moment is not what is tested.
+            "thresholds.response_p99_ms=",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        if name.starts_with("call-rate") {
+            set.push("callers.seconds=1.0".to_owned());
+        }
+        if name.contains("anchored") || name.contains("bypass") {
+            set.push("thresholds.lost_percent=".to_owned());
+        }
+        set.extend((!more.is_empty()).then(|| more.to_owned()));
+        let json = folder.join(format!("{name}.json"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let options = RunOptions {
+            set,
+            json: Some(json.clone()),
+            out: Some(folder.join(name)),
+            ..RunOptions::default()
+        };
+        search(name, &options).unwrap();
+        let told: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let trial = &told["trials"][0];
+        let (calls, users) = (&trial["calls"], &trial["details"]["registrations"]);
+        let attempted = calls["attempted"].as_u64().unwrap() + users["attempted"].as_u64().unwrap();
+        assert!(attempted >= 40, "{name}: {trial:#}");
+        // A border whose machine stands still sheds new calls; nothing else may go wrong.
+        let statuses = trial["details"]["statuses"].as_array().unwrap().iter();
+        let shed = statuses.filter(|status| status[0] == 503);
+        let shed: u64 = shed.map(|status| status[1].as_u64().unwrap()).sum();
+        let failed = calls["failed"].as_u64().unwrap() + users["failed"].as_u64().unwrap();
+        assert_eq!(failed, shed, "{name}: {trial:#}");
+        assert!(shed < attempted, "{name}: {trial:#}");
+        assert_eq!(told["search"]["trials"][0]["value"], 40.0, "{name}");
+        assert!(
+            name == "call-rate-baseline" || !trial["cpu_us_per_call"].is_null(),
+            "{name}"
+        );
     }
 }
 

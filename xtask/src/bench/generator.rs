@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// Calls a second at which generators are compared, and for how long.
 const RATE: u32 = 14_000;
 const SECONDS: u32 = 6;
+/// Calls a second at which lateness is told, and how much of it beyond the host's own is allowed, milliseconds.
+const LATENESS_RATE: u32 = 5_000;
+const LATENESS_MS: f64 = 1.0;
 /// Our calls per CPU second, in SIPp's.
 const BAR: f64 = 1.7;
 
@@ -26,6 +29,7 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
     }
     println!("load generators, {RATE} calls/s");
     let players = ["sipp", "hornwork"];
+    let mut both_of_sipp = 0.0;
     for (caller_is_measured, side) in [(true, "caller"), (false, "callee")] {
         let medians = interleaved(bench.rounds, &players, |player| {
             let cost = one(players[player], caller_is_measured, &bench.scratch)?;
@@ -37,8 +41,80 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
             medians[0] / medians[1],
             Bound::AtLeast(BAR),
         );
+        both_of_sipp += medians[0];
     }
+    let native = interleaved(bench.rounds, &["own workloads"], |_| {
+        let cost = own_workloads(RATE, &bench.scratch)?.0;
+        println!("  both sides of our own workloads {cost:6.1} us/call");
+        Ok(cost)
+    })?;
+    bench.bar(
+        &format!(
+            "own workloads, both sides: calls per CPU second in SIPp's ({:.1} and {both_of_sipp:.1} us a call)",
+            native[0]
+        ),
+        both_of_sipp / native[0],
+        Bound::AtLeast(BAR),
+    );
+    let late = interleaved(bench.rounds, &["lateness"], |_| {
+        let (_, late, noise) = own_workloads(LATENESS_RATE, &bench.scratch)?;
+        println!(
+            "  lateness at {LATENESS_RATE} calls/s {late:.2} ms (99th percentile), of a bare timer {noise:.2}"
+        );
+        Ok((late - noise).max(0.0))
+    })?;
+    bench.bar(
+        &format!("own workloads: ms of lateness (99th percentile) at {LATENESS_RATE} calls/s beyond a bare timer's"),
+        late[0],
+        Bound::AtMost(LATENESS_MS),
+    );
     Ok(())
+}
+
+/// Calls from our own callers straight to our own called side, each on a thread of one process: CPU microseconds per call of
+/// both together, the callers' lateness and that of a bare timer, milliseconds at the 99th percentile.
+fn own_workloads(rate: u32, scratch: &Path) -> Result<(f64, f64, f64), String> {
+    let (json, out) = (scratch.join("own.json"), scratch.join("own"));
+    let plan = scratch.join("own.toml");
+    let text = format!(
+        "name = \"own\"\ntitle = \"calls with nothing in between\"\n[subject]\nnone = true\n[callers]\nrate = {rate}.0\n\
+         seconds = {SECONDS}.0\nhold_seconds = 0.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\n"
+    );
+    std::fs::write(&plan, text).map_err(|error| error.to_string())?;
+    let _ = std::fs::remove_dir_all(&out);
+    let ran = Command::new(release().join("hornwork"))
+        .args(["lab", "run"])
+        .arg(&plan)
+        .arg("--json")
+        .arg(&json)
+        .arg("--out")
+        .arg(&out)
+        .output()
+        .map_err(|error| format!("hornwork: {error}"))?;
+    if !ran.status.success() {
+        let said = String::from_utf8_lossy(&ran.stderr);
+        return Err(format!("own workloads failed: {said}"));
+    }
+    let told = std::fs::read_to_string(&json).map_err(|error| error.to_string())?;
+    let number = |name: &str| {
+        let after = told.split(&format!("\"{name}\":")).nth(1)?;
+        let end = after.find([',', '\n', '}'])?;
+        after[..end].trim().parse::<f64>().ok()
+    };
+    let list = |name: &str, place: usize| {
+        let after = told.split(&format!("\"{name}\": [")).nth(1)?;
+        let one = after.split(']').next()?.split(',').nth(place)?;
+        one.trim().parse::<f64>().ok()
+    };
+    let calls = f64::from(rate * SECONDS);
+    match (
+        number("generator_cpu_seconds"),
+        list("lateness_ms", 1),
+        number("p99_us"),
+    ) {
+        (Some(cpu), Some(late), Some(noise)) => Ok((cpu * 1e6 / calls, late, noise / 1e3)),
+        _ => Err(format!("{}: not the figures of a run", json.display())),
+    }
 }
 
 /// One run of a generator: CPU microseconds per call.

@@ -184,11 +184,18 @@ pub struct Generator {
     /// says. As many called sides take turns, behind our border by lot; with a foreign subject they listen at
     /// `callees.address` and the ports after it. On sockets only.
     pub workers: u16,
+    /// What is due within so many microseconds of each other is begun together, and what is received may wait as long for
+    /// more of it while much comes: a thread that wakes for every message spends most of its time on waking. Response times count from
+    /// when the kernel had a datagram. At most 10,000; 0: never. On sockets only; virtual time has no need of it.
+    pub batch_us: u32,
 }
 
 impl Default for Generator {
     fn default() -> Self {
-        Generator { workers: 1 }
+        Generator {
+            workers: 1,
+            batch_us: 250,
+        }
     }
 }
 

@@ -300,6 +300,9 @@ fn generator(experiment: &Experiment) -> Result<(), String> {
     if workers == 0 || workers > MOST_GENERATORS {
         return Err(format!("generator.workers: 1 to {MOST_GENERATORS}"));
     }
+    if experiment.generator.batch_us > MOST_BATCH_US {
+        return Err(format!("generator.batch_us: at most {MOST_BATCH_US}"));
+    }
     if workers > 1 && experiment.streams.is_some() {
         return Err("generator.workers: [streams] has one sender and one receiver".to_owned());
     }
@@ -313,6 +316,8 @@ fn generator(experiment: &Experiment) -> Result<(), String> {
     Ok(())
 }
 
+/// Longest time for which a generator may gather, microseconds: beyond it figures would be its own.
+const MOST_BATCH_US: u32 = 10_000;
 /// Threads of a generator on each side, at most.
 const MOST_GENERATORS: u16 = 64;
 

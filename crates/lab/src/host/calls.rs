@@ -349,7 +349,7 @@ impl Inner {
     }
 
     /// 100 is not told by the endpoint; our Call-IDs name the call.
-    pub(crate) fn note_trying(&mut self, bytes: &[u8], now: Time) {
+    pub(crate) fn note_trying(&mut self, bytes: &[u8]) {
         if !bytes.starts_with(b"SIP/2.0 100") {
             return;
         }
@@ -367,8 +367,9 @@ impl Inner {
                     generation: u32::from_str_radix(parts.next()?, 16).ok()?,
                 })
             });
+        let heard = self.heard.0;
         if let Some(call) = key.and_then(|key| self.call(key)) {
-            call.attempt.first_answer.get_or_insert(now.0);
+            call.attempt.first_answer.get_or_insert(heard);
         }
     }
 
@@ -454,13 +455,14 @@ impl Inner {
     }
 
     fn progressed(&mut self, key: CallKey, response: &Message<'_>, now: Time) {
+        let heard = self.heard.0;
         let Some(call) = self.call(key) else { return };
-        call.attempt.first_answer.get_or_insert(now.0);
+        call.attempt.first_answer.get_or_insert(heard);
         // With preconditions 183 comes before anybody is alerted.
         let rings = (180..190).contains(&response.status())
             && (call.volte.is_none() || response.status() != 183);
         if rings && call.attempt.ringing.is_none() {
-            call.attempt.ringing = Some(now.0);
+            call.attempt.ringing = Some(heard);
             if call.will_cancel {
                 let wait = Duration::from_micros(self.entropy.below(400_000));
                 self.agenda.push(now + wait, Timer::Cancel(key));
@@ -476,11 +478,12 @@ impl Inner {
         now: Time,
     ) {
         let agreed = sdp::agreed(response.body());
+        let heard = self.heard.0;
         let Some(call) = self.call(key) else { return };
         let Some(leg) = call.leg else { return };
         let agreed = agreed.or_else(|| call.volte.as_ref()?.agreed());
-        call.attempt.first_answer.get_or_insert(now.0);
-        call.attempt.established = Some(now.0);
+        call.attempt.first_answer.get_or_insert(heard);
+        call.attempt.established = Some(heard);
         call.attempt.status = response.status();
         call.phase = Phase::Up;
         let (hold, session) = (call.hold, call.session);
@@ -511,6 +514,7 @@ impl Inner {
 
     fn failed(&mut self, key: CallKey, why: Failure, response: Option<&Message<'_>>, now: Time) {
         let status = response.map_or(0, Message::status);
+        let heard = self.heard.0;
         let Some(call) = self.call(key) else { return };
         let ending = call.phase == Phase::Ending;
         let (outcome, text) = match why {
@@ -531,7 +535,7 @@ impl Inner {
             Failure::Transport => (Outcome::Refused, "connection failed"),
         };
         if response.is_some() {
-            call.attempt.first_answer.get_or_insert(now.0);
+            call.attempt.first_answer.get_or_insert(heard);
         }
         self.end(key, outcome, status, text.to_owned(), now);
     }

@@ -150,6 +150,8 @@ pub(crate) struct Inner {
     pub(crate) works: Vec<Work>,
     pub(crate) registrations: Vec<Registration>,
     pub(crate) registering: Option<Plan>,
+    /// When what is dealt with now came.
+    pub(crate) heard: Time,
     /// Whether anybody reads what is told of each attempt.
     pub(crate) events_wanted: bool,
     /// Registrations that wait for an answer.
@@ -221,6 +223,7 @@ impl Host {
                 works,
                 registrations: Vec::new(),
                 registering: None,
+                heard: Time(0),
                 events_wanted: true,
                 registering_waits: 0,
                 cycling: None,
@@ -370,6 +373,11 @@ impl Host {
 impl Engine for Host {
     fn handle(&mut self, input: Input<'_>, now: Time) {
         self.inner.out.recycle();
+        // What lay in the socket while others were dealt with is not the subject's time.
+        self.inner.heard = match &input {
+            Input::Datagram(datagram) => datagram.arrived.min(now),
+            _ => now,
+        };
         match input {
             Input::Opened { socket, local } => self.opened(socket, local, now),
             Input::OpenFailed { socket, error } => self.open_failed(socket, error, now),
@@ -377,7 +385,7 @@ impl Engine for Host {
                 self.inner.media.receive(datagram, &mut self.inner.out);
             }
             Input::Datagram(datagram) => {
-                self.inner.note_trying(datagram.bytes, now);
+                self.inner.note_trying(datagram.bytes);
                 self.endpoint
                     .feed(Input::Datagram(datagram), now, &mut self.inner);
             }
@@ -463,15 +471,23 @@ impl Inner {
             .chain(&self.streaming)
             .filter_map(Plan::next_at)
             .min()
-            .map(|at| Deadline::new(at, "attempt due"));
+            .map(|at| Deadline::new(self.together(at), "attempt due"));
         let timer = self
             .agenda
             .next_at()
-            .map(|at| Deadline::new(at, "call timer"));
+            .map(|at| Deadline::new(self.together(at), "call timer"));
         Deadline::earlier(
             Deadline::earlier(arrivals, timer),
             self.media.next_deadline(),
         )
+    }
+
+    /// The end of the batch in which a time lies: what is due within one is begun together.
+    fn together(&self, at: Time) -> Time {
+        match self.plan.batch.as_nanos() as u64 {
+            0 => at,
+            batch => Time(at.0.div_ceil(batch).saturating_mul(batch)),
+        }
     }
 
     fn run_due(&mut self, endpoint: &mut Endpoint, now: Time) {

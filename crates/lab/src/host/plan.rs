@@ -39,6 +39,8 @@ pub struct HostPlan {
     pub registrar: bool,
     /// Streams without signalling.
     pub streams: Option<StreamPlan>,
+    /// What is due within so long of each other is begun together, and what is received may wait as long for more of it.
+    pub batch: Duration,
     /// Which part of its plans it plays.
     pub share: Share,
     /// What is drawn of the plans, where several hosts play them together: they have to draw the same.
@@ -60,6 +62,7 @@ impl HostPlan {
             registrations: None,
             registrar: false,
             streams: None,
+            batch: Duration::ZERO,
             share: Share::ALL,
             plan_seed: None,
         }

@@ -126,17 +126,18 @@ impl Inner {
 
     pub(crate) fn registration_answered(&mut self, user: u64, response: &Message<'_>, now: Time) {
         let index = user as u32;
+        let heard = self.heard.0;
         let Some(entry) = self.registrations.get_mut(index as usize) else {
             return;
         };
         let Some(attempt) = &mut entry.attempt else {
             return;
         };
-        attempt.first_answer.get_or_insert(now.0);
+        attempt.first_answer.get_or_insert(heard);
         match response.status() {
             100..200 => {}
             status @ 200..300 => {
-                attempt.established = Some(now.0);
+                attempt.established = Some(heard);
                 self.registration_over(index, Outcome::Completed, status, String::new(), now);
             }
             status => self.registration_over(index, Outcome::Refused, status, String::new(), now),

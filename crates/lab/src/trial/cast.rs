@@ -2,8 +2,8 @@
 
 use crate::error::LabError;
 use crate::experiment::{
-    Callees, Callers, CodecName, Experiment, HangUp, MediaKind, RegistrarPlace, Registrations,
-    Streams, TransportName,
+    Callees, Callers, CodecName, Experiment, Generator, HangUp, MediaKind, RegistrarPlace,
+    Registrations, Streams, TransportName,
 };
 use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan, StreamPlan};
 use crate::pace::{Bounds, Share};
@@ -121,10 +121,14 @@ impl Cast {
     /// # Errors
     /// Where there are no such ports.
     pub fn shared(
-        self,
-        workers: u16,
+        mut self,
+        generator: &Generator,
         seed: u64,
     ) -> Result<(Vec<HostPlan>, Vec<HostPlan>), LabError> {
+        let workers = generator.workers;
+        for plan in self.far.iter_mut().chain([&mut self.near]) {
+            plan.batch = Duration::from_micros(u64::from(generator.batch_us));
+        }
         if workers <= 1 {
             return Ok((vec![self.near], self.far.into_iter().collect()));
         }

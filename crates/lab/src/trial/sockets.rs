@@ -38,7 +38,7 @@ pub fn on_sockets(
         None => 0,
     };
     let cast = Cast::of(experiment, near, far, stream_port)?;
-    let (near_plans, far_plans) = cast.shared(experiment.generator.workers, entropy.u64())?;
+    let (near_plans, far_plans) = cast.shared(&experiment.generator, entropy.u64())?;
     let credentials = credentials(experiment)?;
     let security = |plan: &HostPlan| {
         let credentials = credentials.as_ref();

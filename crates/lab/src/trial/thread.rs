@@ -105,10 +105,11 @@ impl HostThread {
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
+                let batch = plan.batch;
                 let mut host = Host::new(plan, entropy);
                 // Records tell the same; on sockets nobody keeps a log.
                 host.set_events_wanted(false);
-                if let Err(error) = serve(host, security, clock, &inbox, &ready, &shared) {
+                if let Err(error) = serve(host, (security, batch), clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
             })
@@ -256,7 +257,7 @@ impl HostThread {
 
 fn serve(
     mut host: Host,
-    security: Option<Security>,
+    (security, batch): (Option<Security>, Duration),
     clock: Clock,
     inbox: &Receiver<Order>,
     ready: &Sender<Result<Places, String>>,
@@ -264,6 +265,8 @@ fn serve(
 ) -> Result<(), String> {
     let config = DriverConfig {
         receive_timestamps: true,
+        coalesce: batch,
+        order: (!batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
         stream_buffer: STREAM_BUFFER,
         ..DriverConfig::default()
     };
