@@ -125,7 +125,12 @@ impl Border {
                 self.core.comes_after(datagram.socket, waited, now);
                 if !self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
                     self.core.drops.count(DropReason::SipUnauthorised);
-                } else if !self.dealt_with_at_a_glance(&datagram, now) {
+                } else if !self.dealt_with_at_a_glance(
+                    datagram.socket,
+                    datagram.source,
+                    datagram.bytes,
+                    now,
+                ) {
                     self.endpoint
                         .feed(Input::Datagram(datagram), now, &mut self.core);
                 }
@@ -143,6 +148,9 @@ impl Border {
                             self.core.comes_after(socket, now.since(arrived), now);
                             if !self.is_welcome(socket, source, parcel.bytes) {
                                 self.core.drops.count(DropReason::SipUnauthorised);
+                                return;
+                            }
+                            if self.dealt_with_at_a_glance(socket, source, parcel.bytes, now) {
                                 return;
                             }
                         }

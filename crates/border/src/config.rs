@@ -481,6 +481,8 @@ pub struct Match {
     pub domains: Vec<String>,
     /// The user part is one of these. Empty: whatever.
     pub users: Vec<String>,
+    /// A service is called, one of these or one below, in lower case (`urn:service:sos`). Empty: whatever.
+    pub services: Vec<String>,
 }
 
 /// What is changed in the called number: strip, then replace, then prefix.

@@ -2,7 +2,7 @@
 //!
 //! | in common | divided evenly | each for itself |
 //! |---|---|---|
-//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers | media ports, connections and those of a source, transactions | overload, lookups of names, draining |
+//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers | media ports, connections and those of a source, transactions | the queue and its sieve under overload, lookups of names, draining |
 //!
 //! Trunks are pinged, and carriers registered at, by the first of them.
 
@@ -14,7 +14,7 @@ use crate::trunks::{Boards, Trunks};
 use engine::worker::lock;
 use engine::{BoundedMap, Entropy, HashKey, Held, Time, Worker};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Addresses of located names that may send requests although no list names them.
@@ -51,6 +51,10 @@ pub(crate) struct Crew {
     seen: u32,
     /// Workers whose drain is over, and the calls that they had to end.
     drained: Arc<(AtomicUsize, AtomicU64)>,
+    /// By what new calls are put into a row while there are too many.
+    salt: u32,
+    /// Below this place in that row each of them has dropped nobody who comes again.
+    clean: Arc<[AtomicU32]>,
 }
 
 impl Crew {
@@ -67,6 +71,24 @@ impl Crew {
             .iter()
             .map(|calls| calls.load(Ordering::Relaxed))
             .sum()
+    }
+
+    /// By what new calls are put into a row while there are too many: the same for all, so that one knows whom another dropped.
+    pub(crate) fn salt(&self) -> u32 {
+        self.salt
+    }
+
+    /// Tells the others below which place in that row we have dropped nobody who comes again.
+    pub(crate) fn tell_clean(&self, place: u32) {
+        if let Some(own) = self.clean.get(self.number) {
+            own.store(place, Ordering::Relaxed);
+        }
+    }
+
+    /// Below this place nobody has dropped anyone who comes again.
+    pub(crate) fn clean(&self) -> u32 {
+        let places = self.clean.iter().map(|place| place.load(Ordering::Relaxed));
+        places.min().unwrap_or(u32::MAX)
     }
 
     /// Whether we are the one who tells what concerns all.
@@ -141,6 +163,8 @@ impl Share {
             reloads: Arc::default(),
             seen: 0,
             drained: Arc::default(),
+            salt: entropy.u64() as u32,
+            clean: (0..of).map(|_| AtomicU32::new(u32::MAX)).collect(),
         };
         let share = |number: u8| Share {
             worker: Worker { number, ..worker },

@@ -10,8 +10,9 @@ use sip::{Flow, Stateless};
 use std::net::IpAddr;
 use wire::sip::{HeaderId, Message, Method};
 
-/// What may come at once, as the time in which the rate lets it in.
-const BURST: Duration = Duration::from_millis(100);
+/// What may come at once, as the time in which the rate lets it in: calls that gathered while the border waited for company or
+/// the machine for itself, and little enough that ten seconds stay within a hundredth of the rate.
+const BURST: Duration = Duration::from_millis(50);
 /// A source of which nothing came for one to two of these is forgotten.
 const GENERATION: Duration = Duration::from_secs(10);
 /// Sources followed at a time, in each generation.

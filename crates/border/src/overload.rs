@@ -3,26 +3,39 @@
 //! that stand keeps its turn. The queue so stays as long as the limit says, and the processor has always something to do.
 //!
 //! Refusals cost, too: those of ten times the peak would take all that calls need. So they are counted against the calls
-//! that are taken, and where they are too many, a [`Sieve`] before the socket drops a share of the new calls unread. It
-//! chooses by their own bytes: a call that is dropped is dropped again when it is sent again, and has no late beginning.
+//! that are taken, and where they are too many, a [`Sieve`] before the socket drops a share of the new calls unread. Who is
+//! taken, refused or dropped, the calls' own bytes decide: a call that is sent again fares as it did before, and one that was
+//! dropped has no late beginning. Of several workers each has its own queue and sieve; what one has dropped all of them refuse.
 
 mod sifting;
 
 use crate::border::{Alarm, Border, Core};
+use crate::crew::Crew;
 use crate::feedback::{Told, VALID};
 use core::time::Duration;
-use engine::{Datagram, Note, Sieve, SocketId, Time};
-use sifting::Queue;
+use engine::{Note, Sieve, SocketId, Time};
+use sifting::{ALL, LOOK, Queue};
 use sip::{Endpoint, Stateless};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message, Method, Refusable};
 
 /// The queue has to be too long for this long: a machine that stood still for a moment makes up for it by itself.
-const LASTING: Duration = Duration::from_millis(250);
+const LASTING: Duration = Duration::from_millis(100);
+/// Messages are to wait for this share of what they may wait at most, in percent: long enough that there is always something
+/// to do, short enough that the answers to calls that are taken come early.
+const WANTED: u32 = 50;
 /// After this long without a refusal it is over.
 const CALM: Duration = Duration::from_secs(5);
-/// How often calls taken and refused are held against each other.
-const LOOK: Duration = Duration::from_millis(100);
+
+/// Why something is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// It had waited too long.
+    Waited,
+    /// It is too far behind in the row of those who come, see [`sifting`].
+    Beyond,
+}
 
 /// How long what is dealt with now has waited, and what was refused for that.
 #[derive(Debug, Default)]
@@ -45,6 +58,8 @@ pub(crate) struct Overload {
     sieves: VecDeque<(SocketId, Option<Sieve>)>,
     /// What neighbours are told.
     told: Told,
+    /// By what calls are put into a row; drawn when it is first needed.
+    salt: Option<u32>,
 }
 
 impl Overload {
@@ -69,27 +84,44 @@ impl Overload {
     fn sifts(&self) -> bool {
         self.queues.iter().any(Queue::sifts)
     }
+
+    fn drops(&self) -> bool {
+        self.queues.iter().any(Queue::drops)
+    }
 }
 
 impl Border {
     /// Deals with a new call that is to be refused, or with the ACK to such a refusal, without reading it in full.
     /// `false`: it takes its usual way.
-    pub(crate) fn dealt_with_at_a_glance(&mut self, datagram: &Datagram<'_>, now: Time) -> bool {
-        let bytes = &*datagram.bytes;
-        // Of several workers another may know the transaction.
-        if self.core.crew.is_some()
-            || !self.core.hurries()
-            || bytes.len() > self.core.config.limits.message_bytes
-        {
+    pub(crate) fn dealt_with_at_a_glance(
+        &mut self,
+        socket: SocketId,
+        source: SocketAddr,
+        bytes: &[u8],
+        now: Time,
+    ) -> bool {
+        if !self.core.hurries() || bytes.len() > self.core.config.limits.message_bytes {
             return false;
         }
         if bytes.starts_with(b"ACK ") {
             let glance = Refusable::at(bytes);
             return glance.is_some_and(|glance| self.endpoint.absorb_at_a_glance(&glance));
         }
-        if !bytes.starts_with(b"INVITE ") || !self.core.refuses_new(Some(bytes)) {
+        if !bytes.starts_with(b"INVITE ") {
             return false;
         }
+        if let Some(crew) = &self.core.crew
+            && crew.clean() < ALL
+        {
+            let salt = crew.salt();
+            let contact = || self.endpoint.contact_on(socket).unwrap_or_default();
+            if let Some(queue) = self.core.overload.queue() {
+                queue.line_up(salt, contact);
+            }
+        }
+        let Some(why) = self.core.refuses_new(Some(bytes)) else {
+            return false;
+        };
         let Some(glance) = Refusable::at(bytes).filter(|glance| !calls_for_help(glance.uri()))
         else {
             return false;
@@ -98,12 +130,11 @@ impl Border {
             self.core.overload.told.asked(&via);
         }
         let wait = self.core.retry_after();
-        let (socket, source) = (datagram.socket, datagram.source);
         let refused = self
             .endpoint
             .refuse_at_a_glance(&glance, socket, source, wait, now);
         if refused {
-            self.core.refused(Method::Invite, now);
+            self.core.refused(Method::Invite, why, now);
         }
         refused
     }
@@ -118,9 +149,10 @@ impl Core {
         overload.lasts = false;
         let too_long = self.config.sip.queue.is_some_and(|limit| waited > limit);
         if too_long {
-            let since = overload
-                .queue()
-                .map(|queue| *queue.above.get_or_insert(now));
+            let since = overload.queue().map(|queue| {
+                queue.comes_after(waited);
+                *queue.above.get_or_insert(now)
+            });
             overload.lasts = since.is_some_and(|since| now.since(since) >= LASTING);
         } else if !overload.queues.is_empty()
             && let Some(at) = overload
@@ -130,6 +162,7 @@ impl Core {
             && let Some(queue) = overload.queues.get_mut(at)
         {
             queue.above = None;
+            queue.comes_after(waited);
             if overload.last.is_none() {
                 overload.queues.swap_remove(at);
             }
@@ -142,35 +175,45 @@ impl Core {
         self.overload.socket = None;
     }
 
-    /// Whether an overload is not over, or begins.
+    /// Whether an overload is not over, or begins, here or at another worker.
     fn hurries(&self) -> bool {
-        self.overload.last.is_some() || self.overload.lasts
+        self.overload.last.is_some()
+            || self.overload.lasts
+            || self.crew.as_ref().is_some_and(|crew| crew.clean() < ALL)
     }
 
-    /// Whether what begins something new is refused; `bytes`: of a datagram that may have been dropped before.
-    fn refuses_new(&mut self, bytes: Option<&[u8]>) -> bool {
-        let Some(limit) = self.config.sip.queue else {
-            return false;
-        };
+    /// Whether what begins something new is refused; `bytes`: of a datagram.
+    fn refuses_new(&mut self, bytes: Option<&[u8]>) -> Option<Why> {
+        let limit = self.config.sip.queue?;
         // Once it has begun, each message is judged by its own waiting, until it is over.
         if !self.hurries() {
-            return false;
+            return None;
         }
-        if self.overload.waited > limit {
-            return true;
+        let waited = self.overload.waited;
+        let clean = self.crew.as_ref().map_or(ALL, Crew::clean);
+        if let (Some(bytes), Some(queue)) = (bytes, self.overload.queue())
+            && queue.is_beyond(bytes, clean)
+        {
+            return Some(Why::Beyond);
         }
-        // Its caller has waited since the sieve dropped it: whoever comes for the first time now goes first.
-        self.overload.waited > limit / 4
-            && bytes.is_some_and(|bytes| {
-                let queue = self.overload.queue();
-                queue.is_some_and(|queue| queue.may_have_dropped(bytes))
-            })
+        (waited > limit).then_some(Why::Waited)
+    }
+
+    /// By what calls are put into a row, the same for all workers.
+    fn salt(&mut self) -> u32 {
+        match &self.crew {
+            Some(crew) => crew.salt(),
+            None => *self
+                .overload
+                .salt
+                .get_or_insert_with(|| self.entropy.u64() as u32),
+        }
     }
 
     /// Seconds after which a refused caller may come again: not all at the same time, and later where there are many. The
     /// same number of digits for all, so that the answers to one peer leave together.
     fn retry_after(&mut self) -> u32 {
-        let (least, spread) = match self.overload.sifts() {
+        let (least, spread) = match self.overload.drops() {
             false => (1, 9),
             true => (10, 20),
         };
@@ -178,13 +221,17 @@ impl Core {
     }
 
     /// Something was refused because there is too much to do.
-    fn refused(&mut self, method: Method<'_>, now: Time) {
+    fn refused(&mut self, method: Method<'_>, why: Why, now: Time) {
         self.counters.shed += 1;
         self.overload.shed += 1;
+        let arrived = Time(now.0.saturating_sub(self.overload.waited.as_nanos() as u64));
         if method == Method::Invite
             && let Some(queue) = self.overload.queue()
         {
-            queue.refused += 1;
+            match why {
+                Why::Waited => queue.refused_late(arrived),
+                Why::Beyond => queue.refused_beyond(),
+            }
         }
         if self.overload.last.replace(now).is_none() {
             self.timers.schedule(now + CALM, Alarm::Calm);
@@ -218,15 +265,15 @@ impl Core {
             self.overload.told.asked(&via);
         }
         let again = (method == Method::Invite).then(|| request.bytes());
-        if !self.refuses_new(again) {
+        let Some(why) = self.refuses_new(again) else {
             if method == Method::Invite
                 && let Some(queue) = self.overload.queue()
             {
                 queue.taken += 1;
             }
             return None;
-        }
-        self.refused(method, now);
+        };
+        self.refused(method, why, now);
         let seconds = self.retry_after();
         Some(Stateless {
             status: 503,
@@ -235,24 +282,35 @@ impl Core {
         })
     }
 
-    /// Looks how many refusals there were for the calls that were taken, and sifts the more where they were too many.
+    /// Looks how long messages waited and how many refusals there were for the calls that were taken, and moves the borders
+    /// between those who are taken, refused and dropped.
     pub(crate) fn sift(&mut self, endpoint: &mut Endpoint, now: Time) {
         if self.overload.last.is_none() {
             return;
         }
         self.timers.schedule(now + LOOK, Alarm::Sift);
-        let wanted = self.config.sip.queue.and(self.config.sip.refusals);
+        let salt = self.salt();
+        let percent = self.config.sip.refusals;
+        let wanted = self.config.sip.queue.map(|limit| limit * WANTED / 100);
         let overload = &mut self.overload;
         let (mut taken, mut offered) = (0, 0);
         for queue in &mut overload.queues {
             taken += queue.taken;
             offered += queue.offered();
-            let salt = || self.entropy.u64() as u32;
             let socket = queue.socket;
             let contact = || endpoint.contact_on(socket).unwrap_or_default();
-            if let Some(sieve) = queue.look(wanted, contact, salt, now) {
+            let share = match wanted {
+                Some(wanted) => queue.look(wanted, percent, contact, salt, now),
+                // The configuration has changed since: nothing is too much any more.
+                None => Some(ALL),
+            };
+            if let Some(sieve) = share.and_then(|share| queue.let_through(share)) {
                 overload.sieves.push_back((socket, sieve));
             }
+        }
+        if let Some(crew) = &self.crew {
+            let clean = overload.queues.iter().map(Queue::clean).min();
+            crew.tell_clean(clean.unwrap_or(ALL));
         }
         if let Some(loss) = overload.told.look(taken, offered)
             && self.config.sip.feedback
@@ -280,6 +338,9 @@ impl Core {
         }
         self.overload.last = None;
         self.overload.queues.clear();
+        if let Some(crew) = &self.crew {
+            crew.tell_clean(ALL);
+        }
         self.overload.told = Told::default();
         let refused = core::mem::take(&mut self.overload.shed);
         let unread = core::mem::take(&mut self.overload.unread);

@@ -160,10 +160,28 @@ struct Party<'a> {
     user: Cow<'a, str>,
     /// An empty name for tel.
     host: Host<'a>,
+    /// A service that is called (RFC 5031), as its whole URN; it has no user then.
+    service: Option<&'a [u8]>,
+}
+
+/// What is called in the end.
+#[derive(Clone, Copy)]
+enum Called<'a> {
+    /// A number, or a user.
+    Number(&'a str),
+    /// A service, whose URN goes on as it came.
+    Service(&'a [u8]),
 }
 
 impl<'a> Party<'a> {
     fn read(uri: &Uri<'a>) -> Party<'a> {
+        if is_service(uri) {
+            return Party {
+                user: Cow::Borrowed(""),
+                host: uri.host,
+                service: Some(uri.raw),
+            };
+        }
         let user = uri.user.unwrap_or_default();
         // Parameters inside the user part (RFC 4694 and the like) are no part of the number.
         let user = user.split(|byte| *byte == b';').next().unwrap_or(user);
@@ -180,6 +198,15 @@ impl<'a> Party<'a> {
         Party {
             user,
             host: uri.host,
+            service: None,
+        }
+    }
+
+    /// As it goes on where nothing changes it.
+    fn called(&self) -> Called<'_> {
+        match self.service {
+            Some(urn) => Called::Service(urn),
+            None => Called::Number(&self.user),
         }
     }
 
@@ -256,7 +283,7 @@ fn only_to(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn View) 
             priority: 0,
             weight: 1,
         }];
-        router.to_trunks("rule", MediaMode::Anchor, &only, &called.user)
+        router.to_trunks("rule", MediaMode::Anchor, &only, called.called())
     };
     match admissible(config, facts) {
         Ok(to) => router(&Party::read(&to)),
@@ -275,6 +302,7 @@ fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
     let to = Uri::parse(facts.to).ok_or(Refusal::plan(400, "Request-URI cannot be read"))?;
     match to.scheme {
         Scheme::Sip | Scheme::Sips | Scheme::Tel => Ok(to),
+        Scheme::Urn if is_service(&to) => Ok(to),
         _ => Err(Refusal::plan(416, "Request-URI of another scheme")),
     }
 }
@@ -343,7 +371,16 @@ impl Router<'_> {
 
     /// `None`: the next route decides.
     fn carry_out(&self, route: &Route, called: &Party<'_>) -> Option<Plan> {
-        let number = rewritten(&route.rewrite, route.to.regex.as_ref(), &called.user);
+        let rewrite = &route.rewrite;
+        let number = match called.service {
+            // The number in its place.
+            Some(_) => Cow::Borrowed(rewrite.replace.as_deref().unwrap_or_default()),
+            None => rewritten(rewrite, route.to.regex.as_ref(), &called.user),
+        };
+        let goes = match called.service {
+            Some(urn) if number.is_empty() => Called::Service(urn),
+            _ => Called::Number(&number),
+        };
         match &route.action {
             Action::Reject { status, reason } => Some(Plan::Refuse(Refusal {
                 status: *status,
@@ -351,15 +388,17 @@ impl Router<'_> {
                 why: "refused by a route",
                 retry_after: None,
             })),
+            // Nobody is registered as a service.
+            Action::Registered if called.service.is_some() => None,
             Action::Registered => self.to_contacts(&route.name, route.media, &number),
-            Action::Trunks(trunks) => {
-                Some(self.to_trunks(&route.name, route.media, trunks, &number))
-            }
+            Action::Trunks(trunks) => Some(self.to_trunks(&route.name, route.media, trunks, goes)),
         }
     }
 
     fn without_route(&self, called: &Party<'_>) -> Plan {
-        if let Some(plan) = self.to_contacts("default", MediaMode::Anchor, &called.user) {
+        if called.service.is_none()
+            && let Some(plan) = self.to_contacts("default", MediaMode::Anchor, &called.user)
+        {
             return plan;
         }
         if self.config.routes.is_empty() {
@@ -376,7 +415,7 @@ impl Router<'_> {
                 .collect();
             // A user of ours who is not registered is not looked for elsewhere.
             if !trunks.is_empty() && !self.config.users.contains_key(called.user.as_ref()) {
-                return self.to_trunks("default", MediaMode::Anchor, &trunks, &called.user);
+                return self.to_trunks("default", MediaMode::Anchor, &trunks, called.called());
             }
         }
         match self.config.users.contains_key(called.user.as_ref()) {
@@ -428,7 +467,7 @@ impl Router<'_> {
         route: &str,
         media: MediaMode,
         trunks: &[RouteTrunk],
-        number: &str,
+        called: Called<'_>,
     ) -> Plan {
         let mut random = self.facts.random;
         let keys = trunks.iter().map(|trunk| (trunk.priority, trunk.weight));
@@ -462,7 +501,7 @@ impl Router<'_> {
                     && self.view.target_up(id, index)
                 {
                     let group = u16::try_from(steps.len()).unwrap_or(u16::MAX);
-                    steps.push(self.step(id, trunk, index, target, number, group));
+                    steps.push(self.step(id, trunk, index, target, called, group));
                 }
             }
         }
@@ -488,7 +527,7 @@ impl Router<'_> {
         trunk: &Trunk,
         index: usize,
         target: &Target,
-        number: &str,
+        called: Called<'_>,
         group: u16,
     ) -> Step {
         Step {
@@ -497,7 +536,10 @@ impl Router<'_> {
             trunk: Some(id),
             target: u16::try_from(index).unwrap_or(u16::MAX),
             label: trunk.name.clone(),
-            uri: trunk_uri(trunk, target, number),
+            uri: match called {
+                Called::Number(number) => trunk_uri(trunk, target, number),
+                Called::Service(urn) => urn.to_vec(),
+            },
             routes: Vec::new(),
             place: match target.direct() {
                 Some((address, transport)) => Place::Address(address, transport),
@@ -545,6 +587,14 @@ fn matches_party(condition: &Match, party: Option<&Party<'_>>) -> bool {
         && condition.regex.is_none()
         && condition.domains.is_empty()
         && condition.users.is_empty();
+    let services = &condition.services;
+    match party.and_then(|party| party.service) {
+        Some(urn) => {
+            return free && (services.is_empty() || services.iter().any(|s| is_of(urn, s)));
+        }
+        None if !services.is_empty() => return false,
+        None => {}
+    }
     let Some(party) = party else {
         return free;
     };
@@ -559,6 +609,24 @@ fn matches_party(condition: &Match, party: Option<&Party<'_>>) -> bool {
             .regex
             .as_ref()
             .is_none_or(|regex| regex.is_match(user))
+}
+
+/// Whether a service is called (`urn:service:`, RFC 5031).
+fn is_service(uri: &Uri<'_>) -> bool {
+    const SERVICE: &[u8] = b"service:";
+    let name = uri.user.unwrap_or_default();
+    uri.scheme == Scheme::Urn
+        && name.len() > SERVICE.len()
+        && name
+            .get(..SERVICE.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(SERVICE))
+}
+
+/// Whether a URN is `service`, in lower case, or below it (RFC 5031 section 3: labels between dots, without regard to case).
+fn is_of(urn: &[u8], service: &str) -> bool {
+    urn.get(..service.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(service.as_bytes()))
+        && matches!(urn.get(service.len()), None | Some(b'.'))
 }
 
 fn rewritten<'n>(rewrite: &Rewrite, regex: Option<&regex::Regex>, number: &'n str) -> Cow<'n, str> {

@@ -342,32 +342,40 @@ fn what_waited_too_long_begins_nothing_new() {
 /// Far more than can be dealt with: the refusals themselves are held back, and what is dropped is dropped again.
 #[test]
 fn of_a_flood_not_even_the_refusals_are_all_said() {
-    let mut net = Neighbourhood::new(PLAIN, 1);
+    let bypass = format!("{PLAIN}[[route]]\ntrunk='pbx'\nmedia='bypass'\n");
+    let mut net = Neighbourhood::new(&bypass, 1);
     let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
     net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
     let offer = Content::sdp(SDP_A.as_bytes());
     let at = OUT.parse().ok();
     let uri = "sip:2000@192.0.2.1";
-    // The queue is short as long as no more came in than can be taken: two in each tenth of a second, of twenty.
-    let mut offered = 0;
+    // A call takes a millisecond and a refusal a tenth; each waits until those before it are done. Five thousand come in a second.
+    let (mut offered, mut done, mut queue) = (0, 0, 0u64);
     let mut standing = None;
-    for tenth in 0..200 {
-        for _ in 0..20 {
-            let taken = net.operate(|border, _| border.counters().offered);
-            let lag = if taken < 2 * (tenth + 1) { 0 } else { 60 };
-            net.lag = (at, Duration::from_millis(lag));
+    let mut settled = (0, 0);
+    for millisecond in 0..8_000 {
+        for _ in 0..5 {
+            net.lag = (at, Duration::from_micros(100 * queue));
             let leg = net.call(caller, uri, OUT, &offer);
-            standing = standing.or(Some(leg).filter(|_| tenth == 0));
+            standing = standing.or(Some(leg).filter(|_| millisecond == 20));
             offered += 1;
-            net.run(Duration::from_millis(5));
+            net.run(Duration::from_micros(200));
+            let (taken, shed) =
+                net.operate(|border, _| (border.counters().offered, border.counters().shed));
+            queue = (queue + 10 * taken + shed - done).saturating_sub(2);
+            done = 10 * taken + shed;
+            if millisecond == 4_000 {
+                settled = (taken, shed);
+            }
         }
     }
     let counters = net.operate(|border, _| border.counters().clone());
-    assert!(counters.offered >= 380, "{counters:?}");
-    // Two in each tenth of a second may be said in any case, and there are those before the flood is seen.
-    let most = 2 * 200 + 150;
-    assert!(counters.shed <= most, "{counters:?}");
-    assert!(counters.shed >= counters.offered / 4, "{counters:?}");
+    let (taken, shed) = (counters.offered - settled.0, counters.shed - settled.1);
+    assert!(taken >= 2_800, "{taken} {shed} {counters:?}");
+    assert!(
+        (taken / 40..taken).contains(&shed),
+        "{taken} {shed} {counters:?}"
+    );
     // What began when there was still room ends in order.
     let first = standing.expect("a first call");
     net.tell(caller, |endpoint, now| {
@@ -429,7 +437,13 @@ fn calls_for_help_come_in_whatever_is_refused() {
         40 + helped
     );
     assert!(counters.offered >= helped, "{counters:?}");
-    let _ = callee;
+    // And they lead somewhere, under the same name.
+    let line = "INVITE urn:service:sos.fire SIP/2.0";
+    let led = net
+        .seen(callee)
+        .iter()
+        .filter(|seen| seen.text().starts_with(line));
+    assert_eq!(led.count() as u64, helped);
 }
 
 /// Calls take room in the machine; where there is none left they get the chosen status, and it comes back with their ends.

@@ -427,6 +427,10 @@ pub(super) struct RawMatch {
     /// The user part is this, or one of these.
     #[serde(default)]
     pub user: OneOrMany<String>,
+    /// In `to`: a service is called (RFC 5031), this one or one below it, or one of these: `urn:service:sos` takes in
+    /// `urn:service:sos.fire`. Such calls have no user part and no host.
+    #[serde(default)]
+    pub urn: OneOrMany<String>,
 }
 
 /// A trunk of a route, with priority and weight.
@@ -507,7 +511,8 @@ pub(super) struct RawRoute {
     #[serde(default)]
     #[schemars(range(max = 64))]
     pub strip: u32,
-    /// What `to.regex` matched becomes this; `$1` is its first group (in the place of `strip`).
+    /// What `to.regex` matched becomes this; `$1` is its first group (in the place of `strip`). With `to.urn`: the number that
+    /// is called in the place of the service, such as 112; without it the URN is sent on as it came.
     pub replace: Option<String>,
     /// Put in front of the called number (last of the changes).
     #[serde(default)]
@@ -681,9 +686,10 @@ pub(super) struct RawSip {
     /// without this.
     #[schemars(range(min = 1, max = 64))]
     pub workers: u8,
-    /// New calls that are refused for 100 that are taken, at most, while the border is overloaded by datagrams: refusals cost
-    /// processor time, too. What comes beyond is dropped unread (requests inside of calls, calls for help and all but
-    /// INVITE never are). 0: every refusal is said.
+    /// New calls that are refused for 100 that are taken, in a flood of datagrams that lasts, beside those whose turn came too
+    /// late all the same: refusals cost processor time, too. For some seconds, and wherever there is time for them, there
+    /// may be more. What comes beyond is dropped unread (requests inside of calls, calls for help and all but INVITE never
+    /// are), and refused when it is sent again later. 0: every refusal is said.
     #[schemars(range(max = 10_000))]
     pub refusals: u32,
     /// Whether neighbours who ask for it (`oc` in the Via, RFC 7339) are told which share of new requests to hold back.
@@ -700,7 +706,7 @@ impl Default for RawSip {
             trains: true,
             queue: None,
             workers: 1,
-            refusals: 50,
+            refusals: 5,
             feedback: true,
         }
     }

@@ -28,7 +28,11 @@ pub(super) fn check(raw: &Raw, sink: &mut Sink<'_>) -> Vec<Route> {
 
 fn is_catch_all(route: &Route) -> bool {
     let any = |m: &Match| {
-        m.prefixes.is_empty() && m.regex.is_none() && m.domains.is_empty() && m.users.is_empty()
+        m.prefixes.is_empty()
+            && m.regex.is_none()
+            && m.domains.is_empty()
+            && m.users.is_empty()
+            && m.services.is_empty()
     };
     route.interfaces.is_empty()
         && route.from_trunks.is_empty()
@@ -47,6 +51,7 @@ fn route_of(raw: &Raw, route: &RawRoute, index: usize, path: &str, sink: &mut Si
         .collect();
     let from = match_of(&route.from, &format!("{path}.from"), sink);
     let to = match_of(&route.to, &format!("{path}.to"), sink);
+    services(route, path, sink);
     Route {
         name: route
             .name
@@ -128,13 +133,89 @@ fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
             .map(|domain| domain.trim_matches(['[', ']']).to_ascii_lowercase())
             .collect(),
         users: raw.user.as_slice().to_vec(),
+        services: raw
+            .urn
+            .as_slice()
+            .iter()
+            .map(|urn| urn.to_ascii_lowercase())
+            .collect(),
     }
+}
+
+/// Conditions on services: what they are, and what does not go together with them.
+fn services(route: &RawRoute, path: &str, sink: &mut Sink<'_>) {
+    if !route.from.urn.as_slice().is_empty() {
+        sink.report(
+            &format!("{path}.from.urn"),
+            "`urn` is a condition on what is called: callers are no services",
+            "write it in `to`",
+        );
+    }
+    let at = format!("{path}.to.urn");
+    for (text, at) in names(&route.to.urn, &at) {
+        if !is_service(text) {
+            sink.report(
+                &at,
+                format!("\"{text}\" is no service of RFC 5031"),
+                "write it as urn:service:sos or urn:service:sos.fire",
+            );
+        }
+    }
+    if route.to.urn.as_slice().is_empty() {
+        return;
+    }
+    let to = &route.to;
+    let of_user = [&to.prefix, &to.user, &to.domain]
+        .iter()
+        .any(|list| !list.as_slice().is_empty())
+        || to.regex.is_some();
+    if of_user {
+        sink.report(
+            &at,
+            "a service has no user part and no host: with other conditions in `to` this never holds",
+            "make two routes",
+        );
+    }
+    if route.strip != 0 || !route.prefix.is_empty() {
+        sink.report(
+            &at,
+            "a service is no number: there is nothing to strip, and nothing to put a prefix to",
+            "say the number that is called in its place with `replace`",
+        );
+    }
+    if route.registered {
+        sink.report(
+            &at,
+            "a service is nobody who is registered here",
+            "name a `trunk`",
+        );
+    }
+}
+
+/// `urn:service:` with labels of letters, digits and hyphens between dots (RFC 5031 section 3).
+fn is_service(urn: &str) -> bool {
+    const SERVICE: &str = "urn:service:";
+    let label = |label: &str| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    urn.get(..SERVICE.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(SERVICE))
+        && urn
+            .get(SERVICE.len()..)
+            .is_some_and(|labels| labels.split('.').all(label))
 }
 
 fn rewrite(route: &RawRoute, to: &Match, path: &str, sink: &mut Sink<'_>) -> Rewrite {
     if let Some(replace) = &route.replace {
         let at = format!("{path}.replace");
         match &to.regex {
+            // The number in the place of a service.
+            None if !route.to.urn.as_slice().is_empty() => {}
             None if route.to.regex.is_none() => sink.report(
                 &at,
                 "`replace` without `to.regex` replaces nothing",

@@ -418,6 +418,36 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
         "without a port",
     ),
     (
+        "[[route]]\nreject=403\nto={urn=\"urn:sos\"}",
+        6,
+        "is no service of RFC 5031",
+        "urn:service:sos",
+    ),
+    (
+        "[[route]]\nreject=403\nfrom={urn=\"urn:service:sos\"}",
+        6,
+        "callers are no services",
+        "in `to`",
+    ),
+    (
+        "[[route]]\nreject=403\nto={urn=\"urn:service:sos\",user=\"1\"}",
+        6,
+        "never holds",
+        "two routes",
+    ),
+    (
+        "[[route]]\nreject=403\nprefix=\"1\"\nto={urn=\"urn:service:sos\"}",
+        7,
+        "is no number",
+        "`replace`",
+    ),
+    (
+        "[[route]]\nregistered=true\nto={urn=\"urn:service:sos\"}",
+        6,
+        "nobody who is registered",
+        "a `trunk`",
+    ),
+    (
         "[[route]]\nregistered=true\nreplace=\"1\"",
         6,
         "replaces nothing",

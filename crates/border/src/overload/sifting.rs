@@ -1,15 +1,38 @@
-//! How much of an overload is read at all, for each socket.
+//! How much of an overload is taken, how much is refused, and how much is not read at all, for each socket.
+//!
+//! New calls stand in a row by the place that their own bytes give them ([`Sieve::place`]). The first of them are taken, those
+//! behind are refused, the rest is dropped before it is read. Both borders move: the first so that messages wait as long as
+//! is wanted and no longer, the second so that refusals cost no more than a share of what is taken. Between both there is
+//! always a margin of calls that were answered: where the first border rises into it nobody gets in late.
 
+use core::time::Duration;
 use engine::{Prefix, Sieve, SocketId, Time};
 
 /// Everything comes through.
-const ALL: u32 = 65_536;
-/// The least that comes through: one of a thousand, so that it shows when the flood is over.
-const LEAST: u32 = 64;
+pub(super) const ALL: u32 = 65_536;
+/// The least that is taken: one of a thousand, so that it shows when the flood is over.
+const LEAST: f64 = 0.001;
 /// Refusals that may always be said between two looks.
 const FREE: u64 = 2;
-/// A call that was dropped is sent again for this long (Timer B of RFC 3261 section 17.1.1.2, with T1 of 500 ms).
-const AGAIN: usize = 32;
+/// How often calls taken and refused are held against each other.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+/// A call that was dropped comes again after 0.5, 1, 2, 4, 8 and 16 seconds, each counted from the time before (Timer A of RFC
+/// 3261 section 17.1.1.2, with T1 of 500 ms): looks in the longest of them.
+const AGAIN: u8 = 160;
+/// And in the first of them.
+const FIRST: u8 = 5;
+/// What may be taken grows by this between two looks where nothing waits at all.
+const RISE: f64 = 0.01;
+/// How much of a change of the wait, in seconds a second, is answered at once.
+const DAMPING: f64 = 0.5;
+/// What a refusal costs of what a call costs.
+const REFUSAL: f64 = 0.15;
+/// Weight of one look in averages over some seconds.
+const SMOOTH: f64 = 0.05;
+/// No less is taken than this much of what was taken on average.
+const LOWEST: f64 = 0.75;
+/// After so many looks without a queue the rise is steeper: it is over.
+const OVER: u32 = 4;
 
 /// What is known of the queue of one socket.
 #[derive(Debug)]
@@ -19,41 +42,180 @@ pub(super) struct Queue {
     pub(super) above: Option<Time>,
     /// New calls taken since the last look.
     pub(super) taken: u64,
-    /// New calls refused since the last look.
-    pub(super) refused: u64,
+    /// New calls refused since the last look because they had waited too long, though less was taken already when they came.
+    waited: u64,
+    /// And for another reason.
+    beyond: u64,
+    /// When what is taken was last made less for those who had waited too long.
+    cut: Time,
+    /// What messages have waited since the last look, and how many they were.
+    waits: (Duration, u32),
     sifting: Option<Sifting>,
 }
 
-/// What stands before a socket, and stood there lately.
+/// Length of the parts of the row of which it is known whether somebody was dropped there.
+const PART: u32 = 64;
+
+/// A part of the row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    /// For how many looks the first of those who were dropped here has been coming; 0: there is none.
+    coming: u8,
+    /// Looks since when nobody is dropped here.
+    open: u8,
+}
+
+/// Who is taken at a socket, and what stands before it.
 #[derive(Debug)]
 struct Sifting {
     sieve: Sieve,
-    /// What comes through, of [`ALL`].
+    /// What could be taken, 0 to 1, of all that come.
+    could: f64,
+    /// What is refused behind that, 0 to 1, of all that come.
+    width: f64,
+    /// What is taken: places below this, of [`ALL`].
+    takes: u32,
+    /// Below this place nobody was dropped who comes again.
+    clean: u32,
+    /// What comes through, of [`ALL`], from the last look on.
     share: u32,
-    /// The least of it in each of the last seconds.
-    least: [u32; AGAIN],
-    second: u64,
+    /// Who of the row may come again, in equal parts.
+    parts: Box<[Part; (ALL / PART) as usize]>,
+    /// What messages waited on average before the last look, seconds.
+    wait: f64,
+    /// Most calls that were taken between two looks.
+    peak: f64,
+    /// Calls taken between two looks, and those that came, on average of some seconds.
+    taken: f64,
+    offered: f64,
+    /// Looks without a queue.
+    idle: u32,
 }
 
 impl Sifting {
-    fn passes(&mut self, share: u32, now: Time) {
-        let second = now.since(Time::ZERO).as_secs();
-        let new = second.saturating_sub(self.second).min(AGAIN as u64);
-        for back in 0..new {
-            if let Some(least) = self
-                .least
-                .get_mut(((second - back) % AGAIN as u64) as usize)
-            {
-                *least = self.share.min(share);
+    fn new(salt: u32, contact: &[u8]) -> Sifting {
+        Sifting {
+            sieve: Sieve {
+                sifted: Prefix::new(b"INVITE "),
+                // Requests inside of dialogs are addressed to our Contact; calls for help to a service.
+                spared: [
+                    Prefix::new(&[b"INVITE ", contact].concat()),
+                    Prefix::new(b"INVITE urn:"),
+                ],
+                share: u16::MAX,
+                salt,
+            },
+            could: 1.0,
+            width: 1.0,
+            takes: ALL,
+            clean: ALL,
+            share: ALL,
+            parts: Box::new([Part::default(); (ALL / PART) as usize]),
+            wait: 0.0,
+            peak: 0.0,
+            taken: 0.0,
+            offered: 0.0,
+            idle: 0,
+        }
+    }
+
+    /// So much came through since the last look. A call that is dropped comes again within as long as it has been coming, and
+    /// half a second, and is answered then; nobody waits for longer than [`AGAIN`].
+    fn remember(&mut self) {
+        let mut clean = ALL;
+        for (place, part) in (0..).step_by(PART as usize).zip(self.parts.iter_mut()) {
+            if self.share < place + PART {
+                let coming = part.coming.saturating_add(part.open).saturating_add(1);
+                part.coming = coming.min(AGAIN);
+                part.open = 0;
+            } else if part.coming > 0 {
+                part.open += 1;
+                if part.open >= AGAIN.min(part.coming + FIRST) {
+                    *part = Part::default();
+                }
+            }
+            if part.coming > 0 {
+                clean = clean.min(place);
             }
         }
-        if let Some(least) = self.least.get_mut((second % AGAIN as u64) as usize) {
-            *least = share.min(*least);
-        }
-        self.second = second;
-        self.share = share;
-        self.sieve.share = u16::try_from(share).unwrap_or(u16::MAX);
+        self.clean = clean;
     }
+
+    /// Moves the first border: of calls not too late `taken` were taken, though `late` more had waited too long.
+    /// Whether it was moved because of them.
+    fn take(&mut self, (taken, late, beyond): (f64, f64, f64), wait: f64, wanted: f64) -> bool {
+        let free = (FREE as f64).max(taken / 50.0);
+        let slope = (wait - self.wait) / LOOK.as_secs_f64();
+        self.wait = wait;
+        self.idle = match late == 0.0 && wait < wanted * 0.4 {
+            true => self.idle + 1,
+            false => 0,
+        };
+        // While a queue is worked off nothing is taken: what was refused tells what could have been.
+        let could = taken + (late + beyond) * REFUSAL;
+        let fair = (could.max(free) / (taken + late)).min(1.0);
+        let factor = match late > free {
+            // A queue that was a little too long for a moment is no reason for much.
+            true if late < taken / 2.0 => fair.max(0.95),
+            true => fair.max(0.2),
+            false => {
+                let room = ((wanted - wait) / wanted).max(-3.0);
+                let rise = match self.idle > OVER {
+                    true => 5.0 * RISE,
+                    false => RISE,
+                };
+                1.0 + (room * rise - DAMPING * slope).clamp(-0.1, 0.05)
+            }
+        };
+        self.could = (self.could * factor).clamp(LEAST, 1.0);
+        // What cannot be taken for another reason says nothing of what could be.
+        let takes = f64::from(self.takes) / f64::from(ALL);
+        self.could = self.could.min((takes * 1.1).max(LEAST));
+        // The ends of calls that were too many make a queue a while later: that is no measure of what can be taken for long.
+        let share = f64::from(self.share) / f64::from(ALL);
+        let offered = (taken + late + beyond) / share;
+        match self.offered > 0.0 {
+            true => {
+                self.taken += (taken - self.taken) * SMOOTH;
+                self.offered += (offered - self.offered) * SMOOTH;
+            }
+            false => (self.taken, self.offered) = (could, offered),
+        }
+        if self.offered > 0.0 {
+            let mean = (self.taken / self.offered).min(takes);
+            self.could = self.could.max(LOWEST * mean);
+        }
+        late > free
+    }
+
+    /// Moves the second border: there were so many refusals, which may be `percent` of the calls taken.
+    fn refuse(&mut self, taken: f64, (late, refused): (f64, f64), percent: Option<u32>) {
+        self.peak = taken.max(self.peak * 0.998);
+        let Some(percent) = percent else {
+            self.width = 1.0;
+            return;
+        };
+        let free = FREE as f64;
+        let may = free.max(self.peak * f64::from(percent) / 100.0);
+        // More for a while, and as much as there is room for: who was refused has been answered, and comes no more.
+        let most = may.max(self.peak);
+        let factor = match self.idle > OVER {
+            true => 1.1,
+            false if refused > most && late > free => (most / refused).max(0.5),
+            false if refused > may => 0.97,
+            false => 1.02,
+        };
+        // What was closed too far is opened again by as much as is taken, in a second or so.
+        let least = match self.idle > OVER {
+            true => 0.02 * f64::from(self.takes) / f64::from(ALL),
+            false => 0.0001,
+        };
+        self.width = (self.width * factor + least).min(1.0);
+    }
+}
+
+fn of_all(part: f64) -> u32 {
+    (part * f64::from(ALL)) as u32
 }
 
 impl Queue {
@@ -62,233 +224,119 @@ impl Queue {
             socket,
             above: None,
             taken: 0,
-            refused: 0,
+            waited: 0,
+            beyond: 0,
+            cut: Time::ZERO,
+            waits: (Duration::ZERO, 0),
             sifting: None,
         }
+    }
+
+    /// A message came that had waited so long.
+    pub(super) fn comes_after(&mut self, waited: Duration) {
+        self.waits.0 += waited;
+        self.waits.1 += 1;
+    }
+
+    /// A new call that came at `arrived` was refused because it had waited too long. Of those who wait since before less was
+    /// taken nothing is to be learnt.
+    pub(super) fn refused_late(&mut self, arrived: Time) {
+        match arrived >= self.cut {
+            true => self.waited += 1,
+            false => self.beyond += 1,
+        }
+    }
+
+    /// A new call was refused because of its place.
+    pub(super) fn refused_beyond(&mut self) {
+        self.beyond += 1;
     }
 
     /// New calls since the last look, with those that were dropped unread as far as can be told.
     pub(super) fn offered(&self) -> u64 {
         let share = self.sifting.as_ref().map_or(ALL, |sifting| sifting.share);
-        (self.taken + self.refused) * u64::from(ALL) / u64::from(share.max(1))
+        let read = self.taken + self.waited + self.beyond;
+        read * u64::from(ALL) / u64::from(share.max(1))
+    }
+
+    /// Whether not everything is taken at present.
+    pub(super) fn sifts(&self) -> bool {
+        self.sifting
+            .as_ref()
+            .is_some_and(|sifting| sifting.takes < ALL || sifting.share < ALL)
     }
 
     /// Whether anything is dropped unread at present.
-    pub(super) fn sifts(&self) -> bool {
+    pub(super) fn drops(&self) -> bool {
         self.sifting
             .as_ref()
             .is_some_and(|sifting| sifting.share < ALL)
     }
 
-    /// Whether the sieve has perhaps dropped this call when it was sent before.
-    pub(super) fn may_have_dropped(&self, bytes: &[u8]) -> bool {
+    /// Whether a new call is too far behind in the row, or was perhaps dropped when it was sent before, by others too
+    /// (`clean`: below this place they dropped nobody who comes again).
+    pub(super) fn is_beyond(&self, bytes: &[u8], clean: u32) -> bool {
         self.sifting.as_ref().is_some_and(|sifting| {
-            let least = sifting.least.iter().copied().min().unwrap_or(ALL);
-            let place = sifting.sieve.place(bytes);
-            place.is_some_and(|place| u32::from(place) >= least)
+            let takes = sifting.takes.min(clean);
+            takes < ALL
+                && sifting
+                    .sieve
+                    .place(bytes)
+                    .is_some_and(|place| u32::from(place) >= takes)
         })
     }
 
-    /// Holds the refusals since the last look against the calls taken, of which they may be `percent`; `None`: there may be
-    /// any number. Gives what stands before the socket from now on, where that changes.
+    /// Makes a row of those who come, where there is none yet.
+    pub(super) fn line_up<'c>(&mut self, salt: u32, contact: impl FnOnce() -> &'c [u8]) {
+        self.sifting
+            .get_or_insert_with(|| Sifting::new(salt, contact()));
+    }
+
+    /// Below this place nobody was dropped who comes again.
+    pub(super) fn clean(&self) -> u32 {
+        self.sifting.as_ref().map_or(ALL, |sifting| sifting.clean)
+    }
+
+    /// Judges by what came since the last look: messages are to wait for `wanted` at most, and refusals may be `percent` of
+    /// the calls taken (`None`: any number). Gives what is to come through from now on, of [`ALL`]; `None`: nothing was ever
+    /// too much here.
     pub(super) fn look<'c>(
         &mut self,
+        wanted: Duration,
         percent: Option<u32>,
         contact: impl FnOnce() -> &'c [u8],
-        salt: impl FnOnce() -> u32,
+        salt: u32,
         now: Time,
-    ) -> Option<Option<Sieve>> {
-        let taken = core::mem::take(&mut self.taken);
-        let refused = core::mem::take(&mut self.refused);
-        let old = self.sifting.as_ref().map_or(ALL, |sifting| sifting.share);
-        let share = percent.map_or(ALL, |percent| {
-            let may = FREE.max(taken * u64::from(percent) / 100);
-            match refused > may {
-                // Not all at once: what was counted in a tenth of a second is a guess.
-                true => {
-                    let fair = u64::from(old) * (taken + may) / (taken + refused);
-                    LEAST.max(old / 2).max(u32::try_from(fair).unwrap_or(ALL))
-                }
-                false => ALL.min(old + old / 10 + LEAST),
-            }
-        });
-        if share == ALL && self.sifting.is_none() {
+    ) -> Option<u32> {
+        let taken = core::mem::take(&mut self.taken) as f64;
+        let late = core::mem::take(&mut self.waited) as f64;
+        let beyond = core::mem::take(&mut self.beyond) as f64;
+        let (waited, came) = core::mem::take(&mut self.waits);
+        if self.sifting.is_none() && late <= FREE as f64 {
             return None;
         }
-        let sifting = self.sifting.get_or_insert_with(|| Sifting {
-            sieve: Sieve {
-                sifted: Prefix::new(b"INVITE "),
-                // Requests inside of dialogs are addressed to our Contact; calls for help to a service.
-                spared: [
-                    Prefix::new(&[b"INVITE ", contact()].concat()),
-                    Prefix::new(b"INVITE urn:"),
-                ],
-                share: u16::MAX,
-                salt: salt(),
-            },
-            share: ALL,
-            least: [ALL; AGAIN],
-            second: now.since(Time::ZERO).as_secs(),
-        });
-        sifting.passes(share, now);
+        let sifting = self
+            .sifting
+            .get_or_insert_with(|| Sifting::new(salt, contact()));
+        let wait = waited.checked_div(came).unwrap_or_default();
+        let (wait, wanted) = (wait.as_secs_f64(), wanted.as_secs_f64());
+        if sifting.take((taken, late, beyond), wait, wanted) {
+            self.cut = now;
+        }
+        sifting.refuse(taken, (late, late + beyond), percent);
+        sifting.remember();
+        sifting.takes = of_all(sifting.could).min(sifting.clean);
+        Some(ALL.min(sifting.takes + of_all(sifting.width)))
+    }
+
+    /// So much comes through from now on. Gives what stands before the socket, where that changes.
+    pub(super) fn let_through(&mut self, share: u32) -> Option<Option<Sieve>> {
+        let sifting = self.sifting.as_mut()?;
+        let old = core::mem::replace(&mut sifting.share, share);
+        sifting.sieve.share = u16::try_from(share).unwrap_or(u16::MAX);
         (share != old).then(|| (share < ALL).then_some(sifting.sieve))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use core::time::Duration;
-
-    const CONTACT: &[u8] = b"sip:192.0.2.1:5060";
-
-    /// A socket at which so many calls come in each tenth of a second, of which so many can be taken.
-    struct Flood {
-        queue: Queue,
-        sieve: Option<Sieve>,
-        number: u64,
-        now: Time,
-    }
-
-    impl Flood {
-        fn new() -> Flood {
-            Flood {
-                queue: Queue::new(SocketId(1)),
-                sieve: None,
-                number: 0,
-                now: Time::from_secs(100),
-            }
-        }
-
-        fn call(number: u64) -> Vec<u8> {
-            let mut text =
-                format!("INVITE sip:a@b SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK{number}\r\n");
-            text.push_str(&"X: y\r\n".repeat(40));
-            text.into_bytes()
-        }
-
-        /// What was taken, refused and dropped.
-        fn tenth(&mut self, calls: u64, can: u64) -> (u64, u64, u64) {
-            let mut dropped = 0;
-            for _ in 0..calls {
-                self.number += 1;
-                let passes = |sieve: &Sieve| sieve.passes(&Flood::call(self.number));
-                match self.sieve.as_ref().is_none_or(passes) {
-                    false => dropped += 1,
-                    true if self.queue.taken < can => self.queue.taken += 1,
-                    true => self.queue.refused += 1,
-                }
-            }
-            let (taken, refused) = (self.queue.taken, self.queue.refused);
-            self.now += Duration::from_millis(100);
-            let new = self.queue.look(Some(50), || CONTACT, || 99, self.now);
-            if let Some(sieve) = new {
-                self.sieve = sieve;
-            }
-            (taken, refused, dropped)
-        }
-    }
-
-    #[test]
-    fn refusals_are_held_to_their_share_and_the_peak_is_taken() {
-        for times in [2, 10, 50] {
-            let mut flood = Flood::new();
-            for _ in 0..30 {
-                flood.tenth(80 * times, 80);
-            }
-            let mut sum = (0, 0, 0);
-            for _ in 0..100 {
-                let (taken, refused, dropped) = flood.tenth(80 * times, 80);
-                sum = (sum.0 + taken, sum.1 + refused, sum.2 + dropped);
-            }
-            assert!(sum.0 >= 7_840, "{times}: {sum:?}");
-            assert!(sum.1 <= 8_000 * 60 / 100, "{times}: {sum:?}");
-            assert_eq!(sum.0 + sum.1 + sum.2, 8_000 * times);
-        }
-    }
-
-    #[test]
-    fn what_is_within_the_share_is_all_read() {
-        let mut flood = Flood::new();
-        for _ in 0..100 {
-            let (_, _, dropped) = flood.tenth(110, 80);
-            assert_eq!(dropped, 0);
-        }
-        assert!(!flood.queue.sifts());
-    }
-
-    #[test]
-    fn when_the_flood_is_over_everything_comes_through_again() {
-        let mut flood = Flood::new();
-        for _ in 0..50 {
-            flood.tenth(4_000, 80);
-        }
-        assert!(flood.queue.sifts());
-        let mut looks = 0;
-        while flood.queue.sifts() {
-            flood.tenth(40, 80);
-            looks += 1;
-        }
-        assert!(looks <= 80, "{looks}");
-        assert_eq!(flood.sieve, None);
-    }
-
-    #[test]
-    fn a_call_that_was_dropped_is_known_when_it_comes_again() {
-        let mut flood = Flood::new();
-        for _ in 0..50 {
-            flood.tenth(800, 80);
-        }
-        let sieve = flood.sieve.unwrap();
-        let dropped: Vec<Vec<u8>> = (0..200)
-            .map(Flood::call)
-            .filter(|call| !sieve.passes(call))
-            .collect();
-        // The flood ends within a few seconds, and soon everything comes through.
-        while flood.queue.sifts() {
-            flood.tenth(40, 80);
-        }
-        assert!(
-            dropped
-                .iter()
-                .all(|call| flood.queue.may_have_dropped(call))
-        );
-        let first = (0..200)
-            .map(Flood::call)
-            .filter(|call| !flood.queue.may_have_dropped(call));
-        assert!(first.count() > 0, "the others come for the first time");
-        // After as long as they are sent again, no call is old.
-        for _ in 0..330 {
-            flood.tenth(40, 80);
-        }
-        assert!(
-            !dropped
-                .iter()
-                .any(|call| flood.queue.may_have_dropped(call))
-        );
-    }
-
-    #[test]
-    fn requests_of_dialogs_and_calls_for_help_are_spared() {
-        let mut flood = Flood::new();
-        for _ in 0..100 {
-            flood.tenth(100_000 / 20, 1);
-        }
-        let sieve = flood.sieve.unwrap();
-        for begin in [
-            "INVITE sip:192.0.2.1:5060 SIP/2.0",
-            "INVITE urn:service:sos SIP/2.0",
-            "BYE sip:a@b SIP/2.0",
-        ] {
-            let text = format!("{begin}\r\n{}", "X: y\r\n".repeat(60));
-            assert!(sieve.passes(text.as_bytes()), "{begin}");
-        }
-    }
-
-    #[test]
-    fn where_every_refusal_is_said_nothing_is_sifted() {
-        let mut queue = Queue::new(SocketId(1));
-        queue.refused = 10_000;
-        assert_eq!(queue.look(None, || CONTACT, || 1, Time::from_secs(1)), None);
-    }
-}
+mod tests;

@@ -101,6 +101,66 @@ fn shown(plan: &Plan) -> String {
 
 const CALLER: &str = "sip:alice@192.0.2.9";
 
+/// RFC 5031: a service takes in those below it; letters of either case are the same.
+#[test]
+fn services_are_led_to_trunks() {
+    let world = World::default();
+    let routes = "[[route]]\nname=\"fire\"\nto={urn=\"urn:service:sos.FIRE\"}\nreplace=\"122\"\ntrunk=\"gw\"\n\
+        [[route]]\nname=\"sos\"\nto={urn=[\"urn:service:sos\",\"urn:service:counseling\"]}\ntrunk=[\"gw\",\"pbx\"]\n\
+        [[route]]\nname=\"numbers\"\nto={regex='.*'}\ntrunk=\"pbx\"\n\
+        [[route]]\nname=\"users\"\nregistered=true\n";
+    let gw = |uri: &str| format!("0:{uri} TCP:198.51.100.1:5070, 1:{uri} UDP:198.51.100.2:5060");
+    let gw = |uri: &str| gw(uri).replace("TCP", "tcp").replace("UDP", "udp");
+    let config = format!("{BASE}{routes}");
+    let cases = [
+        (
+            "urn:service:sos",
+            format!(
+                "sos [{}, 2:urn:service:sos udp:10.0.0.2:5060]",
+                gw("urn:service:sos")
+            ),
+        ),
+        (
+            "URN:service:SOS.police",
+            format!(
+                "sos [{}, 2:URN:service:SOS.police udp:10.0.0.2:5060]",
+                gw("URN:service:SOS.police")
+            ),
+        ),
+        ("urn:service:sosx", "404 no route".to_owned()),
+        (
+            "urn:service:",
+            "416 Request-URI of another scheme".to_owned(),
+        ),
+        ("urn:isbn:3", "416 Request-URI of another scheme".to_owned()),
+    ];
+    for (to, wanted) in cases {
+        assert_eq!(
+            shown(&plan(&config, &facts(CALLER, to), &world)),
+            wanted,
+            "{to}"
+        );
+    }
+    let fire = shown(&plan(
+        &config,
+        &facts(CALLER, "urn:service:sos.fire.x"),
+        &world,
+    ));
+    assert!(fire.starts_with("fire [0:sip:122@gw.example"), "{fire}");
+    // Conditions on services hold for nothing else, and those on users for no service.
+    let number = shown(&plan(&config, &facts(CALLER, "sip:sos@x"), &world));
+    assert!(number.starts_with("numbers ["), "{number}");
+    // A route without conditions leads services, too, as does having no routes at all.
+    for routes in ["[[route]]\nname=\"default\"\ntrunk=\"pbx\"\n", ""] {
+        let config = format!("{BASE}{routes}");
+        let all = shown(&plan(&config, &facts(CALLER, "urn:service:sos"), &world));
+        assert!(
+            all.starts_with("default [0:urn:service:sos udp:10.0.0.2:5060"),
+            "{all}"
+        );
+    }
+}
+
 #[test]
 fn routes_decide_by_conditions_in_order() {
     let routes = "[[route]]\nname=\"emergency\"\nto={user=[\"112\",\"911\"]}\ntrunk=\"gw\"\n\
