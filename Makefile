@@ -27,10 +27,10 @@ fuzz: setup
 	$(CARGO) xtask fuzz 3600
 
 # What the build needs: a C compiler for the allocator and the ciphers, cmake for libopus; libbcg729, without which there is no
-# G.729.
+# G.729; clang, without which there is no fast path for media (BPF programs).
 setup:
 	@packaging/setup cc:gcc cmake:cmake
-	@packaging/setup --wanted /usr/include/bcg729/decoder.h:libbcg729-dev
+	@packaging/setup --wanted /usr/include/bcg729/decoder.h:libbcg729-dev clang:clang
 
 # Other people's software that judges us. Tests that need one that is absent say so and are skipped.
 peers:

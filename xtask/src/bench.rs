@@ -6,6 +6,7 @@ mod generator;
 mod load;
 mod memory;
 mod registrations;
+mod relay;
 mod rules;
 mod standing;
 mod transports;
@@ -23,7 +24,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 10] = [
+const PARTS: [(&str, Part); 11] = [
     ("calls", calls::calls),
     ("held", calls::held),
     ("volte", volte::volte),
@@ -32,6 +33,7 @@ const PARTS: [(&str, Part); 10] = [
     ("generator", generator::generator),
     ("registrations", registrations::registrations),
     ("refreshes", registrations::refreshes),
+    ("relay", relay::relay),
     ("standing", standing::standing),
     ("memory", memory::in_memory),
 ];

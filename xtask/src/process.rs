@@ -71,6 +71,11 @@ impl Running {
         Ok(Running { child })
     }
 
+    /// Number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Nanoseconds that the process and its descendants have spent on a processor.
     pub fn cpu_nanos(&self) -> u64 {
         family(self.child.id()).into_iter().map(cpu_nanos).sum()

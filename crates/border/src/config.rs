@@ -630,6 +630,21 @@ pub struct Media {
     pub hold_timeout: Option<Duration>,
     /// Differentiated services code point of media packets.
     pub dscp: u8,
+    /// Longest time for which media gathers where there is much of it.
+    pub gather: Duration,
+    /// Whether media ports share a socket.
+    pub sockets: MediaSockets,
+}
+
+/// How media ports are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaSockets {
+    /// One socket for all where that can be.
+    Auto,
+    /// One for all, or no start.
+    One,
+    /// One for each.
+    PerPort,
 }
 
 /// SIP behaviour that is the same everywhere.

@@ -50,6 +50,7 @@ drop_reasons! {
     MediaUnexpectedRtcp "media_unexpected_rtcp" "RTCP on an RTP port (or the reverse) without rtcp-mux.";
     MediaHeld "media_held" "A packet in a direction that the offer and answer have closed.";
     MediaTooLarge "media_too_large" "A datagram larger than any media packet.";
+    MediaFlood "media_flood" "Far more packets on one media port than media can be; told when the port is closed.";
     MediaTooManySources "media_too_many_sources" "More synchronisation sources on one flow than are kept.";
     StunUnexpected "stun_unexpected" "STUN on a flow that uses no ICE.";
     DnsUnexpected "dns_unexpected" "A DNS answer that answers no open question of ours, or not truthfully.";

@@ -157,6 +157,13 @@ events! {
         /// The operating system's words.
         error: String,
     }
+    /// How media ports are served, chosen at the start by what the machine and the rights allow.
+    MediaPath "media_path" {
+        /// one_socket (one for all ports of a thread) or socket_per_port.
+        path: String,
+        /// Why not the faster one; empty where it is the faster one, or another was asked for.
+        why: String,
+    }
     /// A trunk has begun to ask for fewer new calls (RFC 7339).
     TrunkThrottled "trunk_throttled" {
         /// Name of the trunk.

@@ -10,7 +10,7 @@ use border::config::Config;
 use clap::{Args, ValueEnum};
 use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
-use net::{Clock, Driver, DriverConfig, Signals};
+use net::{Clock, Driver, DriverConfig, MediaSockets, Signals};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
@@ -70,7 +70,21 @@ pub fn run(options: &Run) -> ExitCode {
 }
 
 pub(crate) fn driver_config(config: &Config) -> DriverConfig {
+    let mut addresses: Vec<IpAddr> = config
+        .media_ranges
+        .iter()
+        .map(|range| range.address)
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
     DriverConfig {
+        gather: config.media.gather,
+        media_sockets: match config.media.sockets {
+            border::config::MediaSockets::Auto => MediaSockets::Auto,
+            border::config::MediaSockets::One => MediaSockets::One,
+            border::config::MediaSockets::PerPort => MediaSockets::PerPort,
+        },
+        media_addresses: u8::try_from(addresses.len()).unwrap_or(u8::MAX),
         signalling_datagram: config.limits.message_bytes,
         signalling_dscp: config.sip.dscp,
         media_dscp: config.media.dscp,
@@ -120,7 +134,7 @@ fn look_around(config: &Config) {
                 .sum();
             if files < pairs {
                 tracing::info!(
-                    "{files} open files are allowed, but the media ranges hold {pairs} ports: calls beyond are refused; LimitNOFILE= or ulimit -n raises it"
+                    "{files} open files are allowed, but the media ranges hold {pairs} ports: where each has a socket of its own, calls beyond are refused; LimitNOFILE= or ulimit -n raises it"
                 );
             }
         }
@@ -219,6 +233,8 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[sip]", once(old) != once(new)),
         ("[session_timer]", old.session_timer != new.session_timer),
         ("[media] dscp", old.media.dscp != new.media.dscp),
+        ("[media] gather", old.media.gather != new.media.gather),
+        ("[media] sockets", old.media.sockets != new.media.sockets),
         ("[limits]", limits(old) != limits(new)),
         ("[log]", old.log != new.log),
     ];

@@ -1,4 +1,5 @@
 //! Batches of datagrams: `recvmmsg` into fixed buffers, `sendmmsg` from a fixed arena or straight from a receive buffer.
+//! A receiver may be filled from several sockets one after the other, so that what they brought is dealt with together.
 
 use libc::{c_int, c_uint, c_void};
 use std::io;
@@ -8,7 +9,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Datagrams per system call.
 pub(crate) const BATCH: usize = 64;
-const CONTROL: usize = 8;
+/// Room for control messages, in words of eight bytes: an original destination (48 bytes with its header) and a time stamp (32).
+const CONTROL: usize = 12;
 
 /// Receive buffers and the headers that describe them to the kernel.
 pub(crate) struct Receiver {
@@ -20,7 +22,10 @@ pub(crate) struct Receiver {
     bytes: Vec<u8>,
     stride: usize,
     size: usize,
-    used: usize,
+    /// Datagrams that it holds.
+    filled: usize,
+    /// Headers from here on are as the kernel has to find them.
+    touched: usize,
     with_control: bool,
 }
 
@@ -38,7 +43,7 @@ pub(crate) struct Received<'a> {
 }
 
 impl Receiver {
-    /// Buffers for datagrams of up to `size` bytes. `with_control` makes room for time stamps.
+    /// Buffers for [`BATCH`] datagrams of up to `size` bytes. `with_control` makes room for time stamps and addresses.
     pub(crate) fn new(size: usize, with_control: bool) -> Receiver {
         // An odd number of cache lines apart, so that the buffers do not all fall into the same cache sets.
         let stride = (size.div_ceil(64) | 1) * 64;
@@ -71,40 +76,88 @@ impl Receiver {
             bytes,
             stride,
             size,
-            used: BATCH,
+            filled: 0,
+            touched: BATCH,
             with_control,
         }
     }
 
-    /// Takes what waits on `fd`, at most [`BATCH`] datagrams. `Ok(0)` where nothing waits.
+    /// Takes what waits on `fd`, at most [`BATCH`] datagrams, in place of what it held. `Ok(0)` where nothing waits.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        for header in &mut self.headers[..self.used] {
+        self.clear();
+        self.add(fd, BATCH)
+    }
+
+    /// Forgets what it holds.
+    pub(crate) fn clear(&mut self) {
+        self.filled = 0;
+    }
+
+    /// Datagrams that it holds.
+    pub(crate) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// How many more it can hold.
+    pub(crate) fn room(&self) -> usize {
+        BATCH - self.filled
+    }
+
+    /// Takes what waits on `fd`, at most `most` datagrams and as many as there is room for, behind what it holds. `Ok(0)`
+    /// where nothing waits.
+    pub(crate) fn add(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
+        let count = most.min(self.room());
+        let (from, to) = (self.filled, self.filled + count);
+        for header in &mut self.headers[from..to.min(self.touched).max(from)] {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
             header.msg_hdr.msg_controllen = if self.with_control { CONTROL * 8 } else { 0 };
             header.msg_hdr.msg_flags = 0;
             header.msg_len = 0;
         }
-        // SAFETY: every header points to a name, a control buffer and an iovec of this value, whose lengths it states.
-        let n = unsafe {
-            libc::recvmmsg(
-                fd.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                BATCH as c_uint,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-            )
+        let n = match count {
+            0 => return Ok(0),
+            1 => {
+                let header = &mut self.headers[from];
+                // SAFETY: the header points to a name, a control buffer and an iovec of this value, whose lengths it states.
+                let length = unsafe {
+                    libc::recvmsg(fd.as_raw_fd(), &raw mut header.msg_hdr, libc::MSG_DONTWAIT)
+                };
+                header.msg_len = length.max(0) as u32;
+                if length < 0 { -1 } else { 1 }
+            }
+            // SAFETY: every header points to a name, a control buffer and an iovec of this value, whose lengths it states.
+            _ => unsafe {
+                libc::recvmmsg(
+                    fd.as_raw_fd(),
+                    self.headers[from..].as_mut_ptr(),
+                    count as c_uint,
+                    libc::MSG_DONTWAIT,
+                    std::ptr::null_mut(),
+                )
+            },
         };
+        let taken = n.max(0) as usize;
+        self.filled += taken;
+        if to >= self.touched {
+            // The header after the last one taken may have been touched by the attempt that found the queue empty.
+            self.touched = (self.filled + 1).min(to);
+        }
         if n < 0 {
-            self.used = 1;
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock => Ok(0),
                 _ => Err(error),
             };
         }
-        // The header after the last one taken may have been touched by the attempt that found the queue empty.
-        self.used = (n as usize + 1).min(BATCH);
-        Ok(n as usize)
+        Ok(taken)
+    }
+
+    /// Where the datagram `index` was sent; told by sockets that are asked to ([`crate::socket::steered`]).
+    pub(crate) fn destination(&self, index: usize) -> Option<SocketAddr> {
+        match self.with_control {
+            true => destination_of(&self.headers.get(index)?.msg_hdr, &self.controls),
+            false => None,
+        }
     }
 
     /// The datagram `index` of the last batch; `None` where its sender's address has no known form.
@@ -127,6 +180,29 @@ impl Receiver {
             stamp,
         })
     }
+}
+
+/// The original destination among the control messages.
+fn destination_of(header: &libc::msghdr, _alive: &[[u64; CONTROL]]) -> Option<SocketAddr> {
+    // SAFETY: as in `stamp_of`; a socket address among the messages is copied into a storage that is at least as large.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while !message.is_null() {
+            let size = match ((*message).cmsg_level, (*message).cmsg_type) {
+                (libc::SOL_IP, libc::IP_ORIGDSTADDR) => size_of::<libc::sockaddr_in>(),
+                (libc::SOL_IPV6, libc::IPV6_ORIGDSTADDR) => size_of::<libc::sockaddr_in6>(),
+                _ => 0,
+            };
+            if size > 0 && (*message).cmsg_len as usize >= libc::CMSG_LEN(size as u32) as usize {
+                let mut storage: libc::sockaddr_storage = zeroed();
+                let from: *const u8 = libc::CMSG_DATA(message);
+                std::ptr::copy_nonoverlapping(from, (&raw mut storage).cast::<u8>(), size);
+                return read_address(&storage);
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    None
 }
 
 /// The kernel's time stamp among the control messages.
@@ -485,7 +561,7 @@ fn is_told_of(code: i32) -> bool {
 }
 
 /// Gives a full send buffer one millisecond to drain.
-fn wait_writable(fd: BorrowedFd<'_>) {
+pub(crate) fn wait_writable(fd: BorrowedFd<'_>) {
     let mut poll = libc::pollfd {
         fd: fd.as_raw_fd(),
         events: libc::POLLOUT,

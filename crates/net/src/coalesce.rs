@@ -1,4 +1,4 @@
-//! How long signalling may wait for company.
+//! How long signalling, and media, may wait for company.
 
 use engine::Time;
 use std::time::Duration;
@@ -59,9 +59,96 @@ impl Coalesce {
     }
 }
 
+/// Packets that a pause has to gather before it is as long as it may be: more save hardly anything per packet.
+const COMPANY: f64 = 8.0;
+
+/// The rate of media on one thread, and the pause that it justifies.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    longest: Duration,
+    /// Packets a second, averaged.
+    rate: f64,
+    /// When the last turn that had media began.
+    served: Time,
+}
+
+impl Gather {
+    pub(crate) fn new(longest: Duration) -> Gather {
+        Gather {
+            longest,
+            rate: 0.0,
+            served: Time(0),
+        }
+    }
+
+    /// How long media may be left waiting from now on: all that is allowed where that brings [`COMPANY`] packets together,
+    /// less where fewer come.
+    pub(crate) fn pause(&self, now: Time) -> Duration {
+        if self.longest.is_zero() {
+            return Duration::ZERO;
+        }
+        let gathered = self.rate * self.longest.as_secs_f64();
+        let window = self.longest.mul_f64((gathered / COMPANY).min(1.0));
+        window.saturating_sub(now.since(self.served))
+    }
+
+    /// A turn that began at `woke` took in so many packets.
+    pub(crate) fn turn(&mut self, woke: Time, packets: usize) {
+        if packets == 0 || self.longest.is_zero() {
+            return;
+        }
+        let span = woke.since(self.served).as_secs_f64();
+        if span > 0.0 {
+            let weight = (span / WINDOW.as_secs_f64()).min(1.0);
+            self.rate += weight * (packets as f64 / span - self.rate);
+        }
+        self.served = woke;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// So many packets a millisecond, for a second.
+    fn gathered(packets: usize) -> (Gather, Time) {
+        let mut gather = Gather::new(Duration::from_millis(1));
+        let mut now = Time(0);
+        for _ in 0..1_000 {
+            now += Duration::from_millis(1);
+            gather.turn(now, packets);
+        }
+        (gather, now)
+    }
+
+    #[test]
+    fn media_waits_for_company_where_there_is_some() {
+        let (gather, now) = gathered(50);
+        assert_eq!(gather.pause(now), Duration::from_millis(1));
+        let later = now + Duration::from_micros(400);
+        assert_eq!(gather.pause(later), Duration::from_micros(600));
+        assert_eq!(gather.pause(now + Duration::from_millis(1)), Duration::ZERO);
+        // One packet a millisecond: an eighth.
+        let (gather, now) = gathered(1);
+        let pause = gather.pause(now);
+        assert!(
+            pause.abs_diff(Duration::from_micros(125)) < Duration::from_micros(5),
+            "{pause:?}"
+        );
+    }
+
+    #[test]
+    fn a_single_stream_does_not_wait() {
+        let mut gather = Gather::new(Duration::from_millis(1));
+        let mut now = Time(0);
+        for _ in 0..100 {
+            now += Duration::from_millis(20);
+            gather.turn(now, 1);
+        }
+        assert!(gather.pause(now) < Duration::from_micros(10));
+        let off = Gather::new(Duration::ZERO);
+        assert_eq!(off.pause(now), Duration::ZERO);
+    }
 
     const LONGEST: Duration = Duration::from_millis(6);
 

@@ -2,6 +2,19 @@
 
 use std::time::Duration;
 
+/// How media ports are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MediaSockets {
+    /// Each has a socket.
+    #[default]
+    PerPort,
+    /// All share one socket of each family; an error at the start where that cannot be. It needs a kernel of version 5.9 or later,
+    /// CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and a forwarder on the driver's own thread.
+    One,
+    /// One where that can be, each its own otherwise; [`engine::Note::MediaPath`] tells.
+    Auto,
+}
+
 /// Settings of a [`crate::Driver`].
 #[derive(Clone, Debug)]
 pub struct DriverConfig {
@@ -21,6 +34,14 @@ pub struct DriverConfig {
     /// thread is busy with signalling, from nothing to all of this at a seventh, counted from the last turn that had any. Media
     /// and deadlines do not wait. Zero: never.
     pub coalesce: Duration,
+    /// Longest time that media may wait for more of it, so that one turn deals with packets of many streams: the wait grows with
+    /// the rate, up to all of this where that brings eight packets together; a few streams do not wait. The thread sleeps
+    /// meanwhile: signalling that comes then waits for the rest of it, too. Zero: never.
+    pub gather: Duration,
+    /// Whether all media ports share one socket of each family.
+    pub media_sockets: MediaSockets,
+    /// Addresses that media ports are opened on, where they share a socket; ports of further ones have sockets of their own.
+    pub media_addresses: u8,
     /// Let signalling datagrams of one length to one destination leave as one train, which the kernel takes apart at the
     /// end of its own way (UDP_SEGMENT): it costs less than half. The function tells of a datagram what it must stay in
     /// order with: those of one number keep their order, 0 keeps its order with all. A capture on the loopback interface
@@ -83,6 +104,9 @@ impl Default for DriverConfig {
             realtime: None,
             spin: Duration::ZERO,
             coalesce: Duration::ZERO,
+            gather: Duration::ZERO,
+            media_sockets: MediaSockets::PerPort,
+            media_addresses: 1,
             order: None,
             unreachable: false,
             receive_timestamps: false,

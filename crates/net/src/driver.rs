@@ -2,8 +2,8 @@
 
 use crate::batch::{BATCH, Receiver};
 use crate::clock::Clock;
-use crate::coalesce::Coalesce;
-use crate::config::DriverConfig;
+use crate::coalesce::{Coalesce, Gather};
+use crate::config::{DriverConfig, MediaSockets};
 use crate::counters::{Counters, Shared};
 use crate::exchange::Desk;
 use crate::media::{FromMedia, MediaThread, Waker};
@@ -124,6 +124,7 @@ pub struct Driver<F: Forward = NoForward> {
     /// This turn took in signalling.
     signalled: bool,
     coalesce: Coalesce,
+    gather: Gather,
 }
 
 impl<F: Forward> std::fmt::Debug for Driver<F> {
@@ -216,6 +217,16 @@ impl<F: Forward> Driver<F> {
         let mut plane = Plane::new(config.receive_timestamps, !config.coalesce.is_zero())?;
         plane.couple(config.order);
         waker.watch(&plane)?;
+        let path = match media {
+            Media::Here(_) => Some(media_path(&mut plane, &config)?),
+            _ if config.media_sockets == MediaSockets::One => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "one socket for all media needs a forwarder on the driver's own thread",
+                ));
+            }
+            _ => None,
+        };
         let streams = Streams::new(&config, HashKey::new(&mut crate::entropy()?))?;
         Ok(Driver {
             signalling_buffers: Some(Receiver::new(
@@ -224,14 +235,19 @@ impl<F: Forward> Driver<F> {
             )),
             media_buffers: Some(Receiver::new(
                 config.media_datagram,
-                config.receive_timestamps,
+                config.receive_timestamps || plane.shares_ports(),
             )),
             stream_buffer: vec![0; 64 << 10],
-            events: VecDeque::with_capacity(64),
+            events: path
+                .flatten()
+                .map(|note| Event::new(clock.now(), note))
+                .into_iter()
+                .collect(),
             settled: false,
             inputs: 0,
             signalled: false,
             coalesce: Coalesce::new(config.coalesce),
+            gather: Gather::new(config.gather),
             config,
             clock,
             plane,
@@ -331,6 +347,9 @@ impl<F: Forward> Driver<F> {
         let mut now = self.clock.now();
         let (woke, before) = (now, self.inputs);
         self.collect(control, now)?;
+        if matches!(self.media, Media::Here(_)) {
+            now = self.gathered(control, ready, now)?;
+        }
         for i in 0..ready {
             let Some((token, flags)) = self.plane.event(i) else {
                 continue;
@@ -353,6 +372,12 @@ impl<F: Forward> Driver<F> {
 
     /// Waits, with signalling held up for as long as the load justifies. Gives the number of events.
     fn wait(&mut self, mut limit: Duration) -> io::Result<usize> {
+        let pause = self.gather.pause(self.clock.now()).min(limit);
+        if !pause.is_zero() {
+            let begun = self.clock.now();
+            process::sleep(pause);
+            limit = limit.saturating_sub(self.clock.now().since(begun));
+        }
         if !self.config.coalesce.is_zero() && !limit.is_zero() {
             let begun = self.clock.now();
             let pause = self.coalesce.pause(begun).min(limit);
@@ -465,9 +490,12 @@ impl<F: Forward> Driver<F> {
     {
         match token {
             Token::Wake => self.waker.clear(),
-            // Opened up by the plane already.
-            Token::Prompt => {}
+            // Opened up by the plane, and read, already.
+            Token::Prompt | Token::Range(_) => {}
             Token::Udp(index) => {
+                if self.takes_media(index) {
+                    return Ok(now);
+                }
                 if flags.intersects(EventFlags::ERR) {
                     self.undelivered(control, index, now)?;
                 }
@@ -517,6 +545,81 @@ impl<F: Forward> Driver<F> {
         Ok(())
     }
 
+    /// Whether the socket at `index` is one of media that the forwarder here reads.
+    fn takes_media(&self, index: u32) -> bool {
+        matches!(self.media, Media::Here(_))
+            && self.plane.socket(index).is_some_and(|(_, media)| media)
+    }
+
+    /// Takes media from all sockets that have some, deals with it together and sends it together: before all else, so that
+    /// no socket is closed in between.
+    fn gathered<C>(&mut self, control: &mut C, ready: usize, mut now: Time) -> io::Result<Time>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let Some(mut receiver) = self.media_buffers.take() else {
+            return Ok(now);
+        };
+        let (woke, mut packets) = (now, 0);
+        let mut done = Ok(());
+        self.plane.begin_gathering();
+        for i in 0..ready {
+            let token = match self.plane.event(i) {
+                Some((token @ Token::Range(_), _)) => token,
+                Some((token @ Token::Udp(index), _)) if self.takes_media(index) => token,
+                _ => continue,
+            };
+            let mut budget = self.config.datagram_budget;
+            let mut more = true;
+            while more && budget > 0 && done.is_ok() {
+                let before = receiver.filled();
+                more = match token {
+                    Token::Udp(index) => self.plane.gather(index, &mut receiver),
+                    Token::Range(number) => self.plane.gather_range(number, &mut receiver),
+                    _ => false,
+                };
+                let n = receiver.filled() - before;
+                packets += n;
+                budget = budget.saturating_sub(n);
+                if receiver.room() == 0 {
+                    done = self.forwarded(control, &mut receiver, now);
+                    now = self.clock.now();
+                }
+            }
+        }
+        if done.is_ok() && receiver.filled() > 0 {
+            done = self.forwarded(control, &mut receiver, now);
+        }
+        self.media_buffers = Some(receiver);
+        self.gather.turn(woke, packets);
+        done.map(|()| now)
+    }
+
+    /// Forwards what was gathered, and gives control its share.
+    fn forwarded<C>(
+        &mut self,
+        control: &mut C,
+        receiver: &mut Receiver,
+        now: Time,
+    ) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let Media::Here(forwarder) = &mut self.media else {
+            return Ok(());
+        };
+        self.plane.forward_gathered(receiver, forwarder, now);
+        let punted = std::mem::take(&mut self.plane.punted);
+        for &i in &punted {
+            if let Some(id) = self.plane.origin(i) {
+                self.datagram(control, receiver, i, id, true, now)?;
+            }
+        }
+        self.plane.punted = punted;
+        self.plane.end_gathering(receiver);
+        self.drain(control, now)
+    }
+
     fn receive<C>(&mut self, control: &mut C, index: u32, mut now: Time) -> io::Result<Time>
     where
         C: Control<Command = F::Command, Report = F::Report>,
@@ -562,15 +665,6 @@ impl<F: Forward> Driver<F> {
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
-        if media && let Media::Here(forwarder) = &mut self.media {
-            self.plane.forward_batch(receiver, n, id, forwarder, now);
-            let punted = std::mem::take(&mut self.plane.punted);
-            for &i in &punted {
-                self.datagram(control, receiver, i, id, media, now)?;
-            }
-            self.plane.punted = punted;
-            return self.drain(control, now);
-        }
         self.plane.shared.datagrams_in.add(n);
         for i in 0..n {
             let bytes = self.datagram(control, receiver, i, id, media, now)?;
@@ -818,6 +912,10 @@ impl<F: Forward> Driver<F> {
                 .streams
                 .listen(&self.plane, id, transport, local, &self.config);
         }
+        let shared = kind == SocketKind::UdpMedia && matches!(self.media, Media::Here(_));
+        if shared && self.plane.open_shared(id, local, &self.config)? {
+            return Ok(local);
+        }
         let fd = Arc::new(socket::udp(local, kind, &self.config)?);
         let local = socket::local_address(fd.as_fd())?;
         let media = kind == SocketKind::UdpMedia;
@@ -950,6 +1048,23 @@ impl<F: Forward> Driver<F> {
         }
         Ok(())
     }
+}
+
+/// Chooses how media ports are served, and what is to be told of it.
+fn media_path(plane: &mut Plane, config: &DriverConfig) -> io::Result<Option<Note>> {
+    let tried = match config.media_sockets {
+        MediaSockets::PerPort => return Ok(None),
+        MediaSockets::One => plane.share_ports(config).map(Ok)?,
+        MediaSockets::Auto => plane.share_ports(config),
+    };
+    let (path, why) = match tried {
+        Ok(()) => ("one_socket", String::new()),
+        Err(error) => ("socket_per_port", error.to_string()),
+    };
+    Ok(Some(Note::MediaPath {
+        path: path.into(),
+        why,
+    }))
 }
 
 /// The media thread's figures are shared; keep them shareable.

@@ -1,7 +1,8 @@
 //! The media thread: a forwarder with its sockets, fed by a queue of commands, answering by a queue of reports.
 
-use crate::batch::{BATCH, Receiver};
+use crate::batch::Receiver;
 use crate::clock::Clock;
+use crate::coalesce::Gather;
 use crate::config::DriverConfig;
 use crate::counters::Shared;
 use crate::plane::{Plane, Token, arrived};
@@ -112,6 +113,7 @@ struct Worker<F: Forward> {
     forwarder: F,
     plane: Plane,
     receiver: Receiver,
+    gather: Gather,
     clock: Clock,
     config: DriverConfig,
     queue: Queue<ToMedia<F::Command>>,
@@ -146,6 +148,7 @@ where
             forwarder,
             plane,
             receiver: Receiver::new(config.media_datagram, config.receive_timestamps),
+            gather: Gather::new(config.gather),
             clock,
             config: config.clone(),
             queue: worker_queue,
@@ -325,16 +328,26 @@ impl<F: Forward> Worker<F> {
                 self.limit(now)
             }
         };
+        let pause = self.gather.pause(self.clock.now()).min(limit);
+        if !pause.is_zero() {
+            process::sleep(pause);
+        }
         let events = self.plane.wait(limit)?;
         self.waker.awake();
         now = self.clock.now();
+        self.plane.begin_gathering();
+        let (woke, mut packets) = (now, 0);
         for i in 0..events {
             match self.plane.event(i) {
-                Some((Token::Udp(index), _)) => now = self.receive(index, now),
+                Some((Token::Udp(index), _)) => packets += self.gather(index, &mut now),
                 Some((Token::Wake, _)) => self.waker.clear(),
                 _ => {}
             }
         }
+        if self.receiver.filled() > 0 {
+            self.forward(now);
+        }
+        self.gather.turn(woke, packets);
         self.reports();
         Ok(())
     }
@@ -387,22 +400,32 @@ impl<F: Forward> Worker<F> {
         due
     }
 
-    fn receive(&mut self, index: u32, mut now: Time) -> Time {
-        let mut budget = self.config.datagram_budget;
-        while let Some((socket, _)) = self.plane.socket(index) {
-            let n = self.plane.receive(index, &mut self.receiver);
-            self.plane
-                .forward_batch(&mut self.receiver, n, socket, &mut self.forwarder, now);
-            for i in 0..self.plane.punted.len() {
-                self.punt(socket, self.plane.punted[i], now);
+    /// Takes what waits on a socket; tells how much.
+    fn gather(&mut self, index: u32, now: &mut Time) -> usize {
+        let (mut taken, mut more) = (0, true);
+        while more && taken < self.config.datagram_budget {
+            let before = self.receiver.filled();
+            more = self.plane.gather(index, &mut self.receiver);
+            taken += self.receiver.filled() - before;
+            if self.receiver.room() == 0 {
+                self.forward(*now);
+                *now = self.clock.now();
             }
-            budget = budget.saturating_sub(n);
-            if n < BATCH || budget == 0 {
-                break;
-            }
-            now = self.clock.now();
         }
-        now
+        taken
+    }
+
+    /// Forwards what was gathered.
+    fn forward(&mut self, now: Time) {
+        self.plane
+            .forward_gathered(&mut self.receiver, &mut self.forwarder, now);
+        for i in 0..self.plane.punted.len() {
+            let index = self.plane.punted[i];
+            if let Some(socket) = self.plane.origin(index) {
+                self.punt(socket, index, now);
+            }
+        }
+        self.plane.end_gathering(&mut self.receiver);
     }
 
     fn punt(&mut self, socket: SocketId, index: usize, now: Time) {

@@ -1,9 +1,12 @@
 //! The UDP half that control and media threads share: sockets by number, an epoll set, batches in and out.
 
-use crate::batch::{BATCH, Receiver, Sender};
+use crate::batch::{BATCH, Receiver, Sender, Sent};
 use crate::clock::nanos;
+use crate::config::DriverConfig;
 use crate::counters::Shared;
 use crate::icmp::{self, Undelivered};
+use crate::range::{Range, Unopened};
+use crate::raw::RawSender;
 use crate::train::{Trains, Waiting};
 use engine::{DropReason, Forward, Packet, Sieve, SocketId, Time, Verdict};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -50,6 +53,8 @@ pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Wake,
+    /// The socket of all media ports of a family.
+    Range(u32),
     /// The set of the sockets that are never held up has something.
     Prompt,
     Udp(u32),
@@ -71,6 +76,7 @@ impl Token {
         match self {
             Token::Wake => pack(0, 0, 0),
             Token::Prompt => pack(4, 0, 0),
+            Token::Range(number) => pack(5, 0, number),
             Token::Udp(index) => pack(1, 0, index),
             Token::Listener(index) => pack(2, 0, index),
             Token::Stream { index, generation } => pack(3, generation & GENERATION_MASK, index),
@@ -88,17 +94,48 @@ impl Token {
                 generation: (value >> 32) as u32 & GENERATION_MASK,
             },
             4 => Token::Prompt,
+            5 => Token::Range(index),
             _ => Token::Wake,
         }
     }
 }
 
-struct UdpSocket {
-    id: SocketId,
-    fd: Arc<OwnedFd>,
-    media: bool,
+/// How a socket is had.
+enum Way {
+    /// From the kernel.
+    Own(Arc<OwnedFd>),
+    /// As a port of the range: the number of its address, and all of it.
+    Range(u8, SocketAddr),
+}
+
+/// Entries that wait to be sent together, the first and the last.
+#[derive(Clone, Copy)]
+struct Chain {
     first: u32,
     last: u32,
+}
+
+impl Chain {
+    const EMPTY: Chain = Chain {
+        first: NONE,
+        last: NONE,
+    };
+}
+
+/// What has entries to send: a socket of its own, or an address of the range.
+#[derive(Clone, Copy)]
+enum Touched {
+    Socket(u32),
+    Address(u8),
+}
+
+struct UdpSocket {
+    id: SocketId,
+    way: Way,
+    media: bool,
+    chain: Chain,
+    /// The turn in which media was last taken from it.
+    seen: u64,
     /// While a sieve stands before it: what it had dropped when that was last told.
     sifted: Option<u64>,
 }
@@ -113,6 +150,8 @@ struct Entry {
     payload: Payload,
     length: usize,
     destination: SocketAddr,
+    /// Index of the socket that it leaves from.
+    socket: u32,
     order: u32,
     next: u32,
 }
@@ -129,17 +168,26 @@ pub(crate) struct Plane {
     entries: Vec<Entry>,
     arena: Box<[u8]>,
     arena_used: usize,
-    touched: Vec<u32>,
+    touched: Vec<Touched>,
     sender: Sender,
+    /// One socket for all media ports, where that is so.
+    range: Option<Range>,
+    raw: RawSender,
+    /// What waits to be sent from addresses of the range.
+    chains: Vec<Chain>,
     order_of: Option<OrderOf>,
     trains: Trains,
     events: Vec<Event>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) punted: Vec<usize>,
+    /// From which socket each datagram of a receiver came that was filled from several; none where no port of it is open.
+    origins: Vec<Option<SocketId>>,
+    /// Turns so far in which media was gathered.
+    turn: u64,
     timestamps: bool,
 }
 
-// SAFETY: the raw pointers in `entries` exist only between `forward_batch` and the flush at its end, within one call.
+// SAFETY: the raw pointers in `entries` exist only between `forward_gathered` and the flush at its end, within one call.
 unsafe impl Send for Plane {}
 
 impl Plane {
@@ -164,11 +212,16 @@ impl Plane {
             arena_used: 0,
             touched: Vec::with_capacity(ENTRIES),
             sender: Sender::new(),
+            range: None,
+            raw: RawSender::new(),
+            chains: Vec::new(),
             order_of: None,
             trains: Trains::new(),
             events: Vec::with_capacity(EVENTS),
             shared: Arc::new(Shared::new()),
-            punted: Vec::with_capacity(crate::batch::BATCH),
+            punted: Vec::with_capacity(BATCH),
+            origins: Vec::with_capacity(BATCH),
+            turn: 1,
             timestamps,
         })
     }
@@ -211,10 +264,7 @@ impl Plane {
         read: bool,
     ) -> io::Result<()> {
         if self.by_id.contains_key(&id) {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                format!("socket number {} is in use", id.0),
-            ));
+            return Err(in_use(id));
         }
         let entry = self.sockets.vacant_entry();
         let index = entry.key() as u32;
@@ -225,10 +275,10 @@ impl Plane {
         }
         entry.insert(UdpSocket {
             id,
-            fd,
+            way: Way::Own(fd),
             media,
-            first: NONE,
-            last: NONE,
+            chain: Chain::EMPTY,
+            seen: 0,
             sifted: None,
         });
         self.by_id.insert(id, index);
@@ -240,9 +290,20 @@ impl Plane {
         let index = self.by_id.remove(&id)?;
         self.flush();
         let socket = self.sockets.try_remove(index as usize)?;
-        let set = self.prompt.as_ref().filter(|_| socket.media);
-        // As in `unwatch`.
-        let _ = epoll::delete(set.unwrap_or(&self.epoll), socket.fd.as_fd());
+        match socket.way {
+            Way::Own(fd) => {
+                let set = self.prompt.as_ref().filter(|_| socket.media);
+                // As in `unwatch`.
+                let _ = epoll::delete(set.unwrap_or(&self.epoll), fd.as_fd());
+            }
+            Way::Range(address, local) => {
+                if let Some(range) = &mut self.range {
+                    let flooded = range.close(address, local.port());
+                    self.shared
+                        .dropped(DropReason::MediaFlood, flooded as usize);
+                }
+            }
+        }
         Some(socket.media)
     }
 
@@ -255,7 +316,17 @@ impl Plane {
     pub(crate) fn kernel_drops(&self) -> io::Result<u64> {
         let mut sum = 0;
         for (_, socket) in &self.sockets {
-            sum += crate::socket::socket_drops(socket.fd.as_fd())?;
+            if let Way::Own(fd) = &socket.way {
+                sum += crate::socket::socket_drops(fd.as_fd())?;
+            }
+        }
+        if let Some(range) = &self.range {
+            for (_, fd) in range.sockets() {
+                sum += crate::socket::socket_drops(fd.as_fd())?;
+            }
+            for fd in range.sinks() {
+                sum += crate::socket::socket_drops(fd.as_fd())?;
+            }
         }
         Ok(sum)
     }
@@ -270,7 +341,10 @@ impl Plane {
         let Some(socket) = socket else {
             return (0, Ok(()));
         };
-        let fd = socket.fd.as_fd();
+        let Way::Own(fd) = &socket.way else {
+            return (0, Ok(()));
+        };
+        let fd = fd.as_fd();
         if sieve.is_none() && socket.sifted.is_none() {
             return (0, Ok(()));
         }
@@ -284,13 +358,16 @@ impl Plane {
 
     /// Receives a batch on the socket at `index`.
     pub(crate) fn receive(&self, index: u32, receiver: &mut Receiver) -> usize {
-        let Some(socket) = self.sockets.get(index as usize) else {
+        let Some(UdpSocket {
+            way: Way::Own(fd), ..
+        }) = self.sockets.get(index as usize)
+        else {
             return 0;
         };
         self.shared.receive_calls.add(1);
         // An error here is one that the network reported about an earlier send (ICMP), told once; datagrams that wait stay
         // and epoll tells of them again.
-        receiver.receive(socket.fd.as_fd()).unwrap_or(0)
+        receiver.receive(fd.as_fd()).unwrap_or(0)
     }
 
     /// The oldest thing that the network said about a datagram of the socket at `index`.
@@ -300,8 +377,11 @@ impl Plane {
         bytes: &mut [u8],
     ) -> Option<(SocketId, Undelivered)> {
         let socket = self.sockets.get(index as usize)?;
+        let Way::Own(fd) = &socket.way else {
+            return None;
+        };
         // An error here is one of the socket's that has now been told.
-        let told = icmp::next(socket.fd.as_fd(), bytes).ok().flatten()?;
+        let told = icmp::next(fd.as_fd(), bytes).ok().flatten()?;
         Some((socket.id, told))
     }
 
@@ -353,31 +433,51 @@ impl Plane {
             payload,
             length,
             destination,
+            socket: index,
             order,
             next: NONE,
         });
         let socket = &mut self.sockets[index as usize];
-        if socket.first == NONE {
-            socket.first = number;
-            self.touched.push(index);
+        let (chain, touched) = match socket.way {
+            Way::Own(_) => (&mut socket.chain, Touched::Socket(index)),
+            Way::Range(address, local) => {
+                if local.is_ipv6() != destination.is_ipv6() {
+                    self.entries.pop();
+                    self.shared.drop_one(DropReason::SendFailed);
+                    return;
+                }
+                let chain = &mut self.chains[usize::from(address)];
+                (chain, Touched::Address(address))
+            }
+        };
+        if chain.first == NONE {
+            chain.first = number;
+            self.touched.push(touched);
         } else {
-            self.entries[socket.last as usize].next = number;
+            self.entries[chain.last as usize].next = number;
         }
-        socket.last = number;
+        chain.last = number;
     }
 
     /// Sends all that is queued: per socket in order, sockets in the order of their first datagram.
     pub(crate) fn flush(&mut self) {
         for i in 0..self.touched.len() {
-            let index = self.touched[i] as usize;
+            let index = match self.touched[i] {
+                Touched::Socket(index) => index as usize,
+                Touched::Address(address) => {
+                    self.flush_range(address);
+                    continue;
+                }
+            };
             let Some(socket) = self.sockets.get_mut(index) else {
                 continue;
             };
-            let mut at = socket.first;
-            socket.first = NONE;
-            socket.last = NONE;
+            let mut at = std::mem::replace(&mut socket.chain, Chain::EMPTY).first;
             let couple = self.order_of.is_some() && !socket.media && self.sender.takes_trains();
-            let fd = socket.fd.clone();
+            let Way::Own(fd) = &socket.way else {
+                continue;
+            };
+            let fd = fd.clone();
             while at != NONE {
                 at = match couple {
                     true => self.push_trains(at),
@@ -392,13 +492,47 @@ impl Plane {
         self.arena_used = 0;
     }
 
+    /// Sends what waits at an address of the range.
+    fn flush_range(&mut self, address: u8) {
+        let (Some(range), Some(chain)) = (&self.range, self.chains.get_mut(usize::from(address)))
+        else {
+            return;
+        };
+        let mut at = std::mem::replace(chain, Chain::EMPTY).first;
+        let Some((fd, marks)) = range.sender(address) else {
+            return;
+        };
+        while at != NONE {
+            while at != NONE && !self.raw.is_full() {
+                let entry = &self.entries[at as usize];
+                let start = start_of(&self.arena, entry);
+                at = entry.next;
+                let Some(UdpSocket {
+                    way: Way::Range(_, local),
+                    ..
+                }) = self.sockets.get(entry.socket as usize)
+                else {
+                    continue;
+                };
+                // SAFETY: as in `push_singly`.
+                unsafe {
+                    self.raw
+                        .push(*local, entry.destination, marks, start, entry.length);
+                };
+            }
+            let (count, bytes) = (self.raw.datagrams(), self.raw.bytes());
+            let sent = self.raw.send(fd, marks);
+            count_sent(&self.shared, sent, count, bytes);
+        }
+    }
+
     /// Hands a batch that begins with entry `at` to the sender, in order; gives the entry behind it.
     fn push_singly(&mut self, mut at: u32) -> u32 {
         while at != NONE && !self.sender.is_full() {
             let entry = &self.entries[at as usize];
             let start = start_of(&self.arena, entry);
             // SAFETY: the arena is written only by `queue`, after a flush has taken its entries; a received payload
-            // stays in its buffer until `forward_batch`, which put it here, has flushed.
+            // stays in its buffer until `forward_gathered`, which put it here, has flushed.
             unsafe { self.sender.push(entry.destination, start, entry.length) };
             at = entry.next;
         }
@@ -443,29 +577,133 @@ impl Plane {
         let bytes = self.sender.bytes();
         let count = self.sender.datagrams();
         let sent = self.sender.send(fd);
-        self.shared.send_calls.add(sent.calls);
-        self.shared.datagrams_out.add(sent.sent);
-        self.shared.coupled.add(sent.coupled);
-        self.shared.dropped(DropReason::SendFailed, sent.failed);
-        // The bytes of those that failed are not known one by one; the mean stands for them.
-        let bytes = match sent.sent == count {
-            true => bytes,
-            false => bytes * sent.sent / count.max(1),
-        };
-        self.shared.bytes_out.add(bytes);
+        count_sent(&self.shared, sent, count, bytes);
     }
 
-    /// Runs `n` received media packets through the forwarder and sends what it forwards straight from the buffer. The
-    /// packets for control are left in `self.punted`.
-    pub(crate) fn forward_batch<F: Forward>(
+    /// Takes one socket for all media ports into use.
+    ///
+    /// # Errors
+    /// As [`Range::start`].
+    pub(crate) fn share_ports(&mut self, config: &DriverConfig) -> io::Result<()> {
+        let range = Range::start(config)?;
+        let set = self.prompt.as_ref().unwrap_or(&self.epoll);
+        for (number, fd) in range.sockets() {
+            epoll::add(set, fd, Token::Range(number).data(), EventFlags::IN)?;
+        }
+        self.range = Some(range);
+        Ok(())
+    }
+
+    /// Whether media ports share a socket.
+    pub(crate) fn shares_ports(&self) -> bool {
+        self.range.is_some()
+    }
+
+    /// Opens a media port in the range; false where it has to have a socket of its own.
+    pub(crate) fn open_shared(
+        &mut self,
+        id: SocketId,
+        local: SocketAddr,
+        config: &DriverConfig,
+    ) -> io::Result<bool> {
+        let Some(range) = &mut self.range else {
+            return Ok(false);
+        };
+        if self.by_id.contains_key(&id) {
+            return Err(in_use(id));
+        }
+        let entry = self.sockets.vacant_entry();
+        let index = entry.key() as u32;
+        let address = match range.open(local, index, config) {
+            Ok(address) => address,
+            Err(Unopened::NotHere) => return Ok(false),
+            Err(Unopened::Taken(error)) => return Err(error),
+        };
+        entry.insert(UdpSocket {
+            id,
+            way: Way::Range(address, local),
+            media: true,
+            chain: Chain::EMPTY,
+            seen: 0,
+            sifted: None,
+        });
+        if self.chains.len() <= usize::from(address) {
+            self.chains.resize(usize::from(address) + 1, Chain::EMPTY);
+        }
+        self.by_id.insert(id, index);
+        Ok(true)
+    }
+
+    /// Adds to `receiver` what waits on the socket of all ports. Whether there may be more.
+    pub(crate) fn gather_range(&mut self, number: u32, receiver: &mut Receiver) -> bool {
+        let Some(range) = &mut self.range else {
+            return false;
+        };
+        let Some(fd) = range.socket(number) else {
+            return false;
+        };
+        self.shared.receive_calls.add(1);
+        let (from, room) = (receiver.filled(), receiver.room());
+        // As in `receive`.
+        let n = receiver.add(fd, room).unwrap_or(0);
+        for i in from..from + n {
+            let index = receiver.destination(i).and_then(|local| range.find(local));
+            let socket = index.and_then(|index| self.sockets.get(index as usize));
+            self.origins.push(socket.map(|socket| socket.id));
+        }
+        if n < room {
+            range.empty(number);
+        }
+        n == room
+    }
+
+    /// A turn begins in which media is gathered.
+    pub(crate) fn begin_gathering(&mut self) {
+        self.turn += 1;
+    }
+
+    /// Adds to `receiver` what waits on the media socket at `index`: one datagram, as a stream has it, or where the socket had
+    /// something in the turn before already, as many as there is room for. Whether there may be more.
+    pub(crate) fn gather(&mut self, index: u32, receiver: &mut Receiver) -> bool {
+        let Some(socket) = self.sockets.get_mut(index as usize) else {
+            return false;
+        };
+        let most = match socket.seen + 1 >= self.turn {
+            true => receiver.room(),
+            false => 1,
+        };
+        socket.seen = self.turn;
+        self.shared.receive_calls.add(1);
+        // As in `receive`.
+        let Way::Own(fd) = &socket.way else {
+            return false;
+        };
+        let n = receiver.add(fd.as_fd(), most).unwrap_or(0);
+        self.origins.resize(receiver.filled(), Some(socket.id));
+        n == most && most > 1
+    }
+
+    /// What was gathered has been dealt with.
+    pub(crate) fn end_gathering(&mut self, receiver: &mut Receiver) {
+        receiver.clear();
+        self.origins.clear();
+    }
+
+    /// Where the datagram `i` of the receiver that was gathered came in.
+    pub(crate) fn origin(&self, i: usize) -> Option<SocketId> {
+        self.origins.get(i).copied().flatten()
+    }
+
+    /// Runs gathered packets through the forwarder and sends what it forwards straight from the buffers. The packets for
+    /// control are left in `self.punted`; what was gathered stays in the receiver until it is cleared.
+    pub(crate) fn forward_gathered<F: Forward>(
         &mut self,
         receiver: &mut Receiver,
-        n: usize,
-        socket: SocketId,
         forwarder: &mut F,
         now: Time,
     ) {
         self.punted.clear();
+        let n = receiver.filled();
         if self.entries.len() + n > ENTRIES {
             self.flush();
         }
@@ -474,6 +712,10 @@ impl Plane {
         let mut taken = 0;
         for i in 0..n {
             let Some(received) = receiver.get(i) else {
+                continue;
+            };
+            let Some(socket) = self.origins.get(i).copied().flatten() else {
+                self.shared.drop_one(DropReason::MediaNoFlow);
                 continue;
             };
             taken += received.bytes.len();
@@ -563,6 +805,26 @@ impl Plane {
         let (data, flags) = (event.data, event.flags);
         Some((Token::of(data), flags))
     }
+}
+
+fn in_use(id: SocketId) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        format!("socket number {} is in use", id.0),
+    )
+}
+
+fn count_sent(shared: &Shared, sent: Sent, count: usize, bytes: usize) {
+    shared.send_calls.add(sent.calls);
+    shared.datagrams_out.add(sent.sent);
+    shared.coupled.add(sent.coupled);
+    shared.dropped(DropReason::SendFailed, sent.failed);
+    // The bytes of those that failed are not known one by one; the mean stands for them.
+    let bytes = match sent.sent == count {
+        true => bytes,
+        false => bytes * sent.sent / count.max(1),
+    };
+    shared.bytes_out.add(bytes);
 }
 
 fn start_of(arena: &[u8], entry: &Entry) -> *const u8 {

@@ -47,6 +47,16 @@ pub fn allowed_cpus() -> Vec<usize> {
     )
 }
 
+/// Lets the calling thread sleep; a signal ends that early.
+pub(crate) fn sleep(span: Duration) {
+    let span = rustix::time::Timespec {
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(span.subsec_nanos()),
+    };
+    // How much of it was left does not matter: who asked looks at the clock.
+    let _ = rustix::thread::clock_nanosleep_relative(ClockId::Monotonic, &span);
+}
+
 /// Puts the calling thread under SCHED_FIFO with `priority` (1 to 99).
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use engine::SocketKind;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
@@ -70,6 +70,73 @@ pub(crate) fn udp(
     if config.shared_ports && kind != SocketKind::UdpMedia && local.port() != 0 {
         sockopt::set_socket_reuseport(&fd, true)?;
     }
+    net::bind(&fd, &local)?;
+    Ok(fd)
+}
+
+/// A UDP socket for the datagrams of many ports, which it is given by other means than its own address; it tells with each
+/// where that was sent.
+pub(crate) fn steered(own: IpAddr, config: &DriverConfig) -> io::Result<OwnedFd> {
+    let own = SocketAddr::new(own, 0);
+    let fd = net::socket_with(family(own), SocketType::DGRAM, FLAGS, None)?;
+    // One buffer for all ports.
+    buffers(fd.as_fd(), config.signalling_buffer)?;
+    match own {
+        SocketAddr::V4(_) => set_int(fd.as_fd(), libc::SOL_IP, libc::IP_RECVORIGDSTADDR, 1)?,
+        SocketAddr::V6(_) => {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+            set_int(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_RECVORIGDSTADDR, 1)?;
+        }
+    }
+    if config.receive_timestamps {
+        set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    }
+    // Only a bound socket can be steered to; nobody else is meant to reach this address.
+    net::bind(&fd, &own)?;
+    Ok(fd)
+}
+
+/// A UDP socket that nobody will read, with the smallest buffer.
+pub(crate) fn sink(own: IpAddr) -> io::Result<OwnedFd> {
+    let own = SocketAddr::new(own, 0);
+    let fd = net::socket_with(family(own), SocketType::DGRAM, FLAGS, None)?;
+    sockopt::set_socket_recv_buffer_size(&fd, 1)?;
+    if own.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    net::bind(&fd, &own)?;
+    Ok(fd)
+}
+
+/// A socket that sends IP packets of our making from one address, and the hop limit that they should have.
+pub(crate) fn raw(own: IpAddr, config: &DriverConfig) -> io::Result<(OwnedFd, u8)> {
+    let own = SocketAddr::new(own, 0);
+    let protocol = net::Protocol::from_raw(
+        // IPPROTO_RAW: headers come with what is sent, and nothing is received.
+        core::num::NonZeroU32::new(libc::IPPROTO_RAW as u32).unwrap_or(core::num::NonZeroU32::MIN),
+    );
+    let fd = net::socket_with(family(own), SocketType::RAW, FLAGS, Some(protocol))?;
+    buffers(fd.as_fd(), config.signalling_buffer)?;
+    net::bind(&fd, &own)?;
+    let hops = match own {
+        SocketAddr::V4(_) => sockopt::ip_ttl(&fd)?,
+        SocketAddr::V6(_) => u32::from(sockopt::ipv6_unicast_hops(&fd)?),
+    };
+    Ok((fd, u8::try_from(hops).unwrap_or(64)))
+}
+
+/// Fails where somebody has the address, or it is none of ours.
+pub(crate) fn probe(local: SocketAddr) -> io::Result<()> {
+    once(local, 0).map(|_| ())
+}
+
+/// A UDP socket for one datagram.
+pub(crate) fn once(local: SocketAddr, code: u8) -> io::Result<OwnedFd> {
+    let fd = net::socket_with(family(local), SocketType::DGRAM, FLAGS, None)?;
+    if local.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    dscp(fd.as_fd(), local, code)?;
     net::bind(&fd, &local)?;
     Ok(fd)
 }

@@ -3,7 +3,7 @@
 use engine::{
     Control, Deadline, Engine, Forward, Input, Output, Packet, SocketId, SocketKind, Time, Verdict,
 };
-use net::{Clock, Driver, DriverConfig};
+use net::{Clock, Driver, DriverConfig, MediaSockets};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -41,6 +41,8 @@ static ALLOCATOR: Counting = Counting;
 /// Echoes datagrams from a fixed buffer.
 struct Echo {
     asked: u32,
+    /// Where media ports are opened.
+    ports: [SocketAddr; 2],
     sockets: [Option<SocketAddr>; 3],
     buffer: [u8; 512],
     reply: Option<(SocketId, SocketAddr, usize)>,
@@ -59,14 +61,12 @@ impl Engine for Echo {
     }
     fn next_output(&mut self) -> Option<Output<'_>> {
         if self.asked < 3 {
-            let kind = if self.asked == 0 {
-                SocketKind::UdpSignalling
-            } else {
-                SocketKind::UdpMedia
+            let (kind, local) = match self.asked {
+                0 => (SocketKind::UdpSignalling, "127.0.0.1:0".parse().ok()?),
+                n => (SocketKind::UdpMedia, self.ports[n as usize - 1]),
             };
             let socket = SocketId(self.asked);
             self.asked += 1;
-            let local = "127.0.0.1:0".parse().ok()?;
             return Some(Output::Open {
                 socket,
                 kind,
@@ -119,14 +119,41 @@ impl Forward for Relay {
     }
 }
 
+/// Two ports of which nobody has any just now.
+fn free_ports() -> [SocketAddr; 2] {
+    let held = [0; 2].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+    held.map(|socket| socket.local_addr().unwrap())
+}
+
 #[test]
 fn nothing_is_allocated_per_packet() {
+    nothing_allocated(MediaSockets::PerPort);
+}
+
+#[test]
+fn nothing_is_allocated_per_packet_of_a_shared_socket() {
+    nothing_allocated(MediaSockets::Auto);
+}
+
+fn nothing_allocated(media_sockets: MediaSockets) {
     let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
     let source = UdpSocket::bind("127.0.0.1:0").unwrap();
     let relay = Relay(sink.local_addr().unwrap());
-    let mut driver = Driver::new(DriverConfig::default(), Clock::new(), relay).unwrap();
+    let config = DriverConfig {
+        media_sockets,
+        ..DriverConfig::default()
+    };
+    let mut driver = Driver::new(config, Clock::new(), relay).unwrap();
+    if let Some(event) = driver.next_event() {
+        let note = event.to_string();
+        if note.contains("socket_per_port") {
+            eprintln!("skipped: packets of a shared socket: {note}");
+            return;
+        }
+    }
     let mut control = Echo {
         asked: 0,
+        ports: free_ports(),
         sockets: [None; 3],
         buffer: [0; 512],
         reply: None,

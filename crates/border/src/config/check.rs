@@ -120,6 +120,12 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             timeout: optional_seconds(raw.media.timeout),
             hold_timeout: optional_seconds(raw.media.hold_timeout),
             dscp: raw.media.dscp,
+            gather: Duration::from_millis(raw.media.gather.into()),
+            sockets: match raw.media.sockets {
+                RawMediaSockets::Auto => MediaSockets::Auto,
+                RawMediaSockets::One => MediaSockets::One,
+                RawMediaSockets::PerPort => MediaSockets::PerPort,
+            },
         },
         media_ranges: Vec::new(),
         sip: Sip {

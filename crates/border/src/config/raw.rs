@@ -644,6 +644,27 @@ pub(super) struct RawMedia {
     /// Differentiated services code point of media packets (46 is expedited forwarding).
     #[schemars(range(max = 63))]
     pub dscp: u8,
+    /// Milliseconds for which media may wait for more of it under load, so that packets of many streams are dealt with together at
+    /// less cost for each. The wait grows with the rate, up to all of this from 8 packets in that time on; a few streams do not
+    /// wait. It is delay and jitter that a relayed packet has in addition, at most. 0: never.
+    #[schemars(range(max = 10))]
+    pub gather: u32,
+    /// Whether all media ports of a thread share one socket. `auto`: where the kernel and our rights allow it, and a socket for
+    /// each port otherwise, which the log says once.
+    pub sockets: RawMediaSockets,
+}
+
+/// How media ports are served.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawMediaSockets {
+    /// One for all where that can be.
+    #[default]
+    Auto,
+    /// One for all, or no start.
+    One,
+    /// One for each.
+    PerPort,
 }
 
 impl Default for RawMedia {
@@ -652,6 +673,8 @@ impl Default for RawMedia {
             timeout: 60,
             hold_timeout: 1800,
             dscp: 46,
+            gather: 1,
+            sockets: RawMediaSockets::Auto,
         }
     }
 }

@@ -197,6 +197,7 @@ fn serve(
         unreachable: true,
         // As in service.
         coalesce: config.sip.coalesce,
+        gather: config.media.gather,
         signalling_timestamps: config.sip.queue.is_some(),
         order: config
             .sip

@@ -1,0 +1,51 @@
+//! Compiles the BPF programs of `ebpf/` with clang, for whatever machine the program will run on: BPF is the kernel's own
+//! machine. Where clang is not there, or cannot do it, the crate builds without them and says so when they are asked for.
+//! `CLANG` names another compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAMS: [&str; 1] = ["steer"];
+
+fn main() {
+    println!("cargo:rustc-check-cfg=cfg(bpf_present)");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    println!("cargo:rerun-if-env-changed=PATH");
+    println!("cargo:rerun-if-changed=build.rs");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ebpf");
+    println!("cargo:rerun-if-changed={}", folder.display());
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    match PROGRAMS
+        .iter()
+        .try_for_each(|name| compile(&clang, &folder, name, &out))
+    {
+        Ok(()) => println!("cargo:rustc-cfg=bpf_present"),
+        Err(why) => println!("cargo:warning=built without BPF programs: {why}"),
+    }
+}
+
+fn compile(clang: &str, folder: &Path, name: &str, out: &Path) -> Result<(), String> {
+    let architecture = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let source = folder.join(format!("{name}.c"));
+    let done = Command::new(clang)
+        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror"])
+        // Where Debian keeps the kernel's headers that differ between machines.
+        .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
+        .arg("-c")
+        .arg(&source)
+        .arg("-o")
+        .arg(out.join(format!("{name}.o")))
+        .output()
+        .map_err(|error| format!("{clang}: {error}"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let first = said.lines().find(|line| line.contains("error"));
+    Err(format!(
+        "{}: {}",
+        source.display(),
+        first.unwrap_or("not compiled")
+    ))
+}
