@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Upper bounds of the classes of response time, milliseconds: those of SIPp and of study U. The last class is open.
 pub const CLASS_BOUNDS_MS: [f64; 8] = [10.0, 20.0, 30.0, 40.0, 50.0, 100.0, 150.0, 200.0];
 
+/// An answer that comes within this, milliseconds, is in time: nothing had to be sent again for it (T1 of RFC 3261).
+pub const IN_TIME_MS: f64 = 500.0;
+
 /// Names of the classes.
 pub const CLASS_NAMES: [&str; 9] = [
     "<10", "10-20", "20-30", "30-40", "40-50", "50-100", "100-150", "150-200", ">=200",
@@ -106,6 +109,10 @@ pub struct Details {
     /// Calls (registrations where there are no calls) answered with 2xx per second of the time in which they were due.
     #[serde(default)]
     pub established_per_second: Option<f64>,
+    /// The same, counting those alone that were answered within [`IN_TIME_MS`] and ended as planned: what an overload left of
+    /// service to those who were served.
+    #[serde(default)]
+    pub in_time_per_second: Option<f64>,
     /// Median response time of the attempts due in the middle third of the trial and in the last, milliseconds: a subject
     /// that cannot keep up answers ever later.
     #[serde(default)]
@@ -253,7 +260,8 @@ fn details(
         round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
         streams: streams.iter().filter(|s| s.is_awaited()).count() as u64,
         packets: streams.iter().map(|s| s.received).sum(),
-        established_per_second: established_per_second(main),
+        established_per_second: per_second(main, |a| a.established.is_some()),
+        in_time_per_second: per_second(main, in_time),
         thirds_ms: thirds(main),
         sip: metrics::compute(attempts),
         listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
@@ -273,14 +281,18 @@ fn thirds(main: &[&Attempt]) -> Option<[f64; 2]> {
     Some([median(middle)?, median(last)?])
 }
 
+fn in_time(attempt: &Attempt) -> bool {
+    attempt.outcome == Outcome::Completed && attempt.response_ms().is_some_and(|ms| ms < IN_TIME_MS)
+}
+
 /// The time of `n` attempts is that from the first to the last one and one gap more; a single attempt has no rate.
-fn established_per_second(main: &[&Attempt]) -> Option<f64> {
+fn per_second(main: &[&Attempt], counts: impl Fn(&Attempt) -> bool) -> Option<f64> {
     let first = main.iter().map(|a| a.due).min()?;
     let last = main.iter().map(|a| a.due).max()?;
     let gaps = main.len().checked_sub(1).filter(|gaps| *gaps > 0)? as f64;
     let seconds = (last - first) as f64 / 1e9 * (gaps + 1.0) / gaps;
-    let established = main.iter().filter(|a| a.established.is_some()).count();
-    (seconds > 0.0).then(|| established as f64 / seconds)
+    let counted = main.iter().filter(|a| counts(a)).count();
+    (seconds > 0.0).then(|| counted as f64 / seconds)
 }
 
 fn statuses<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Vec<(u16, u64)> {
@@ -509,6 +521,14 @@ mod tests {
         assert_eq!((details.peak_calls, details.not_started), (2, 1));
         assert_eq!(details.lateness_ms, [Some(0.1); 3]);
         assert_eq!(details.response_classes[..2], [1, 1]);
+        // Five in as many milliseconds: two established, one of them cut off.
+        let near = |value: Option<f64>, wanted: f64| (value.unwrap() - wanted).abs() < 1e-6;
+        assert!(near(details.established_per_second, 400.0));
+        assert!(near(details.in_time_per_second, 200.0));
+        let late = [0, 1].map(|n| call(n, Some(500 - n), Outcome::Completed));
+        let (_, details) = compute(&late, &[], None);
+        assert!(near(details.established_per_second, 1_000.0));
+        assert!(near(details.in_time_per_second, 500.0));
     }
 
     #[test]

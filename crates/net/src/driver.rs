@@ -123,6 +123,8 @@ pub struct Driver<F: Forward = NoForward> {
     inputs: usize,
     /// This turn took in signalling.
     signalled: bool,
+    /// Whether the last turn left signalling behind that it had no time for.
+    more: bool,
     coalesce: Coalesce,
     gather: Gather,
 }
@@ -246,6 +248,7 @@ impl<F: Forward> Driver<F> {
             settled: false,
             inputs: 0,
             signalled: false,
+            more: false,
             coalesce: Coalesce::new(config.coalesce),
             gather: Gather::new(config.gather),
             config,
@@ -343,6 +346,7 @@ impl<F: Forward> Driver<F> {
         self.flush()?;
         let limit = self.limit(control, max_wait)?;
         let ready = self.wait(limit)?;
+        self.more = false;
         self.waker.awake();
         let mut now = self.clock.now();
         let (woke, before) = (now, self.inputs);
@@ -378,7 +382,8 @@ impl<F: Forward> Driver<F> {
             process::sleep(pause);
             limit = limit.saturating_sub(self.clock.now().since(begun));
         }
-        if !self.config.coalesce.is_zero() && !limit.is_zero() {
+        // What is known to be there already waits for no company.
+        if !self.config.coalesce.is_zero() && !limit.is_zero() && !self.more {
             let begun = self.clock.now();
             let pause = self.coalesce.pause(begun).min(limit);
             if !pause.is_zero() {
@@ -645,7 +650,11 @@ impl<F: Forward> Driver<F> {
             }
             done?;
             budget = budget.saturating_sub(n);
-            if n < BATCH || budget == 0 {
+            if n < BATCH {
+                break;
+            }
+            if budget == 0 {
+                self.more |= !media;
                 break;
             }
             now = self.clock.now();

@@ -43,6 +43,8 @@ pub struct LevelSummary {
     pub cpu_us: Option<f64>,
     /// Answered with 2xx per second in which attempts were due.
     pub per_second: Option<f64>,
+    /// The same, in time and ended as planned.
+    pub in_time_per_second: Option<f64>,
     /// Streams received.
     pub streams: f64,
     /// Packets received.
@@ -73,7 +75,7 @@ pub struct LevelSummary {
 
 impl LevelSummary {
     /// Names of the numbers, as `levels.csv` heads its columns; [`LevelSummary::figure`] knows each of them.
-    pub const FIGURES: [&str; 25] = [
+    pub const FIGURES: [&str; 26] = [
         "attempted",
         "established",
         "completed",
@@ -88,6 +90,7 @@ impl LevelSummary {
         "response_max_ms",
         "cpu_us_each",
         "established_per_second",
+        "in_time_per_second",
         "streams",
         "packets",
         "lost_percent",
@@ -123,6 +126,7 @@ impl LevelSummary {
             "response_max_ms" => self.max,
             "cpu_us_each" => self.cpu_us,
             "established_per_second" => self.per_second,
+            "in_time_per_second" => self.in_time_per_second,
             "streams" => Some(self.streams),
             "packets" => Some(self.packets),
             "lost_percent" => self.lost_percent,
@@ -217,6 +221,7 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
         max: None,
         cpu_us: mean_of(&|t| t.figures.cpu_us_per_call),
         per_second: mean_of(&|t| t.details.established_per_second),
+        in_time_per_second: mean_of(&|t| t.details.in_time_per_second),
         streams: mean(&|t| t.details.streams as f64),
         packets: mean(&|t| t.details.packets as f64),
         lost_percent: mean_of(&|t| t.figures.lost_percent),
