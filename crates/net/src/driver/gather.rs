@@ -1,0 +1,107 @@
+//! Media of many streams, taken and dealt with together by a driver whose forwarder is on its own thread.
+
+use super::{Driver, Media};
+use crate::batch::Receiver;
+use crate::config::{DriverConfig, MediaSockets};
+use crate::plane::{Plane, Token};
+use engine::{Control, Forward, Note, Time};
+use std::io;
+
+impl<F: Forward> Driver<F> {
+    /// Whether the socket at `index` is one of media that the forwarder here reads.
+    pub(super) fn takes_media(&self, index: u32) -> bool {
+        matches!(self.media, Media::Here(_))
+            && self.plane.socket(index).is_some_and(|(_, media)| media)
+    }
+
+    /// Takes media from all sockets that have some, deals with it together and sends it together: before all else, so that
+    /// no socket is closed in between.
+    pub(super) fn gathered<C>(
+        &mut self,
+        control: &mut C,
+        ready: usize,
+        mut now: Time,
+    ) -> io::Result<Time>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let Some(mut receiver) = self.media_buffers.take() else {
+            return Ok(now);
+        };
+        let (woke, mut packets) = (now, 0);
+        let mut done = Ok(());
+        self.plane.begin_gathering();
+        for i in 0..ready {
+            let token = match self.plane.event(i) {
+                Some((token @ Token::Range(_), _)) => token,
+                Some((token @ Token::Udp(index), _)) if self.takes_media(index) => token,
+                _ => continue,
+            };
+            let mut budget = self.config.datagram_budget;
+            let mut more = true;
+            while more && budget > 0 && done.is_ok() {
+                let before = receiver.filled();
+                more = match token {
+                    Token::Udp(index) => self.plane.gather(index, &mut receiver),
+                    Token::Range(number) => self.plane.gather_range(number, &mut receiver),
+                    _ => false,
+                };
+                let n = receiver.filled() - before;
+                packets += n;
+                budget = budget.saturating_sub(n);
+                if receiver.room() == 0 {
+                    done = self.forwarded(control, &mut receiver, now);
+                    now = self.clock.now();
+                }
+            }
+        }
+        if done.is_ok() && receiver.filled() > 0 {
+            done = self.forwarded(control, &mut receiver, now);
+        }
+        self.media_buffers = Some(receiver);
+        self.gather.turn(woke, packets);
+        done.map(|()| now)
+    }
+
+    /// Forwards what was gathered, and gives control its share.
+    fn forwarded<C>(
+        &mut self,
+        control: &mut C,
+        receiver: &mut Receiver,
+        now: Time,
+    ) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let Media::Here(forwarder) = &mut self.media else {
+            return Ok(());
+        };
+        self.plane.forward_gathered(receiver, forwarder, now);
+        let punted = std::mem::take(&mut self.plane.punted);
+        for &i in &punted {
+            if let Some(id) = self.plane.origin(i) {
+                self.datagram(control, receiver, i, id, true, now)?;
+            }
+        }
+        self.plane.punted = punted;
+        self.plane.end_gathering(receiver);
+        self.drain(control, now)
+    }
+}
+
+/// Chooses how media ports are served, and what is to be told of it.
+pub(super) fn media_path(plane: &mut Plane, config: &DriverConfig) -> io::Result<Option<Note>> {
+    let tried = match config.media_sockets {
+        MediaSockets::PerPort => return Ok(None),
+        MediaSockets::One => plane.share_ports(config).map(Ok)?,
+        MediaSockets::Auto => plane.share_ports(config),
+    };
+    let (path, why) = match tried {
+        Ok(()) => ("one_socket", String::new()),
+        Err(error) => ("socket_per_port", error.to_string()),
+    };
+    Ok(Some(Note::MediaPath {
+        path: path.into(),
+        why,
+    }))
+}
