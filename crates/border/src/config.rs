@@ -15,6 +15,7 @@ mod raw;
 mod routes;
 mod rules;
 mod schema;
+mod security;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;
@@ -26,6 +27,7 @@ pub use mistake::Mistake;
 pub use rates::Rates;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
+pub use security::{Keying, MediaSecurity, SrtpPolicy};
 pub use tls::{
     CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
 };
@@ -36,6 +38,7 @@ use engine::{Limits, Transport, Worker};
 use regex::Regex;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Index of an interface in [`Config::interfaces`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,9 +137,51 @@ impl Config {
         u16::try_from(at).ok().map(TrunkId)
     }
 
+    /// How media towards a side of a call is protected.
+    pub fn security(
+        &self,
+        interface: InterfaceId,
+        trunk: Option<TrunkId>,
+    ) -> Option<&Arc<MediaSecurity>> {
+        match trunk.and_then(|trunk| self.trunk(trunk)) {
+            Some(trunk) => Some(&trunk.security),
+            None => Some(&self.interface(interface)?.security),
+        }
+    }
+
+    /// Whether some side may speak DTLS in its media path, for which the border needs a certificate.
+    pub fn may_use_dtls(&self) -> bool {
+        let interfaces = self.interfaces.iter().map(|interface| &interface.security);
+        let trunks = self.trunks.iter().map(|trunk| &trunk.security);
+        interfaces.chain(trunks).any(|security| security.may_use_dtls())
+    }
+
+    /// Keys in session descriptions are as safe as the signalling that carries them.
+    fn readable_keys(&self, hints: &mut Vec<String>) {
+        let open = |transport: Transport| matches!(transport, Transport::Udp | Transport::Tcp | Transport::Ws);
+        let remedy = "whoever reads that signalling can listen to the calls; tls: or wss: would hide them, or srtp_keying = \"dtls\" do without them";
+        for interface in self.interfaces.iter().filter(|interface| interface.security.tells_keys()) {
+            if let Some(listen) = interface.listen.iter().find(|listen| open(listen.transport)) {
+                hints.push(format!(
+                    "interface {}: SRTP keys stand in session descriptions, and {listen} is not protected: {remedy}",
+                    interface.name
+                ));
+            }
+        }
+        for trunk in self.trunks.iter().filter(|trunk| trunk.security.tells_keys()) {
+            if trunk.targets.iter().any(|target| target.transport.is_none_or(open)) {
+                hints.push(format!(
+                    "trunk {}: SRTP keys stand in session descriptions, and signalling may go there unprotected: {remedy}",
+                    trunk.name
+                ));
+            }
+        }
+    }
+
     /// What is allowed, and yet worth a second look; one sentence each.
     pub fn hints(&self) -> Vec<String> {
         let mut hints = Vec::new();
+        self.readable_keys(&mut hints);
         for interface in &self.interfaces {
             let name = &interface.name;
             for listen in &interface.listen {
@@ -246,6 +291,8 @@ pub struct Interface {
     pub refer: bool,
     /// Whether users who are registered from just where a request comes from need no other proof to be asserted.
     pub assert_registered: bool,
+    /// How media is protected in calls from and to here, trunks with settings of their own aside.
+    pub security: Arc<MediaSecurity>,
     /// Whether early media passes only where P-Early-Media authorises it.
     pub gate_early_media: bool,
     /// Whether calls from here get a P-Charging-Vector, and those to here are answered with theirs.
@@ -348,6 +395,8 @@ pub struct Trunk {
     pub refer: Refer,
     /// What is done with 3xx from there.
     pub redirect: Redirect,
+    /// How media is protected in calls from and to there.
+    pub security: Arc<MediaSecurity>,
     /// TLS, where a target is reached by it or may be.
     pub tls: Option<TrunkTls>,
 }

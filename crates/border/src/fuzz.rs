@@ -387,12 +387,7 @@ impl World {
             _ => bytes.to_vec(),
         };
         let arrived = self.now;
-        let mut packet = Packet {
-            socket,
-            source,
-            arrived,
-            bytes: &mut packet,
-        };
+        let mut packet = Packet::new(socket, source, arrived, &mut packet);
         let verdict = self.forwarder.forward(&mut packet, self.now);
         if let Verdict::Forward { socket, .. } = verdict {
             assert!(self.sockets.contains_key(&socket), "media from no socket");

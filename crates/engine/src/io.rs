@@ -348,8 +348,41 @@ pub struct Packet<'a> {
     pub source: SocketAddr,
     /// When the kernel took it in, where the driver can tell; else the time of the batch.
     pub arrived: Time,
-    /// The payload; changed in place.
-    pub bytes: &'a mut [u8],
+    /// The payload, and room behind it into which it may grow.
+    pub buffer: &'a mut [u8],
+    /// Length of the payload in bytes; what the driver sends. At most that of `buffer`.
+    pub length: usize,
+}
+
+impl<'a> Packet<'a> {
+    /// Bytes that a driver leaves behind a received packet at least, for what protection adds (SRTP: 148 at most).
+    pub const ROOM: usize = 160;
+
+    /// A packet that fills its buffer: it cannot grow.
+    pub fn new(
+        socket: SocketId,
+        source: SocketAddr,
+        arrived: Time,
+        bytes: &'a mut [u8],
+    ) -> Packet<'a> {
+        Packet {
+            socket,
+            source,
+            arrived,
+            length: bytes.len(),
+            buffer: bytes,
+        }
+    }
+
+    /// The payload.
+    pub fn bytes(&self) -> &[u8] {
+        self.buffer.get(..self.length).unwrap_or_default()
+    }
+
+    /// The payload, to be changed in place.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.buffer.get_mut(..self.length).unwrap_or_default()
+    }
 }
 
 /// What becomes of a packet.

@@ -9,11 +9,16 @@
 //! where the plan allows it, by [`LATCH_PACKETS`] packets that continue one another, and is locked then: later strangers
 //! are counted drops, however long the right sender is silent, until a new offer or answer signals a change. Only the
 //! signalled address itself takes precedence over a learned one.
+//!
+//! **Protection.** A side may be protected by SRTP ([`Protection`]): what comes from it is opened, what goes to it is sealed, in
+//! place. Nothing of such a side counts, its address least of all, before its tag was right. DTLS on such a side, and STUN on any, is
+//! control's affair.
 
 mod flow;
 pub(crate) mod fuzz;
 mod latch;
 mod plan;
+mod secure;
 mod sockets;
 mod statistics;
 
@@ -21,6 +26,7 @@ pub use latch::LATCH_PACKETS;
 pub use plan::{
     Carriage, Component, FlowPlan, Latching, MAX_FLOWS, PlanError, SessionPlan, SidePlan,
 };
+pub use secure::{Keys, Protection};
 pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
 
 use core::time::Duration;
@@ -359,7 +365,7 @@ impl Forwarder {
         self.arm(index, now);
     }
 
-    fn decide(&mut self, packet: &Packet<'_>, now: Time) -> Result<Verdict, DropReason> {
+    fn decide(&mut self, packet: &mut Packet<'_>, now: Time) -> Result<Verdict, DropReason> {
         let place = self
             .sockets
             .get(packet.socket)

@@ -66,12 +66,7 @@ fn send(
     let mut bytes = bytes.to_vec();
     let before = bytes.clone();
     let verdict = forwarder.forward(
-        &mut Packet {
-            socket,
-            source: addr(source),
-            arrived: now,
-            bytes: &mut bytes,
-        },
+        &mut Packet::new(socket, addr(source), now, &mut bytes),
         now,
     );
     assert_eq!(bytes, before, "the relay changes nothing");

@@ -1,6 +1,7 @@
 //! Batches of datagrams: `recvmmsg` into fixed buffers, `sendmmsg` from a fixed arena or straight from a receive buffer.
 //! A receiver may be filled from several sockets one after the other, so that what they brought is dealt with together.
 
+use engine::Packet;
 use libc::{c_int, c_uint, c_void};
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -35,18 +36,28 @@ unsafe impl Send for Receiver {}
 /// A datagram of the batch.
 pub(crate) struct Received<'a> {
     pub(crate) source: SocketAddr,
-    pub(crate) bytes: &'a mut [u8],
+    /// The datagram with room behind it.
+    pub(crate) buffer: &'a mut [u8],
+    /// Bytes of the datagram.
+    pub(crate) length: usize,
     /// It was longer than the buffer.
     pub(crate) truncated: bool,
     /// CLOCK_REALTIME nanoseconds at which the kernel took it in.
     pub(crate) stamp: Option<u64>,
 }
 
+impl<'a> Received<'a> {
+    /// The datagram.
+    pub(crate) fn bytes(self) -> &'a mut [u8] {
+        self.buffer.get_mut(..self.length).unwrap_or_default()
+    }
+}
+
 impl Receiver {
     /// Buffers for [`BATCH`] datagrams of up to `size` bytes. `with_control` makes room for time stamps and addresses.
     pub(crate) fn new(size: usize, with_control: bool) -> Receiver {
         // An odd number of cache lines apart, so that the buffers do not all fall into the same cache sets.
-        let stride = (size.div_ceil(64) | 1) * 64;
+        let stride = ((size + Packet::ROOM).div_ceil(64) | 1) * 64;
         let mut bytes = vec![0; stride * BATCH];
         let mut iovecs = Vec::with_capacity(BATCH);
         for i in 0..BATCH {
@@ -172,10 +183,11 @@ impl Receiver {
         };
         let length = (header.msg_len as usize).min(self.size);
         let start = index * self.stride;
-        let bytes = self.bytes.get_mut(start..start + length)?;
+        let buffer = self.bytes.get_mut(start..start + self.stride)?;
         Some(Received {
             source,
-            bytes,
+            buffer,
+            length,
             truncated,
             stamp,
         })

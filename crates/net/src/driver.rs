@@ -627,7 +627,7 @@ impl<F: Forward> Driver<F> {
         };
         // How long it waited is told by the wall clock, also for its place in the batch.
         let wall = received.stamp.map(|_| crate::plane::wall());
-        let length = received.bytes.len();
+        let length = received.length;
         if received.truncated {
             self.plane.shared.drop_one(if media {
                 DropReason::MediaTooLarge
@@ -640,7 +640,7 @@ impl<F: Forward> Driver<F> {
             socket,
             source: received.source,
             arrived: arrived(now, wall, received.stamp),
-            bytes: received.bytes,
+            bytes: received.bytes(),
         };
         self.input(control, Input::Datagram(datagram), now)?;
         Ok(length)

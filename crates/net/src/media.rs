@@ -437,7 +437,7 @@ impl<F: Forward> Worker<F> {
             socket,
             source: received.source,
             arrived: arrived(now, wall, received.stamp),
-            bytes: received.bytes.to_vec(),
+            bytes: received.bytes().to_vec(),
         }));
         match self.back.try_send(punted) {
             Ok(()) => self.control.nudge(),

@@ -718,7 +718,7 @@ impl Plane {
                 self.shared.drop_one(DropReason::MediaNoFlow);
                 continue;
             };
-            taken += received.bytes.len();
+            taken += received.length;
             if received.truncated {
                 self.shared.drop_one(DropReason::MediaTooLarge);
                 continue;
@@ -727,7 +727,8 @@ impl Plane {
                 socket,
                 source: received.source,
                 arrived: arrived(now, wall, received.stamp),
-                bytes: received.bytes,
+                buffer: received.buffer,
+                length: received.length,
             };
             match forwarder.forward(&mut packet, now) {
                 Verdict::Forward {
@@ -735,8 +736,8 @@ impl Plane {
                     destination,
                 } => match self.by_id.get(&socket) {
                     Some(&index) => {
-                        let payload = Payload::Received(packet.bytes.as_ptr());
-                        self.link(index, payload, packet.bytes.len(), destination, 0);
+                        let payload = Payload::Received(packet.buffer.as_ptr());
+                        self.link(index, payload, packet.bytes().len(), destination, 0);
                     }
                     None => {
                         self.shared.strays.add(1);

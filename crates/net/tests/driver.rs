@@ -577,7 +577,7 @@ impl Forward for Relay {
         self.own = Some((command.1, command.2));
     }
     fn forward(&mut self, packet: &mut Packet<'_>, _now: Time) -> Verdict {
-        match packet.bytes.first() {
+        match packet.bytes().first() {
             None => return Verdict::Consumed,
             Some(b'p') => return Verdict::Punt("asked for"),
             Some(b'd') => return Verdict::Drop(DropReason::MediaMalformed),
@@ -586,7 +586,7 @@ impl Forward for Relay {
         let Some(route) = self.table.iter().find(|route| route.0 == packet.socket) else {
             return Verdict::Drop(DropReason::MediaNoFlow);
         };
-        packet.bytes[0] = packet.bytes[0].wrapping_add(1);
+        packet.bytes_mut()[0] = packet.bytes()[0].wrapping_add(1);
         self.packets += 1;
         if self.packets.is_multiple_of(100) {
             self.report = Some(self.packets);

@@ -837,21 +837,24 @@ impl World {
         self.tap(TapPoint::Delivered(id), source, destination, udp, &bytes);
         let verdict = self.step(id, |node, now| {
             let verdict = if media {
+                let length = bytes.len();
+                bytes.resize(length + Packet::ROOM, 0);
                 let mut packet = Packet {
                     socket,
                     source,
                     arrived: now,
-                    bytes: &mut bytes,
+                    buffer: &mut bytes,
+                    length,
                 };
                 let verdict = node.forward(&mut packet, now);
-                // A forwarder may have shortened the packet.
-                let length = packet.bytes.len();
-                let start = packet.bytes.as_ptr().addr();
-                verdict.map(|verdict| (verdict, start, length))
+                // A forwarder may have changed the packet's length.
+                let length = packet.bytes().len();
+                bytes.truncate(length);
+                verdict
             } else {
                 None
             };
-            if verdict.is_none_or(|(verdict, ..)| matches!(verdict, Verdict::Punt(_))) {
+            if verdict.is_none_or(|verdict| matches!(verdict, Verdict::Punt(_))) {
                 let datagram = Datagram {
                     socket,
                     source,
@@ -863,22 +866,13 @@ impl World {
             verdict
         });
         match verdict.flatten() {
-            Some((
-                Verdict::Forward {
-                    socket,
-                    destination,
-                },
-                start,
-                length,
-            )) => {
-                // A slice of the buffer by the forwarder's contract; one from elsewhere is sent as nothing.
-                let from = start.wrapping_sub(bytes.as_ptr().addr());
-                let packet = bytes.get(from..from.saturating_add(length));
-                self.send(id, socket, destination, packet.unwrap_or_default());
-            }
-            Some((Verdict::Punt(_), ..)) => self.counts.punted += 1,
-            Some((Verdict::Drop(reason), ..)) => self.counts.drops.count(reason),
-            Some((Verdict::Consumed, ..)) | None => {}
+            Some(Verdict::Forward {
+                socket,
+                destination,
+            }) => self.send(id, socket, destination, &bytes),
+            Some(Verdict::Punt(_)) => self.counts.punted += 1,
+            Some(Verdict::Drop(reason)) => self.counts.drops.count(reason),
+            Some(Verdict::Consumed) | None => {}
         }
     }
 

@@ -502,7 +502,7 @@ impl Forward for Relay {
         self.table.push(command);
     }
     fn forward(&mut self, packet: &mut Packet<'_>, _now: Time) -> Verdict {
-        if packet.bytes.len() < 4 {
+        if packet.length < 4 {
             return Verdict::Punt("short");
         }
         let Some(route) = self.table.iter().find(|route| route.0 == packet.socket) else {

@@ -228,7 +228,7 @@ fn media_line(rest: &[u8]) -> Option<(u16, Carriage)> {
     Some((port, carriage))
 }
 
-fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ')
         .filter(|word| !word.is_empty())
 }
@@ -272,7 +272,7 @@ pub(crate) fn rewrite(sdp: &[u8], address: IpAddr, ports: &[u16], out: &mut Vec<
     }
 }
 
-fn leads_past_us(attribute: &[u8]) -> bool {
+pub(super) fn leads_past_us(attribute: &[u8]) -> bool {
     let name = attribute
         .split(|&byte| byte == b':')
         .next()
@@ -293,7 +293,7 @@ fn leads_past_us(attribute: &[u8]) -> bool {
 }
 
 /// `o=` with our address; user name, session and version stay, so that re-offers count on.
-fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
+pub(super) fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(b"o=");
     for (count, word) in words(rest).take(3).enumerate() {
         // The user name may be a host's name or address; nothing depends on it.
@@ -303,7 +303,7 @@ fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     write_address(address, out);
 }
 
-fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
+pub(super) fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(b"c=");
     // Hold in the manner of RFC 2543 stays hold.
     let held = connection(rest).is_some_and(|address| address.is_unspecified());

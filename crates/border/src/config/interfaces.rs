@@ -4,6 +4,7 @@ use super::address::{self, HostName, ListenAddress};
 use super::check::{Sink, cidrs, host, trunk_id};
 use super::raw::*;
 use super::*;
+use std::sync::Arc;
 
 pub(super) fn interface_of(
     raw: &Raw,
@@ -55,6 +56,17 @@ pub(super) fn interface_of(
         charging_vector: interface.charging_vector == RawCharging::Generate,
         media: media_addresses(interface, &listen, &path, ranges, placed, sink),
         tls: tls::listen_tls(interface.tls.as_ref(), &listen, &path, sink),
+        security: security::media_security(
+            &security::Written {
+                srtp: interface.srtp,
+                keying: &interface.srtp_keying,
+                suites: &interface.srtp_suites,
+                ice: interface.ice,
+            },
+            &Arc::default(),
+            &path,
+            sink,
+        ),
         websocket: tls::websocket(interface.websocket.as_ref(), &listen, &path, sink),
         listen,
         advertise,

@@ -216,6 +216,21 @@ pub(super) struct RawInterface {
     /// 20000-39999.
     #[serde(default)]
     pub media: OneOrMany<RawMediaAddress>,
+    /// What is done about SRTP in calls from and to here where media is anchored: `pass`, `refuse`, `prefer` or `require`. Default: `pass`.
+    /// `pass`: where both sides of a call say so, keys and packets pass from end to end; else SRTP is taken where it is offered and
+    /// not offered by us. `prefer` offers it beside media in the clear (RFC 8643).
+    pub srtp: Option<super::security::SrtpPolicy>,
+    /// How keys are agreed on, the best first: `sdes` (in session descriptions, RFC 4568), `dtls` (DTLS-SRTP, RFC 5764). Default: `sdes`.
+    #[serde(default)]
+    pub srtp_keying: OneOrMany<super::security::Keying>,
+    /// Crypto suites, the best first, by their names in RFC 4568, 6188 and 7714. DTLS takes those among them that it can agree on:
+    /// AEAD_AES_256_GCM, AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80. Default: AEAD_AES_256_GCM,
+    /// AEAD_AES_128_GCM, AES_256_CM_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32.
+    #[serde(default)]
+    pub srtp_suites: OneOrMany<String>,
+    /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand it. `off`: candidates
+    /// are taken out of descriptions. Default: `off`.
+    pub ice: Option<super::security::RawIce>,
     /// Certificates; demanded where it listens with `tls:` or `wss:`.
     pub tls: Option<super::tls::RawListenTls>,
     /// What is asked of WebSockets.
@@ -358,6 +373,19 @@ pub(super) struct RawTrunk {
     /// 3xx that comes from there: `pass` to the caller, or `follow` it here.
     #[serde(default)]
     pub redirect: RawRedirect,
+    /// What is done about SRTP in calls from and to there: `pass`, `refuse`, `prefer` or `require`. Default for this and the
+    /// three keys below: what the interface says.
+    pub srtp: Option<super::security::SrtpPolicy>,
+    /// How keys are agreed on, the best first: `sdes` (in session descriptions, RFC 4568), `dtls` (DTLS-SRTP, RFC 5764).
+    #[serde(default)]
+    pub srtp_keying: OneOrMany<super::security::Keying>,
+    /// Crypto suites, the best first, by their names in RFC 4568, 6188 and 7714. DTLS takes those among them that it can agree on:
+    /// AEAD_AES_256_GCM, AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80.
+    #[serde(default)]
+    pub srtp_suites: OneOrMany<String>,
+    /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand it. `off`: candidates
+    /// are taken out of descriptions.
+    pub ice: Option<super::security::RawIce>,
     /// How TLS is spoken there. Default: whoever the system's authorities vouch for is believed.
     pub tls: Option<super::tls::RawTrunkTls>,
 }

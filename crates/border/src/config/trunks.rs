@@ -64,7 +64,18 @@ pub(super) fn trunk_of(
         .register
         .as_ref()
         .and_then(|account| carrier(trunk, account, &domain, &targets, &path, sink));
+    let inherited = interfaces
+        .get(usize::from(interface.0))
+        .map(|interface| interface.security.clone())
+        .unwrap_or_default();
+    let written = security::Written {
+        srtp: trunk.srtp,
+        keying: &trunk.srtp_keying,
+        suites: &trunk.srtp_suites,
+        ice: trunk.ice,
+    };
     Trunk {
+        security: security::media_security(&written, &inherited, &path, sink),
         name: trunk.name.clone(),
         interface,
         sources: cidrs(&trunk.sources, &format!("{path}.sources"), sink),

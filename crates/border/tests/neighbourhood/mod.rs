@@ -836,13 +836,15 @@ impl Neighbourhood {
                 let to = self.aliases.get(&to).copied().unwrap_or(to);
                 match self.sockets.get(&(to, Transport::Udp)).copied() {
                     Some((Node::Border, socket)) if socket.0 >= 1 << 16 => {
+                        let length = bytes.len();
+                        bytes.resize(length + Packet::ROOM, 0);
                         let mut packet = Packet {
-                            socket,
-                            source: from,
-                            arrived: self.now,
-                            bytes: &mut bytes,
+                            length,
+                            ..Packet::new(socket, from, self.now, &mut bytes)
                         };
                         let verdict = self.forwarder.forward(&mut packet, self.now);
+                        let length = packet.length;
+                        bytes.truncate(length);
                         if let Verdict::Forward {
                             socket,
                             destination,

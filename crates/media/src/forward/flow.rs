@@ -3,6 +3,7 @@
 use super::MAX_PACKET;
 use super::latch::{Admission, Evidence, Latch};
 use super::plan::{Carriage, Component, FlowPlan, Latching, SidePlan};
+use super::secure::{Protection, Secure};
 use super::statistics::{Counters, FlowStats, Reports, SideDrops, SideStats, Sources};
 use engine::{DropReason, Packet, SocketId};
 use smallvec::SmallVec;
@@ -47,6 +48,8 @@ pub(crate) struct Side {
     latch: Latch,
     rtcp_latch: Latch,
     clock_rates: SmallVec<[(u8, u32); 2]>,
+    /// Only where it is protected by us.
+    secure: Option<Box<Secure>>,
     sources: Sources,
     received: Counters,
     received_rtcp: Counters,
@@ -71,6 +74,7 @@ impl Side {
             latch: Latch::default(),
             rtcp_latch: Latch::default(),
             clock_rates: SmallVec::new(),
+            secure: None,
             sources: Sources::default(),
             received: Counters::default(),
             received_rtcp: Counters::default(),
@@ -110,6 +114,19 @@ impl Side {
         self.latching = plan.latching;
         self.latch_epoch = plan.latch_epoch;
         self.clock_rates.clone_from(&plan.clock_rates);
+        let keys = match &plan.protection {
+            Protection::None => {
+                self.secure = None;
+                return;
+            }
+            Protection::Awaited => None,
+            Protection::Srtp(keys) => Some(keys),
+        };
+        let secure = self
+            .secure
+            .get_or_insert_with(|| Box::new(Secure::new(plan.dtls)));
+        secure.dtls = plan.dtls;
+        secure.apply(keys);
     }
 
     pub(crate) fn dscp(&self) -> u8 {
@@ -136,6 +153,26 @@ impl Side {
         self.latch.admit(source, self.latching, evidence)
     }
 
+    /// Opens a packet of a protected side, and locks the latch where that proved its sender.
+    fn unseal(
+        &mut self,
+        component: Component,
+        packet: &mut Packet<'_>,
+        rtcp: bool,
+    ) -> Admission {
+        if packet.source.is_ipv6() != self.ipv6 {
+            return Err(DropReason::MediaFamily);
+        }
+        let latch = match component {
+            Component::Rtp => &mut self.latch,
+            Component::Rtcp => &mut self.rtcp_latch,
+        };
+        let locks = latch.may_prove(packet.source, self.latching)?;
+        let secure = self.secure.as_mut().ok_or(DropReason::SrtpNoKey)?;
+        secure.open(packet, rtcp)?;
+        Ok(locks.then(|| latch.proved(packet.source)).flatten())
+    }
+
     /// Socket and address for RTCP towards this side.
     fn rtcp_way(&self) -> Option<(SocketId, SocketAddr)> {
         if self.mux {
@@ -150,6 +187,7 @@ impl Side {
             address: self.latch.locked(),
             rtcp_address: self.rtcp_latch.locked(),
             dscp: self.dscp,
+            srtp: self.secure.as_ref().and_then(|secure| secure.suite()),
             received: self.received,
             received_rtcp: self.received_rtcp,
             sent: self.sent,
@@ -244,7 +282,7 @@ impl Flow {
         &mut self,
         from: usize,
         component: Component,
-        packet: &Packet<'_>,
+        packet: &mut Packet<'_>,
     ) -> Result<Outcome, DropReason> {
         let carriage = self.carriage;
         let [a, b] = &mut self.sides;
@@ -267,41 +305,103 @@ fn move_packet(
     to: &mut Side,
     carriage: Carriage,
     component: Component,
-    packet: &Packet<'_>,
+    packet: &mut Packet<'_>,
 ) -> Result<Outcome, DropReason> {
-    if packet.bytes.len() > MAX_PACKET {
+    if packet.length > MAX_PACKET {
         return Err(DropReason::MediaTooLarge);
     }
-    let kind = classify(packet.bytes, carriage, component, from.mux)?;
+    let wire = packet.length;
+    let mut proved = None;
+    if from.secure.is_some() && carriage == Carriage::Rtp {
+        let rtcp = match classify_sealed(from, component, packet)? {
+            Sealed::Punt(why) => return Ok(Outcome::Punt(why)),
+            Sealed::Rtp => false,
+            Sealed::Rtcp => true,
+        };
+        proved = Some(from.unseal(component, packet, rtcp)?);
+    }
+    let kind = classify(packet.bytes(), carriage, component, from.mux)?;
     if matches!(kind, Kind::Stun) {
         if packet.source.is_ipv6() != from.ipv6 {
             return Err(DropReason::MediaFamily);
         }
         return Ok(Outcome::Punt("stun"));
     }
-    let latched = from.admit(component, packet.source, &kind)?;
-    let result = match &kind {
+    let latched = match proved {
+        Some(latched) => latched,
+        None => from.admit(component, packet.source, &kind)?,
+    };
+    let locked = locked_component(component, &kind);
+    let rtcp = matches!(kind, Kind::Rtcp);
+    let way = match &kind {
         Kind::Rtcp => {
-            from.received_rtcp.add(packet.bytes.len());
-            let result = relay_rtcp(to, packet.bytes.len());
-            observe_rtcp(from, to, packet, result.is_ok());
-            result
+            from.received_rtcp.add(wire);
+            // RTCP flows while a line is held, too (RFC 3264 section 5.1).
+            let way = to.rtcp_way().ok_or(DropReason::MediaNotLatched);
+            observe_rtcp(from, to, packet, way.is_ok());
+            way
         }
         Kind::Rtp(view) => {
-            from.received.add(packet.bytes.len());
+            from.received.add(wire);
             from.sources
                 .receive(view, packet.arrived, &from.clock_rates);
-            relay_media(from, to, packet.bytes.len())
+            media_way(from, to)
         }
         Kind::Datagram | Kind::Stun => {
-            from.received.add(packet.bytes.len());
-            relay_media(from, to, packet.bytes.len())
+            from.received.add(wire);
+            media_way(from, to)
         }
     };
+    let result = match (way, &mut to.secure) {
+        (Ok(way), Some(secure)) if carriage == Carriage::Rtp => {
+            secure.seal(packet, rtcp).map(|()| way)
+        }
+        (way, _) => way,
+    };
+    if result.is_ok() {
+        let sent = if rtcp { &mut to.sent_rtcp } else { &mut to.sent };
+        sent.add(packet.length);
+    }
     Ok(Outcome::Accepted {
-        latched: latched.map(|address| (locked_component(component, &kind), address)),
+        latched: latched.map(|address| (locked, address)),
         result,
     })
+}
+
+/// What a packet of a protected side is, before it is opened.
+enum Sealed {
+    Rtp,
+    Rtcp,
+    Punt(&'static str),
+}
+
+/// By what stays in the clear (RFC 7983, RFC 5761 section 4).
+fn classify_sealed(
+    side: &Side,
+    component: Component,
+    packet: &Packet<'_>,
+) -> Result<Sealed, DropReason> {
+    let bytes = packet.bytes();
+    let punts = match media_protocol(bytes) {
+        MediaProtocol::RtpOrRtcp => None,
+        MediaProtocol::Stun if StunHeader::parse(bytes).is_some() => Some("stun"),
+        MediaProtocol::Dtls if side.secure.as_ref().is_some_and(|secure| secure.dtls) => {
+            Some("dtls")
+        }
+        _ => return Err(DropReason::MediaMalformed),
+    };
+    if let Some(why) = punts {
+        if packet.source.is_ipv6() != side.ipv6 {
+            return Err(DropReason::MediaFamily);
+        }
+        return Ok(Sealed::Punt(why));
+    }
+    match (component, rtcp::is_rtcp(bytes)) {
+        (Component::Rtcp, true) => Ok(Sealed::Rtcp),
+        (Component::Rtcp, false) => Err(DropReason::MediaUnexpectedRtcp),
+        (Component::Rtp, true) if side.mux => Ok(Sealed::Rtcp),
+        (Component::Rtp, _) => Ok(Sealed::Rtp),
+    }
 }
 
 fn locked_component(component: Component, kind: &Kind<'_>) -> Component {
@@ -311,32 +411,20 @@ fn locked_component(component: Component, kind: &Kind<'_>) -> Component {
     }
 }
 
-fn relay_media(
-    from: &Side,
-    to: &mut Side,
-    bytes: usize,
-) -> Result<(SocketId, SocketAddr), DropReason> {
+fn media_way(from: &Side, to: &Side) -> Result<(SocketId, SocketAddr), DropReason> {
     if !from.sends || !to.receives {
         return Err(DropReason::MediaHeld);
     }
     let destination = to.latch.destination().ok_or(DropReason::MediaNotLatched)?;
-    to.sent.add(bytes);
     Ok((to.rtp, destination))
-}
-
-/// RTCP flows while a line is held, too (RFC 3264 section 5.1).
-fn relay_rtcp(to: &mut Side, bytes: usize) -> Result<(SocketId, SocketAddr), DropReason> {
-    let way = to.rtcp_way().ok_or(DropReason::MediaNotLatched)?;
-    to.sent_rtcp.add(bytes);
-    Ok(way)
 }
 
 /// Reads passing reports. Encrypted ones (SRTCP) do not look like a compound and are left alone.
 fn observe_rtcp(from: &mut Side, to: &mut Side, packet: &Packet<'_>, relayed: bool) {
-    if !rtcp::is_compound(packet.bytes) {
+    if !rtcp::is_compound(packet.bytes()) {
         return;
     }
-    for part in rtcp::Compound::new(packet.bytes) {
+    for part in rtcp::Compound::new(packet.bytes()) {
         if let Some(info) = part.sender_info()
             && relayed
         {

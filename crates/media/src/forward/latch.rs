@@ -98,6 +98,35 @@ impl Latch {
         }
     }
 
+    /// Whether a packet from `source` may be taken once it has proved to be the peer's (SRTP, with a tag that is right); `true`:
+    /// it locks the latch then.
+    pub(crate) fn may_prove(
+        &self,
+        source: SocketAddr,
+        latching: Latching,
+    ) -> Result<bool, DropReason> {
+        if self.locked == Some(source) {
+            return Ok(false);
+        }
+        if self.signalled == Some(source) {
+            return Ok(true);
+        }
+        let may_learn = match latching {
+            Latching::Signalled => false,
+            Latching::SameAddress(address) => source.ip() == address,
+            Latching::Anywhere => true,
+        };
+        match self.locked.is_none() && may_learn {
+            true => Ok(true),
+            false => Err(DropReason::MediaStranger),
+        }
+    }
+
+    /// A packet from `source` that [`Latch::may_prove`] let through has proved it.
+    pub(crate) fn proved(&mut self, source: SocketAddr) -> Option<SocketAddr> {
+        self.lock(source)
+    }
+
     /// A packet of RTCP on its own port: where it does not come from the signalled address, its host must be the one to
     /// which RTP is locked. Reports are too rare to wait for several.
     pub(crate) fn admit_rtcp(

@@ -1,5 +1,6 @@
 //! What control says about a session: plain values.
 
+use super::secure::Protection;
 use core::fmt;
 use core::time::Duration;
 use engine::SocketId;
@@ -66,6 +67,10 @@ pub struct SidePlan {
     pub dscp: u8,
     /// Clock rates (Hz) of dynamic payload types that this side sends; for jitter.
     pub clock_rates: SmallVec<[(u8, u32); 2]>,
+    /// How its media is protected; only for RTP.
+    pub protection: Protection,
+    /// Whether its keys come by DTLS in the media path: such datagrams are punted then.
+    pub dtls: bool,
 }
 
 impl SidePlan {
@@ -84,6 +89,8 @@ impl SidePlan {
             receives: true,
             dscp: 0,
             clock_rates: SmallVec::new(),
+            protection: Protection::None,
+            dtls: false,
         }
     }
 }

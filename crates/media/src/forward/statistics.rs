@@ -3,6 +3,7 @@
 use crate::stats::{ReceiveStatistics, RtpArrival, Sequence, Summary};
 use core::time::Duration;
 use engine::{DropReason, Time};
+use protect::srtp::Suite;
 use std::net::SocketAddr;
 use wire::rtcp::{ReportBlock, SenderInfo};
 use wire::rtp::RtpView;
@@ -32,7 +33,7 @@ impl Counters {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SideDrops([u32; REASONS.len()]);
 
-const REASONS: [DropReason; 8] = [
+const REASONS: [DropReason; 18] = [
     DropReason::MediaStranger,
     DropReason::MediaLearning,
     DropReason::MediaFamily,
@@ -41,6 +42,16 @@ const REASONS: [DropReason; 8] = [
     DropReason::MediaUnexpectedRtcp,
     DropReason::MediaHeld,
     DropReason::MediaTooLarge,
+    DropReason::SrtpMalformed,
+    DropReason::SrtpAuthentication,
+    DropReason::SrtpReplayed,
+    DropReason::SrtpTooOld,
+    DropReason::SrtpUnknownMki,
+    DropReason::SrtpNoKey,
+    DropReason::SrtpKeyExhausted,
+    DropReason::SrtpTooManySources,
+    DropReason::SrtpNoRoom,
+    DropReason::SrtpIndexReused,
 ];
 
 impl SideDrops {
@@ -213,6 +224,8 @@ pub struct SideStats {
     pub rtcp_address: Option<SocketAddr>,
     /// Code point towards this side.
     pub dscp: u8,
+    /// The crypto suite with which we open and seal here.
+    pub srtp: Option<Suite>,
     /// Media received from this side (accepted, forwarded or held back).
     pub received: Counters,
     /// RTCP received from this side.

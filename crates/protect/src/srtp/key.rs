@@ -12,7 +12,7 @@ pub const MAX_SRTCP_PACKETS: u64 = 1 << 31;
 pub const MAX_MKI: usize = 128;
 
 /// A master key with what was agreed about its use.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct MasterKey {
     pub(super) suite: Suite,
     pub(super) secret: Zeroizing<Vec<u8>>,
