@@ -4,21 +4,30 @@
 //! the forwarder's session in force, a refused offer leaves what was in force. Lines that cannot be anchored (MSRP and
 //! BFCP over TCP) are offered on as rejected (port 0); where an offer has no other lines it is refused with 488.
 
+mod protected;
 pub(crate) mod sdp;
+mod secure;
+#[cfg(test)]
+mod secure_tests;
+mod secured;
 #[cfg(test)]
 mod tests;
 
 use crate::border::sockets::{MediaSockets, SocketWork};
 use crate::call::Side;
+use crate::config::MediaSecurity;
 use crate::private_headers::EarlyMedia;
 use core::time::Duration;
-use engine::{HashKey, SocketId};
+use engine::{Entropy, HashKey, SocketId};
 use media::ports::{PortPair, PortPool};
-use media::{FlowPlan, Latching, MediaCommand, SessionPlan, SidePlan};
+use media::{FlowPlan, Latching, MediaCommand, Protection, SessionPlan, SidePlan};
 use sdp::{BadSdp, Carriage, Described, Direction, MediaFacts, describe, rewrite};
+use secure::Secure;
+use secured::Keyer;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// The ports of one range of one address.
 #[derive(Debug)]
@@ -48,10 +57,12 @@ pub(crate) struct MediaPlane {
     pub(crate) hold_inactivity: Option<Duration>,
     /// Sessions in the forwarder.
     pub(crate) sessions: usize,
+    /// What protection needs and has to say.
+    pub(crate) keyer: Keyer,
 }
 
 impl MediaPlane {
-    pub(crate) fn new(socket_limit: usize, key: HashKey) -> MediaPlane {
+    pub(crate) fn new(socket_limit: usize, key: HashKey, entropy: Entropy) -> MediaPlane {
         MediaPlane {
             pools: Vec::new(),
             sockets: MediaSockets::new(socket_limit, key),
@@ -60,6 +71,7 @@ impl MediaPlane {
             inactivity: None,
             hold_inactivity: None,
             sessions: 0,
+            keyer: Keyer::new(entropy),
         }
     }
 
@@ -80,13 +92,15 @@ pub(crate) enum AnchorError {
     Unanchorable,
     /// It is an encoded part of a multipart body.
     Encoded,
+    /// Its media cannot be protected, or left in the clear, as policy demands.
+    Protection,
 }
 
 impl AnchorError {
     /// The status for the request that carried the description.
     pub(crate) fn status(self) -> u16 {
         match self {
-            AnchorError::Bad(_) | AnchorError::Unanchorable => 488,
+            AnchorError::Bad(_) | AnchorError::Unanchorable | AnchorError::Protection => 488,
             AnchorError::Exhausted(_) => 503,
             AnchorError::Encoded => 415,
         }
@@ -98,6 +112,7 @@ impl AnchorError {
             AnchorError::Bad(bad) => bad.text(),
             AnchorError::Exhausted(_) => "no media port left",
             AnchorError::Unanchorable => "no media line that can be anchored",
+            AnchorError::Protection => "media cannot be protected as policy demands",
             AnchorError::Encoded => "encoded session description in a multipart body",
         }
     }
@@ -132,12 +147,17 @@ struct LineSide {
     signalled_rtcp: Option<SocketAddr>,
     direction: Direction,
     clock_rates: SmallVec<[(u8, u32); 2]>,
+    /// RTCP shares the port with RTP.
+    mux: bool,
+    /// We have offered that it does.
+    mux_offered: bool,
+    /// Only where we protect the media of the call.
+    secure: Option<Box<Secure>>,
 }
 
 #[derive(Debug)]
 struct Line {
     carriage: media::Carriage,
-    mux: bool,
     sides: [LineSide; 2],
 }
 
@@ -153,7 +173,7 @@ struct Offer {
 }
 
 /// One side of a call's media as the plan has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MediaSide {
     /// The pool of its ports.
     pub(crate) pool: u16,
@@ -163,6 +183,8 @@ pub(crate) struct MediaSide {
     pub(crate) latching: Latching,
     /// Code point towards it.
     pub(crate) dscp: u8,
+    /// How its media is protected, where the configuration says anything about that.
+    pub(crate) security: Option<Arc<MediaSecurity>>,
 }
 
 /// The anchored media of one call.
@@ -181,6 +203,10 @@ pub(crate) struct CallMedia {
     reserved: bool,
     /// What passes before the answer; `None`: everything.
     gate: Option<EarlyMedia>,
+    /// The call's number in events.
+    number: u64,
+    /// When it wants to be told the time, as far as that was asked for.
+    wake: Option<engine::Time>,
 }
 
 impl CallMedia {
@@ -196,7 +222,15 @@ impl CallMedia {
             replaced: 0,
             reserved: false,
             gate: None,
+            number: 0,
+            wake: None,
         }
+    }
+
+    /// With the call's number in events.
+    pub(crate) fn numbered(mut self, number: u64) -> CallMedia {
+        self.number = number;
+        self
     }
 
     /// Before the answer only this passes; nobody has been told of media yet.
@@ -292,6 +326,9 @@ impl CallMedia {
                 }
             }
         }
+        if self.protects() {
+            self.judge_offer(plane, from, offer, &facts, added)?;
+        }
         self.offer = Some(Box::new(Offer {
             from,
             facts,
@@ -303,7 +340,7 @@ impl CallMedia {
             self.signal_offer();
             self.command(plane);
         }
-        self.write(from.other(), offer, out);
+        self.write(plane, from.other(), offer, true, out);
         Ok(())
     }
 
@@ -323,9 +360,15 @@ impl CallMedia {
         let facts = describe(answer).map_err(AnchorError::Bad)?;
         let Some(mut offer) = self.offer.take() else {
             // A repeated answer (200 after a reliable 183): the addresses of the first one stand.
-            self.write(from.other(), answer, out);
+            self.write(plane, from.other(), answer, false, out);
             return Ok(());
         };
+        if self.protects()
+            && let Err(error) = self.judge_answer(plane, &offer, answer, &facts)
+        {
+            self.offer = Some(offer);
+            return Err(error);
+        }
         for index in 0..self.lines.len() {
             let ours = facts.get(index).filter(|fact| fact.port != 0);
             let theirs = offer.facts.get(index).filter(|fact| fact.port != 0);
@@ -337,7 +380,8 @@ impl CallMedia {
                 _ => self.drop_line(plane, index),
             }
         }
-        self.write(from.other(), answer, out);
+        self.resume_keying(plane);
+        self.write(plane, from.other(), answer, false, out);
         self.negotiated = true;
         self.command(plane);
         if provisional {
@@ -354,13 +398,23 @@ impl CallMedia {
             && !offer.answered
         {
             self.drop_lines(plane, offer.added);
+            for side in self
+                .lines
+                .iter_mut()
+                .flatten()
+                .flat_map(|line| &mut line.sides)
+            {
+                if let Some(secure) = &mut side.secure {
+                    secure.abandon();
+                }
+            }
         }
     }
 
     /// The same offer to another target: appends to `out` what it gets to see.
-    pub(crate) fn offer_again(&mut self, offer: &[u8], out: &mut Vec<u8>) {
-        if let Some(open) = &self.offer {
-            self.write(open.from.other(), offer, out);
+    pub(crate) fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
+        if let Some(from) = self.open_offer() {
+            self.write(plane, from.other(), offer, true, out);
         }
     }
 
@@ -396,8 +450,7 @@ impl CallMedia {
         let Some((index, number)) = place else {
             return Replaced::Foreign;
         };
-        let (Some(media), Some(Some(line))) =
-            (self.sides.get(number).copied(), self.lines.get_mut(index))
+        let (Some(media), Some(Some(line))) = (self.sides.get(number), self.lines.get_mut(index))
         else {
             return Replaced::Foreign;
         };
@@ -424,6 +477,8 @@ impl CallMedia {
             signalled_rtcp: slot.signalled_rtcp,
             direction: slot.direction,
             clock_rates: core::mem::take(&mut slot.clock_rates),
+            mux: slot.mux,
+            secure: slot.secure.take(),
             ..new
         };
         let address = new.pair.rtp();
@@ -454,10 +509,10 @@ impl CallMedia {
         side: Side,
         media: MediaSide,
     ) -> Result<(), AnchorError> {
-        let Some(old) = self.sides.get(side.index()).copied() else {
+        let Some(pool) = self.sides.get(side.index()).map(|old| old.pool) else {
             return Ok(());
         };
-        if old.pool != media.pool {
+        if pool != media.pool {
             let mut fresh = SmallVec::<[LineSide; 2]>::new();
             for line in self.lines.iter().flatten() {
                 match new_side(plane, media.pool, line.carriage) {
@@ -472,7 +527,7 @@ impl CallMedia {
             }
             for (line, new) in self.lines.iter_mut().flatten().zip(fresh) {
                 if let Some(slot) = line.sides.get_mut(side.index()) {
-                    drop_side(plane, old.pool, core::mem::replace(slot, new));
+                    drop_side(plane, pool, core::mem::replace(slot, new));
                 }
             }
         }
@@ -513,12 +568,11 @@ impl CallMedia {
         plane: &mut MediaPlane,
         carriage: media::Carriage,
     ) -> Result<Line, AnchorError> {
-        let [caller, callee] = self.sides;
+        let [caller, callee] = &self.sides;
         let caller_side = new_side(plane, caller.pool, carriage)?;
         match new_side(plane, callee.pool, carriage) {
             Ok(callee_side) => Ok(Line {
                 carriage,
-                mux: false,
                 sides: [caller_side, callee_side],
             }),
             Err(error) => {
@@ -538,7 +592,7 @@ impl CallMedia {
 
     fn drop_line(&mut self, plane: &mut MediaPlane, index: usize) {
         if let Some(line) = self.lines.get_mut(index).and_then(Option::take) {
-            for (side, media) in line.sides.into_iter().zip(self.sides) {
+            for (side, media) in line.sides.into_iter().zip(&self.sides) {
                 drop_side(plane, media.pool, side);
             }
         }
@@ -567,14 +621,22 @@ impl CallMedia {
         let Some(Some(line)) = self.lines.get_mut(index) else {
             return;
         };
-        line.mux = offered.mux && answered.mux;
+        let mux = offered.mux && answered.mux;
         if let Some(carriage) = answered.carriage.forwarded() {
             line.carriage = carriage;
         }
-        let with_rtcp = line.carriage == media::Carriage::Rtp && !line.mux;
         for (side, fact) in [(offerer, offered), (offerer.other(), answered)] {
+            let offers = side == offerer;
             if let Some(side) = line.sides.get_mut(side.index()) {
-                side.signal(fact, line.mux);
+                side.mux = match (&side.secure, offers) {
+                    (None, _) => mux,
+                    // Each side has its own where we protect media.
+                    (Some(_), true) => fact.mux,
+                    (Some(_), false) => fact.mux && side.mux_offered,
+                };
+                let alone = side.secure.as_ref().is_some_and(|secure| secure.listens());
+                let with_rtcp = line.carriage == media::Carriage::Rtp && !side.mux && !alone;
+                side.signal(fact, side.mux);
                 if with_rtcp && side.rtcp.is_none() {
                     // Without a socket for RTCP the call goes on without RTCP.
                     side.rtcp = plane.sockets.acquire(side.pair.rtcp(), &mut plane.work);
@@ -587,6 +649,7 @@ impl CallMedia {
 
     /// Tells the forwarder what is in force.
     fn command(&mut self, plane: &mut MediaPlane) {
+        self.listen(plane);
         let flows = self
             .lines
             .iter()
@@ -617,11 +680,8 @@ impl CallMedia {
             } else {
                 (callee, caller)
             };
-            let media = if number == 0 {
-                self.sides[0]
-            } else {
-                self.sides[1]
-            };
+            let [first, second] = &self.sides;
+            let media = if number == 0 { first } else { second };
             let may_send = self.gate.is_none_or(|gate| match number {
                 0 => gate.forward,
                 _ => gate.backward,
@@ -633,19 +693,27 @@ impl CallMedia {
                     clock_rates.push(*rate);
                 }
             }
+            let secure = own.secure.as_deref();
+            // With ICE, media comes from and goes to the pair that was nominated.
+            let (signalled_rtp, latching) = match secure.and_then(Secure::selected) {
+                Some(selected) => (selected, Latching::Signalled),
+                None => (own.signalled_rtp, media.latching),
+            };
             SidePlan {
                 rtp: own.rtp,
                 rtcp: own.rtcp,
                 ipv6: own.pair.rtp().is_ipv6(),
-                signalled_rtp: own.signalled_rtp,
+                signalled_rtp,
                 signalled_rtcp: own.signalled_rtcp,
-                mux: line.mux,
-                latching: media.latching,
+                mux: own.mux,
+                latching,
                 latch_epoch: 0,
                 sends: own.direction.sends && may_send,
                 receives: own.direction.receives,
                 dscp: media.dscp,
                 clock_rates,
+                protection: secure.map_or(Protection::None, Secure::protection),
+                dtls: secure.is_some_and(Secure::speaks_dtls),
             }
         };
         FlowPlan {
@@ -656,7 +724,17 @@ impl CallMedia {
     }
 
     /// Appends `sdp` as `towards` gets to see it.
-    fn write(&mut self, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
+    fn write(
+        &mut self,
+        plane: &mut MediaPlane,
+        towards: Side,
+        sdp: &[u8],
+        offers: bool,
+        out: &mut Vec<u8>,
+    ) {
+        if self.protects() {
+            return self.write_protected(plane, towards, sdp, offers, out);
+        }
         let ports: SmallVec<[u16; 4]> = match describe(sdp) {
             Ok(facts) => facts
                 .iter()
@@ -688,10 +766,11 @@ impl LineSide {
     fn signal(&mut self, fact: &MediaFacts, mux: bool) {
         self.signalled_rtp = fact.rtp();
         self.signalled_rtcp = fact.rtcp(mux);
+        let ice = self.secure.as_ref().is_some_and(|secure| secure.has_ice());
         // Hold by a zero address closes the way to that side.
         self.direction = Direction {
             sends: fact.direction.sends,
-            receives: fact.direction.receives && !fact.is_zero_held(),
+            receives: fact.direction.receives && (ice || !fact.is_zero_held()),
         };
         self.clock_rates.clone_from(&fact.clock_rates);
     }
@@ -728,6 +807,9 @@ fn new_side(
                 receives: true,
             },
             clock_rates: SmallVec::new(),
+            mux: false,
+            mux_offered: false,
+            secure: None,
         }),
         None => {
             give_back(plane, pool, pair);
@@ -736,7 +818,10 @@ fn new_side(
     }
 }
 
-fn drop_side(plane: &mut MediaPlane, pool: u16, side: LineSide) {
+fn drop_side(plane: &mut MediaPlane, pool: u16, mut side: LineSide) {
+    if let Some(secure) = &mut side.secure {
+        secure.close(side.rtp, &mut plane.keyer.datagrams);
+    }
     plane.sockets.release(side.rtp);
     if let Some(rtcp) = side.rtcp {
         plane.sockets.release(rtcp);

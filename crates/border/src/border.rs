@@ -25,7 +25,6 @@ use sip::{Endpoint, Flow, Indication, LocalId, Stateless, User};
 use sockets::{MEDIA_BASE, SocketWork};
 use std::sync::Arc;
 use wire::sip::Message;
-use wire::stun::{MediaProtocol, media_protocol};
 
 /// A session border controller without IO: an [`Engine`] for signalling that controls a forwarder of media
 /// ([`media::Forwarder`]).
@@ -54,6 +53,12 @@ impl Border {
         let mut endpoint = Endpoint::new(settings, endpoint);
         let core = Core::new(config, share, &mut endpoint, entropy);
         Border { endpoint, core }
+    }
+
+    /// With what DTLS in media paths needs (RFC 5764): a certificate, settings, and the driver's idea of time. Without it nobody is
+    /// keyed by DTLS, and whoever can do nothing else is refused.
+    pub fn set_dtls(&mut self, endpoint: protect::dtls::Endpoint) {
+        self.core.plane.keyer.dtls = Some(endpoint);
     }
 
     /// What comes at a listening point is another worker's, and handed to it.
@@ -109,12 +114,14 @@ impl Border {
         }
         match input {
             Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
-                // Media is the forwarder's, who passes on STUN alone: no flow of ours uses ICE yet. Without a forwarder, or
-                // by a mistake of the driver's, it may be anything, and nobody wants it.
-                self.core.drops.count(match media_protocol(datagram.bytes) {
-                    MediaProtocol::Stun => DropReason::StunUnexpected,
-                    _ => DropReason::MediaNoFlow,
-                });
+                // Media is the forwarder's, who passes on STUN and DTLS. Without a forwarder, or by a mistake of the
+                // driver's, it may be anything.
+                let done =
+                    self.core
+                        .media_datagram(datagram.socket, datagram.source, datagram.bytes);
+                if let Err(reason) = done {
+                    self.core.drops.count(reason);
+                }
             }
             Input::Datagram(datagram) if self.core.is_resolver(datagram.socket) => {
                 self.core
@@ -217,6 +224,7 @@ impl Engine for Border {
         if timeout {
             self.core.alarms(&mut self.endpoint, now);
         }
+        self.core.settle_media(&mut self.endpoint, now);
         self.core.pump_names(&mut self.endpoint, now);
         self.core.tell_rules(now);
     }
@@ -234,6 +242,13 @@ impl Engine for Border {
                     local,
                 },
                 SocketWork::Shut(socket) => Output::Shut { socket },
+            });
+        }
+        if let Some((socket, destination, bytes)) = self.core.plane.keyer.next_datagram() {
+            return Some(Output::Datagram {
+                socket,
+                destination,
+                bytes,
             });
         }
         if let Some(connection) = self.core.unwelcome.pop_front() {
@@ -302,6 +317,7 @@ impl Control for Border {
                     .media_refused(&mut self.endpoint, CallKey(session), now);
             }
         }
+        self.core.settle_media(&mut self.endpoint, now);
         self.core.pump_names(&mut self.endpoint, now);
     }
 }

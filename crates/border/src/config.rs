@@ -153,23 +153,43 @@ impl Config {
     pub fn may_use_dtls(&self) -> bool {
         let interfaces = self.interfaces.iter().map(|interface| &interface.security);
         let trunks = self.trunks.iter().map(|trunk| &trunk.security);
-        interfaces.chain(trunks).any(|security| security.may_use_dtls())
+        interfaces
+            .chain(trunks)
+            .any(|security| security.may_use_dtls())
     }
 
     /// Keys in session descriptions are as safe as the signalling that carries them.
     fn readable_keys(&self, hints: &mut Vec<String>) {
-        let open = |transport: Transport| matches!(transport, Transport::Udp | Transport::Tcp | Transport::Ws);
+        let open = |transport: Transport| {
+            matches!(transport, Transport::Udp | Transport::Tcp | Transport::Ws)
+        };
         let remedy = "whoever reads that signalling can listen to the calls; tls: or wss: would hide them, or srtp_keying = \"dtls\" do without them";
-        for interface in self.interfaces.iter().filter(|interface| interface.security.tells_keys()) {
-            if let Some(listen) = interface.listen.iter().find(|listen| open(listen.transport)) {
+        for interface in self
+            .interfaces
+            .iter()
+            .filter(|interface| interface.security.tells_keys())
+        {
+            if let Some(listen) = interface
+                .listen
+                .iter()
+                .find(|listen| open(listen.transport))
+            {
                 hints.push(format!(
                     "interface {}: SRTP keys stand in session descriptions, and {listen} is not protected: {remedy}",
                     interface.name
                 ));
             }
         }
-        for trunk in self.trunks.iter().filter(|trunk| trunk.security.tells_keys()) {
-            if trunk.targets.iter().any(|target| target.transport.is_none_or(open)) {
+        for trunk in self
+            .trunks
+            .iter()
+            .filter(|trunk| trunk.security.tells_keys())
+        {
+            if trunk
+                .targets
+                .iter()
+                .any(|target| target.transport.is_none_or(open))
+            {
                 hints.push(format!(
                     "trunk {}: SRTP keys stand in session descriptions, and signalling may go there unprotected: {remedy}",
                     trunk.name

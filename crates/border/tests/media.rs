@@ -3,6 +3,8 @@
 mod neighbourhood;
 
 use neighbourhood::*;
+use protect::sdes::CryptoAttribute;
+use protect::srtp::{ContextLimits, Inbound, Outbound};
 use sip::{Content, Ending, Failure};
 use std::time::Duration;
 
@@ -773,4 +775,125 @@ fn srtp_with_keys_in_sdp_passes_as_it_is() {
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000"), [sealed]);
     assert_eq!(arrivals(&net, "10.2.0.1:5001"), [report]);
+}
+
+/// A key of 30 bytes and its line.
+const CRYPTO: &str =
+    "a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\r\n";
+
+fn sealed_with(context: &mut Outbound, packet: &[u8]) -> Vec<u8> {
+    let mut buffer = packet.to_vec();
+    buffer.resize(packet.len() + 16, 0);
+    let length = context.protect_rtp(&mut buffer, packet.len()).unwrap();
+    buffer.truncate(length);
+    buffer
+}
+
+#[test]
+fn a_call_with_keys_from_end_to_end() {
+    let config = PLAIN.replace("kind='access'", "kind='access'\nsrtp='require'");
+    let (mut net, alice, bob) = pair(&config);
+    let secret = SDP_A.replace("RTP/AVP", "RTP/SAVP") + CRYPTO;
+    let leg = net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &Content::sdp(secret.as_bytes()),
+    );
+    net.run(seconds(1));
+    let inside = net.find(bob, |told| *told == Told::Offered).body();
+    assert!(
+        inside.contains(" RTP/AVP 0 101") && !inside.contains("crypto"),
+        "{inside}"
+    );
+    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    assert!(answer.contains(" RTP/SAVP 0\r\n"), "{answer}");
+    let ours = answer.split("a=crypto:").nth(1).unwrap().trim_end();
+    let limits = ContextLimits::default();
+    let ours = CryptoAttribute::parse(ours.as_bytes()).unwrap();
+    let theirs = CryptoAttribute::parse(CRYPTO["a=crypto:".len()..].trim_end().as_bytes()).unwrap();
+    let mut outbound = Outbound::new(&theirs.keys[0], limits).unwrap();
+    let mut inbound = Inbound::new(&ours.keys[0], limits).unwrap();
+    let (towards_alice, towards_bob) = (port_of(&answer), port_of(&inside));
+    for sequence in 0..10 {
+        let secret = sealed_with(&mut outbound, &rtp(sequence));
+        net.throw(
+            "10.1.0.1:4000",
+            &format!("192.0.2.1:{towards_alice}"),
+            &secret,
+        );
+        net.throw(
+            "10.2.0.1:5000",
+            &format!("198.51.100.1:{towards_bob}"),
+            &rtp(sequence),
+        );
+        net.throw(
+            "10.1.0.1:4000",
+            &format!("192.0.2.1:{towards_alice}"),
+            &rtp(sequence),
+        );
+    }
+    net.run(seconds(1));
+    let came = |to: &str| -> Vec<Vec<u8>> {
+        let to = to.parse().unwrap();
+        let to_there = net.media.iter().filter(|(t, _, _)| *t == to);
+        to_there.map(|(_, _, bytes)| bytes.clone()).collect()
+    };
+    let plain: Vec<Vec<u8>> = (0..10).map(rtp).collect();
+    assert_eq!(
+        came("10.2.0.1:5000"),
+        plain,
+        "opened, and what was in the clear left out"
+    );
+    for (mut secret, plain) in came("10.1.0.1:4000").into_iter().zip(&plain) {
+        let length = inbound.unprotect_rtp(&mut secret).unwrap();
+        assert_eq!(&secret[..length], plain.as_slice());
+    }
+    assert!(net.names().contains(&"media_keyed"), "{:?}", net.names());
+    assert!(
+        !format!("{:?}", net.events).contains("AAAAAAAA"),
+        "no key in events"
+    );
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap()
+    });
+    net.run(seconds(1));
+    net.assert_quiet();
+}
+
+#[test]
+fn who_offers_no_srtp_where_it_is_demanded_is_refused() {
+    let config = PLAIN.replace("kind='access'", "kind='access'\nsrtp='require'");
+    let (mut net, alice, bob) = pair(&config);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 488)));
+    assert!(!net.has(bob, |told| *told == Told::Offered));
+    assert!(
+        net.names().contains(&"media_not_keyed"),
+        "{:?}",
+        net.names()
+    );
+    net.assert_quiet();
+}
+
+#[test]
+fn who_answers_in_the_clear_where_srtp_is_demanded_is_hung_up_on() {
+    let config = PLAIN.replace("kind='core'", "kind='core'\nsrtp='require'");
+    let (mut net, alice, bob) = pair(&config);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let offered = net.find(bob, |told| *told == Told::Offered).body();
+    assert!(
+        offered.contains(" RTP/SAVP 0") && offered.contains("a=crypto:1 "),
+        "{offered}"
+    );
+    assert!(net.has(bob, |told| *told == Told::Ended(Ending::Peer)));
+    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 488)));
+    assert!(
+        net.names().contains(&"media_not_keyed"),
+        "{:?}",
+        net.names()
+    );
+    net.assert_quiet();
 }

@@ -211,6 +211,39 @@ events! {
         /// Name of the interface.
         interface: String,
     }
+    /// The media of one side of a call has keys now, new ones perhaps (RFC 3711).
+    MediaKeyed "media_keyed" {
+        /// Number of the call.
+        call: u64,
+        /// The side, `caller` or `callee`.
+        side: String,
+        /// The media line, from 0.
+        line: u64,
+        /// How they were agreed on: `sdes` (RFC 4568) or `dtls` (RFC 5764).
+        keying: String,
+        /// The crypto suite.
+        suite: String,
+    }
+    /// The media of one side of a call cannot be protected, or left in the clear, as policy demands.
+    MediaNotKeyed "media_not_keyed" {
+        /// Number of the call.
+        call: u64,
+        /// The side, `caller` or `callee`.
+        side: String,
+        /// The media line, from 0.
+        line: u64,
+        /// Why.
+        why: String,
+    }
+    /// A peer's ICE agent has sent no check for 30 s: nothing is sent to it until it does (RFC 7675).
+    MediaConsentLost "media_consent_lost" {
+        /// Number of the call.
+        call: u64,
+        /// The side, `caller` or `callee`.
+        side: String,
+        /// The media line, from 0.
+        line: u64,
+    }
     /// Somebody else holds a media port that a call was to use: the call takes another pair.
     MediaPortTaken "media_port_taken" {
         /// Number of the call.

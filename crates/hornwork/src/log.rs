@@ -117,6 +117,8 @@ impl Log {
             | Note::CertificateExpires { .. }
             | Note::MediaPortsExhausted { .. }
             | Note::MediaPortTaken { .. }
+            | Note::MediaNotKeyed { .. }
+            | Note::MediaConsentLost { .. }
             | Note::MediaTimeout { .. } => write!(warn, WARN),
             Note::CallProgressed { .. }
             | Note::CallRouted { .. }

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig, MediaSockets, Signals};
+use protect::dtls;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
@@ -148,6 +149,13 @@ fn look_around(config: &Config) {
     }
 }
 
+/// What DTLS in media paths needs: a certificate of our own making, which only this start has, for descriptions tell of it.
+fn media_keying(clock: &Clock) -> io::Result<dtls::Endpoint> {
+    let certificate = dtls::Certificate::generate().map_err(io::Error::other)?;
+    let epoch = dtls::Epoch::new(clock.zero());
+    dtls::Endpoint::new(dtls::Settings::default(), certificate, epoch).map_err(io::Error::other)
+}
+
 fn serve(
     path: &Path,
     config: Config,
@@ -164,6 +172,10 @@ fn serve(
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let workers = config.sip.workers;
     let mut borders = Border::crew(config, workers, entropy);
+    let keying = media_keying(&clock)?;
+    for border in &mut borders {
+        border.set_dtls(keying.clone());
+    }
     let mut border = borders.remove(0);
     let cpus = net::allowed_cpus();
     let settings = shared(driver_config(border.config()), border.worker(), &cpus);

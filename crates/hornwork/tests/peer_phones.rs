@@ -1,6 +1,9 @@
 //! Real telephones through the border: they register with digest, call each other, and each must have
 //! heard what the other said.
 
+mod browser;
+#[path = "common/certificates.rs"]
+mod certificates;
 mod common;
 
 use codec::wav::{Encoding, Wav};
@@ -24,6 +27,28 @@ fn voice(folder: &Path, name: &str, samples: &[i16]) -> PathBuf {
 
 /// A headless baresip whose audio comes from `voice`; what it hears and says is written to `folder`.
 fn baresip(folder: &Path, user: u16, sip: u16, voice: &Path, more: &[&str]) -> Process {
+    baresip_that(folder, user, sip, voice, "", more)
+}
+
+/// The same, which protects its media: `encryption` is a module with `mediaenc` of that name, or one of its kinds.
+fn baresip_that(
+    folder: &Path,
+    user: u16,
+    sip: u16,
+    voice: &Path,
+    encryption: &str,
+    more: &[&str],
+) -> Process {
+    let (module, account) = match encryption {
+        "" => (String::new(), String::new()),
+        kind => {
+            let module = kind.split('-').next().unwrap_or_default();
+            (
+                format!("module {module}.so\nrtcp_mux yes\n"),
+                format!(";mediaenc={kind}"),
+            )
+        }
+    };
     let own = free_port();
     std::fs::create_dir_all(folder).expect("folder");
     let modules = [
@@ -37,7 +62,7 @@ fn baresip(folder: &Path, user: u16, sip: u16, voice: &Path, more: &[&str]) -> P
         "net_interface 127.0.0.1\nsip_listen 127.0.0.1:{own}\naudio_player aufile,{0}/player.wav\n\
          audio_source aufile,{1}\naudio_alert aufile,/dev/null\nausrc_srate 8000\nauplay_srate 8000\n\
          audio_txmode thread\nrtp_ports {2}-{3}\nmodule_path {modules}\nmodule g711.so\nmodule aufile.so\n\
-         module sndfile.so\nmodule_app account.so\nmodule_app menu.so\nsnd_path {0}\n",
+         module sndfile.so\n{module}module_app account.so\nmodule_app menu.so\nsnd_path {0}\n",
         folder.display(),
         voice.display(),
         own + 1000,
@@ -45,7 +70,7 @@ fn baresip(folder: &Path, user: u16, sip: u16, voice: &Path, more: &[&str]) -> P
     );
     std::fs::write(folder.join("config"), config).expect("configuration");
     let account = format!(
-        "<sip:{user}@127.0.0.1:{sip}>;auth_user={user};auth_pass=secret-{user};answermode=auto;regint=60;audio_codecs=PCMA\n"
+        "<sip:{user}@127.0.0.1:{sip}>;auth_user={user};auth_pass=secret-{user};answermode=auto;regint=60;audio_codecs=PCMA{account}\n"
     );
     std::fs::write(folder.join("accounts"), account).expect("account");
     Process::start(
@@ -90,8 +115,7 @@ fn close(file: &mut [u8]) {
     }
 }
 
-/// How alike the recording is to what was said: the best of several stretches of two seconds, for a phone's jitter buffer may
-/// shift what it plays in mid-call.
+/// How alike the recording is to what was said.
 fn likeness(recording: &Path, said: &[i16]) -> f64 {
     let mut file = std::fs::read(recording).expect("recording");
     close(&mut file);
@@ -99,6 +123,12 @@ fn likeness(recording: &Path, said: &[i16]) -> f64 {
         Wav::parse(&file).unwrap_or_else(|error| panic!("{}: {error:?}", recording.display()));
     let heard = wav.mono();
     let heard = codec::resample::Resampler::whole(&heard, wav.rate, 8_000).expect("a usual rate");
+    likeness_of(&heard, said)
+}
+
+/// How alike what was heard is to what was said: the best of several stretches of two seconds, for a phone's jitter buffer may
+/// shift what it plays in mid-call.
+fn likeness_of(heard: &[i16], said: &[i16]) -> f64 {
     let start = heard
         .iter()
         .position(|sample| sample.unsigned_abs() > 500)
@@ -112,7 +142,13 @@ fn likeness(recording: &Path, said: &[i16]) -> f64 {
 
 /// A linphone console for `user`, registered, its audio from and to files. It may fail to come up (its start is what is
 /// tried again, three times at most; nothing else is), for which its log is kept.
-fn linphone(folder: &Path, user: u16, sip: u16, border: &Process) -> (Process, ChildStdin) {
+fn linphone(
+    folder: &Path,
+    user: u16,
+    sip: u16,
+    border: &Process,
+    encryption: &str,
+) -> (Process, ChildStdin) {
     let home = folder.join("home");
     for path in [".local/share/linphone", ".config/linphone"] {
         std::fs::create_dir_all(home.join(path)).expect("home");
@@ -122,7 +158,7 @@ fn linphone(folder: &Path, user: u16, sip: u16, border: &Process) -> (Process, C
     for attempt in 0..3 {
         let text = format!(
             "[sip]\nsip_port={}\nsip_tcp_port=0\nsip_tls_port=0\ncontact=\"{user}\" <sip:{user}@127.0.0.1>\nguess_hostname=0\n\
-             register_only_when_network_is_up=0\nuse_ipv6=0\nmedia_encryption=none\n[net]\nfirewall_policy=0\n\
+             register_only_when_network_is_up=0\nuse_ipv6=0\nmedia_encryption={encryption}\n[net]\nfirewall_policy=0\n\
              [rtp]\naudio_rtp_port={}\n[proxy_0]\nreg_proxy=<sip:127.0.0.1:{sip}>\nreg_identity=sip:{user}@127.0.0.1\n\
              reg_expires=60\nreg_sendregister=1\npublish=0\n[auth_info_0]\nusername={user}\npasswd=secret-{user}\nrealm=*\n",
             free_port(),
@@ -166,8 +202,8 @@ fn one_call() -> std::sync::MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A border for users 1000 to 1009, and where it listens.
-fn uc_server(folder: &Path, more: &str) -> (Process, u16) {
+/// A border for users 1000 to 1009 with these keys of its interface, and where it listens.
+fn uc_server(folder: &Path, interface: &str, more: &str) -> (Process, u16) {
     let sip = free_port();
     let media = free_port() + 10_000;
     let text = example(
@@ -176,6 +212,10 @@ fn uc_server(folder: &Path, more: &str) -> (Process, u16) {
         sip + 1,
         (media / 2 * 2, media + 201),
         more,
+    )
+    .replace(
+        "kind = \"access\"",
+        &format!("kind = \"access\"\n{interface}"),
     );
     (border(folder, &text, sip), sip)
 }
@@ -195,26 +235,126 @@ fn judge(what: &str, heard: [f64; 2], border: &Process) {
 
 #[test]
 fn baresip_calls_baresip() {
-    baresip_calls("phones-baresip", "");
+    baresip_calls("phones-baresip", "", ["", ""], "");
 }
 
 /// The phones belong to whichever worker their Call-IDs say, and hear each other all the same.
 #[test]
 fn baresip_calls_baresip_through_three_workers() {
-    baresip_calls("phones-workers", "[sip]\nworkers = 3\n");
+    baresip_calls("phones-workers", "", ["", ""], "[sip]\nworkers = 3\n");
 }
 
-fn baresip_calls(name: &str, more: &str) {
+/// Keys in session descriptions: each phone has its own with the border, or none.
+const SDES: &str = "srtp = \"prefer\"";
+
+#[test]
+fn baresip_with_sdes_calls_baresip_in_the_clear() {
+    if let Some(said) = baresip_calls("phones-sdes-a", SDES, ["srtp-mand", ""], "") {
+        assert_keyed(&said, "caller", "sdes");
+    }
+}
+
+#[test]
+fn baresip_in_the_clear_calls_baresip_with_sdes() {
+    if let Some(said) = baresip_calls("phones-sdes-b", SDES, ["", "srtp"], "") {
+        assert_keyed(&said, "callee", "sdes");
+    }
+}
+
+/// baresip 1.0 has an RSA certificate, which our DTLS does not take: the call ends, and the log says why.
+#[test]
+fn baresip_with_a_certificate_that_is_not_taken() {
     let _turn = one_call();
     if !installed(&["baresip"]) {
         return;
     }
+    let folder = scratch("phones-rsa");
+    let interface = "srtp = \"require\"\nsrtp_keying = [\"dtls\", \"sdes\"]";
+    let (border, sip) = uc_server(&folder, interface, "");
+    let spoken = voice(&folder, "caller.wav", codec::speech::speech());
+    let (a, b) = (folder.join("a"), folder.join("b"));
+    let callee = baresip_that(&b, 1001, sip, &spoken, "dtls_srtp", &["-t", "30"]);
+    assert!(until(&border, "stored aor=1001 ", Duration::from_secs(15)));
+    let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
+    let caller = baresip_that(
+        &a,
+        1000,
+        sip,
+        &spoken,
+        "srtp-mand",
+        &["-e", &dial, "-t", "12"],
+    );
+    assert!(
+        until(&border, "call_ended", Duration::from_secs(15)),
+        "{}\n{}",
+        caller.said(),
+        border.said()
+    );
+    let said = border.said();
+    assert_keyed(&said, "caller", "sdes");
+    if !said.contains("keying=dtls") {
+        let why = "media_not_keyed call=1 side=callee line=0 why=\"the DTLS handshake failed";
+        assert!(said.contains(why), "{said}");
+    }
+    drop(callee);
+}
+
+/// Where SRTP is demanded, a phone without it is told so, and the log says why.
+#[test]
+fn baresip_in_the_clear_is_refused_where_srtp_is_demanded() {
+    let _turn = one_call();
+    if !installed(&["baresip"]) {
+        return;
+    }
+    let folder = scratch("phones-demanded");
+    let (border, sip) = uc_server(&folder, "srtp = \"require\"", "");
+    let spoken = voice(&folder, "caller.wav", codec::speech::speech());
+    let b = folder.join("b");
+    let callee = baresip(&b, 1001, sip, &spoken, &["-t", "30"]);
+    assert!(until(&border, "stored aor=1001 ", Duration::from_secs(15)));
+    let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
+    let a = folder.join("a");
+    let caller = baresip(&a, 1000, sip, &spoken, &["-e", &dial, "-t", "12"]);
+    assert!(
+        until(&border, "media_not_keyed", Duration::from_secs(10)),
+        "{}\n{}",
+        caller.said(),
+        border.said()
+    );
+    assert!(
+        until(&caller, "488", Duration::from_secs(5)),
+        "{}",
+        caller.said()
+    );
+    assert!(
+        border
+            .said()
+            .contains("media in the clear was offered where SRTP is demanded")
+    );
+    drop(callee);
+}
+
+fn assert_keyed(said: &str, side: &str, keying: &str) {
+    let keyed = said.lines().any(|line| {
+        line.contains("media_keyed")
+            && line.contains(&format!("side={side}"))
+            && line.contains(&format!("keying={keying}"))
+    });
+    assert!(keyed, "{said}");
+    assert!(!said.contains("inline:"), "no key is logged");
+}
+
+fn baresip_calls(name: &str, interface: &str, encryption: [&str; 2], more: &str) -> Option<String> {
+    let _turn = one_call();
+    if !installed(&["baresip"]) {
+        return None;
+    }
     let folder = scratch(name);
-    let (border, sip) = uc_server(&folder, more);
+    let (border, sip) = uc_server(&folder, interface, more);
     let (a, b) = (folder.join("a"), folder.join("b"));
     let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
-    let callee = baresip(&b, 1001, sip, &callee_voice, &["-t", "40"]);
+    let callee = baresip_that(&b, 1001, sip, &callee_voice, encryption[1], &["-t", "40"]);
     assert!(
         until(&border, "stored aor=1001 ", Duration::from_secs(15)),
         "callee did not register: {}\n{}",
@@ -222,7 +362,14 @@ fn baresip_calls(name: &str, more: &str) {
         border.said()
     );
     let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
-    let mut caller = baresip(&a, 1000, sip, &caller_voice, &["-e", &dial, "-t", "12"]);
+    let mut caller = baresip_that(
+        &a,
+        1000,
+        sip,
+        &caller_voice,
+        encryption[0],
+        &["-e", &dial, "-t", "12"],
+    );
     assert!(
         until(&border, "call_answered", Duration::from_secs(10)),
         "no call: {}\n{}",
@@ -241,16 +388,28 @@ fn baresip_calls(name: &str, more: &str) {
         likeness(&recording(&b, "dec.wav"), codec::speech::speech()),
     ];
     judge("baresip to baresip", heard, &border);
+    Some(border.said())
 }
 
 #[test]
 fn linphone_calls_baresip() {
+    linphone_calls("phones-linphone", "", "none");
+}
+
+#[test]
+fn linphone_with_sdes_calls_baresip_in_the_clear() {
+    if let Some(said) = linphone_calls("phones-linphone-sdes", SDES, "srtp") {
+        assert_keyed(&said, "caller", "sdes");
+    }
+}
+
+fn linphone_calls(name: &str, interface: &str, encryption: &str) -> Option<String> {
     let _turn = one_call();
     if !installed(&["baresip", "linphonec"]) {
-        return;
+        return None;
     }
-    let folder = scratch("phones-linphone");
-    let (border, sip) = uc_server(&folder, "");
+    let folder = scratch(name);
+    let (border, sip) = uc_server(&folder, interface, "");
     let b = folder.join("b");
     let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
@@ -261,7 +420,7 @@ fn linphone_calls_baresip() {
         callee.said(),
         border.said()
     );
-    let (mut caller, mut keyboard) = linphone(&folder, 1002, sip, &border);
+    let (mut caller, mut keyboard) = linphone(&folder, 1002, sip, &border, encryption);
     let record = folder.join("heard.wav");
     for line in [
         "soundcard use files".to_owned(),
@@ -294,4 +453,64 @@ fn linphone_calls_baresip() {
         likeness(&recording(&b, "dec.wav"), codec::speech::speech()),
     ];
     judge("linphone to baresip", heard, &border);
+    Some(border.said())
+}
+
+/// A page calls a telephone: WebSocket, DTLS-SRTP and ICE on its side, UDP and RTP in the clear on the other.
+#[test]
+fn a_browser_calls_baresip() {
+    let _turn = one_call();
+    if !installed(&["baresip", "chromium"]) {
+        return;
+    }
+    let folder = scratch("phones-browser");
+    certificates::Authority::new(&folder, "ca").issue("sip", "localhost");
+    let (sip, web) = (free_port(), free_port());
+    let media = (free_port() + 10_000) / 2 * 2;
+    let text = std::fs::read_to_string(common::root().join("examples/webrtc.toml"))
+        .expect("example")
+        // The page has no user of its own: it is let in without proof.
+        .replacen("authenticate = \"digest\"", "authenticate = \"none\"", 1)
+        .replace(":8443", &format!(":{web}"))
+        .replace(":5060", &format!(":{sip}"))
+        .replace("20000-29999", &format!("{media}-{}", media + 99))
+        .replace("30000-39999", &format!("{}-{}", media + 100, media + 199))
+        .replace("sip.pem", &folder.join("sip.pem").display().to_string())
+        .replace("sip.key", &folder.join("sip.key").display().to_string());
+    let border = border(&folder, &text, sip);
+    let b = folder.join("b");
+    let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
+    let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
+    let callee = baresip(&b, 1001, sip, &callee_voice, &["-t", "90"]);
+    assert!(
+        until(&border, "stored aor=1001 ", Duration::from_secs(15)),
+        "callee did not register: {}\n{}",
+        callee.said(),
+        border.said()
+    );
+    let page = browser::Browser::call(
+        "chromium",
+        &folder,
+        &caller_voice,
+        &format!("wss://127.0.0.1:{web}"),
+        "sip:1001@localhost",
+        8,
+    );
+    let done = page.until("done", Duration::from_secs(60));
+    let said = page.said();
+    assert!(
+        done && said.words.contains("connection connected"),
+        "the page: {}\n{}\n{}\n{}",
+        said.words,
+        page.process.said(),
+        callee.said(),
+        border.said()
+    );
+    drop(callee);
+    assert_keyed(&border.said(), "caller", "dtls");
+    let heard = [
+        likeness_of(&said.heard, codec::speech::answer()),
+        likeness(&recording(&b, "dec.wav"), codec::speech::speech()),
+    ];
+    judge("browser to baresip", heard, &border);
 }

@@ -65,10 +65,7 @@ fn send(
 ) -> Verdict {
     let mut bytes = bytes.to_vec();
     let before = bytes.clone();
-    let verdict = forwarder.forward(
-        &mut Packet::new(socket, addr(source), now, &mut bytes),
-        now,
-    );
+    let verdict = forwarder.forward(&mut Packet::new(socket, addr(source), now, &mut bytes), now);
     assert_eq!(bytes, before, "the relay changes nothing");
     verdict
 }

@@ -178,7 +178,10 @@ fn what_is_not_the_peers_is_a_counted_drop() {
         (rtp(7, 9), Some(DropReason::SrtpAuthentication)),
         (wrong_key, Some(DropReason::SrtpAuthentication)),
         (altered, Some(DropReason::SrtpAuthentication)),
-        (good[..good.len() - 1].to_vec(), Some(DropReason::SrtpAuthentication)),
+        (
+            good[..good.len() - 1].to_vec(),
+            Some(DropReason::SrtpAuthentication),
+        ),
         (good[..14].to_vec(), Some(DropReason::SrtpMalformed)),
         (good.clone(), None),
         (good, Some(DropReason::SrtpReplayed)),
@@ -203,7 +206,11 @@ fn what_is_not_the_peers_is_a_counted_drop() {
     }
     let [side, _] = &stats(&forwarder).flows[0].sides;
     assert_eq!(side.received.packets, 2, "nothing else was taken in");
-    assert!(side.drops.contains(&(DropReason::SrtpReplayed, 1)), "{:?}", side.drops);
+    assert!(
+        side.drops.contains(&(DropReason::SrtpReplayed, 1)),
+        "{:?}",
+        side.drops
+    );
 }
 
 #[test]
@@ -273,7 +280,10 @@ fn nothing_passes_before_there_are_keys() {
         "nothing leaves in the clear"
     );
     let (protection, mut phone) = keys(Suite::AeadAes128Gcm, 1, 0);
-    forwarder.command(MediaCommand::Update(plan(protection, Protection::None)), Time::ZERO);
+    forwarder.command(
+        MediaCommand::Update(plan(protection, Protection::None)),
+        Time::ZERO,
+    );
     let bytes = sealed(&mut phone.outbound, &rtp(7, 2), false);
     assert!(pass(&mut forwarder, A, PHONE, &bytes).is_ok(), "late keys");
 }
@@ -310,7 +320,10 @@ fn rekeying_under_way() {
         pass(&mut forwarder, A, PHONE, &bytes).unwrap();
         pass(&mut forwarder, B, OTHER, &rtp(3, sequence)).unwrap();
     }
-    forwarder.command(MediaCommand::Update(plan(second, Protection::None)), Time::ZERO);
+    forwarder.command(
+        MediaCommand::Update(plan(second, Protection::None)),
+        Time::ZERO,
+    );
     let old = sealed(&mut phone.outbound, &rtp(7, 1), false);
     assert!(pass(&mut forwarder, A, PHONE, &old).is_ok(), "under way");
     // Rollover counters go on with a new key (RFC 3711 section 8.1).
@@ -339,7 +352,10 @@ fn a_new_association_begins_anew() {
         pass(&mut forwarder, A, PHONE, &bytes).unwrap();
         pass(&mut forwarder, B, OTHER, &rtp(3, sequence)).unwrap();
     }
-    forwarder.command(MediaCommand::Update(plan(second, Protection::None)), Time::ZERO);
+    forwarder.command(
+        MediaCommand::Update(plan(second, Protection::None)),
+        Time::ZERO,
+    );
     let (_, out) = pass(&mut forwarder, B, OTHER, &rtp(3, 1)).unwrap();
     assert_eq!(opened(&mut renewed.inbound, &out, false), rtp(3, 1));
     let new = sealed(&mut renewed.outbound, &rtp(7, 1), false);

@@ -35,6 +35,13 @@ impl Clock {
         }
     }
 
+    /// [`Time::ZERO`] as libraries have it that take points in time from outside.
+    pub fn zero(&self) -> std::time::Instant {
+        let now = std::time::Instant::now();
+        let since = Duration::from_nanos(self.now().0);
+        now.checked_sub(since).unwrap_or(now)
+    }
+
     /// Nanoseconds since the start; never runs backwards, not moved by changes of the wall clock.
     pub fn now(&self) -> Time {
         Time(nanos(ClockId::Monotonic).saturating_sub(self.start))

@@ -130,6 +130,11 @@ impl Lite {
         &self.local
     }
 
+    /// The peer's credentials, where they are known.
+    pub fn remote(&self) -> Option<&Credentials> {
+        self.remote.as_ref()
+    }
+
     /// The peer's credentials, as signalling has them.
     pub fn set_remote(&mut self, remote: Credentials) {
         self.remote = Some(remote);
@@ -141,6 +146,11 @@ impl Lite {
         self.local = local;
         self.remote = remote;
         self.sources.clear();
+    }
+
+    /// Sends nothing more to the pair that was nominated, whose consent has expired; `true`: there was one.
+    pub fn forget(&mut self) -> bool {
+        self.selected.take().is_some()
     }
 
     /// Takes in a STUN datagram that came from `source`; the answer comes out of [`Lite::next_answer`].

@@ -3,7 +3,7 @@
 //!
 //! Where we protect media on either side of a call, nothing of all that passes from end to end: each side has its own.
 
-use super::sdp::{connection_line, origin, words};
+use super::sdp::{connection_line, origin, words, write_address};
 use protect::dtls::Fingerprint;
 use smallvec::SmallVec;
 use std::net::IpAddr;
@@ -102,7 +102,10 @@ impl<'a> Said<'a> {
             b"fingerprint" if self.fingerprints.len() < 8 => {
                 let mut parts = words(value);
                 let (hash, digits) = (parts.next(), parts.next());
-                match hash.zip(digits).and_then(|(hash, digits)| Fingerprint::parse(hash, digits)) {
+                match hash
+                    .zip(digits)
+                    .and_then(|(hash, digits)| Fingerprint::parse(hash, digits))
+                {
                     Some(fingerprint) => self.fingerprints.push(fingerprint),
                     None => self.bad_fingerprint = true,
                 }
@@ -180,6 +183,8 @@ pub(crate) struct Look {
     pub(crate) bundled: Option<Vec<u8>>,
     /// We are a lite agent for it.
     pub(crate) ice: bool,
+    /// It is none of RTP's: what it says of its protection is for the other end.
+    pub(crate) foreign: bool,
 }
 
 /// Attributes of whoever protects the media, and that are ours to write.
@@ -230,8 +235,15 @@ fn name_of(attribute: &[u8]) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// Writes `sdp` to `out` with our `address`, and each media line as `looks` has it.
-pub(crate) fn write(sdp: &[u8], address: IpAddr, looks: &[Look], out: &mut Vec<u8>) {
+/// Writes `sdp` to `out` with our `address`, and each media line as `looks` has it; `zero_holds`: a connection address of zero stays
+/// one, for it means hold.
+pub(crate) fn write(
+    sdp: &[u8],
+    address: IpAddr,
+    looks: &[Look],
+    zero_holds: bool,
+    out: &mut Vec<u8>,
+) {
     let none = Look::default();
     let mut at: Option<usize> = None;
     let mut line_end: &[u8] = b"\r\n";
@@ -245,10 +257,14 @@ pub(crate) fn write(sdp: &[u8], address: IpAddr, looks: &[Look], out: &mut Vec<u
         let look = at.map(|at| looks.get(at).unwrap_or(&none));
         match line {
             [b'o', b'=', rest @ ..] => origin(rest, address, out),
-            [b'c', b'=', rest @ ..] => connection_line(rest, address, out),
+            [b'c', b'=', rest @ ..] if zero_holds => connection_line(rest, address, out),
+            [b'c', b'=', ..] => {
+                out.extend_from_slice(b"c=");
+                write_address(address, out);
+            }
             [b'm', b'=', rest @ ..] => {
                 match look {
-                    Some(look) => out.extend_from_slice(&look.attributes),
+                    Some(look) => append(&look.attributes, out),
                     None => session_attributes(looks, line_end, out),
                 }
                 let next = at.map_or(0, |at| at + 1);
@@ -260,7 +276,7 @@ pub(crate) fn write(sdp: &[u8], address: IpAddr, looks: &[Look], out: &mut Vec<u
                 let protects = OURS.contains(&name) || matches!(name, b"group" | b"msid-semantic");
                 let dropped = match look {
                     // What is none of RTP's keeps its attributes but for those that lead past us.
-                    Some(look) if look.profile.is_none() => super::sdp::leads_past_us(rest),
+                    Some(look) if look.foreign => super::sdp::leads_past_us(rest),
                     Some(look) => protects || (!look.browser && BROWSERS.contains(&name)),
                     None => protects || BROWSERS.contains(&name),
                 };
@@ -274,8 +290,15 @@ pub(crate) fn write(sdp: &[u8], address: IpAddr, looks: &[Look], out: &mut Vec<u
         out.extend_from_slice(end);
     }
     if let Some(look) = at.and_then(|at| looks.get(at)) {
-        out.extend_from_slice(&look.attributes);
+        append(&look.attributes, out);
     }
+}
+
+fn append(attributes: &[u8], out: &mut Vec<u8>) {
+    if !attributes.is_empty() && !out.ends_with(b"\n") {
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(attributes);
 }
 
 fn session_attributes(looks: &[Look], end: &[u8], out: &mut Vec<u8>) {

@@ -315,7 +315,7 @@ pub(super) fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     write_address(address, out);
 }
 
-fn write_address(address: IpAddr, out: &mut Vec<u8>) {
+pub(super) fn write_address(address: IpAddr, out: &mut Vec<u8>) {
     use std::io::Write;
     let family = if address.is_ipv4() { "IP4" } else { "IP6" };
     // Writing to a Vec cannot fail.

@@ -9,7 +9,7 @@ const ANSWER: &[u8] = b"v=0\r\no=b 1 1 IN IP4 10.0.0.2\r\ns=-\r\nc=IN IP4 10.0.0
 
 fn plane(pairs: u16) -> MediaPlane {
     let mut entropy = Entropy::from_number(7);
-    let mut plane = MediaPlane::new(100, HashKey::new(&mut entropy));
+    let mut plane = MediaPlane::new(100, HashKey::new(&mut entropy), entropy.fork());
     for (octet, first) in [(1, 20_000u16), (2, 30_000)] {
         let address = IpAddr::from([192, 0, 2, octet]);
         plane.pools.push(MediaPool {
@@ -27,6 +27,7 @@ fn call() -> CallMedia {
         advertised: IpAddr::from([192, 0, 2, pool as u8 + 1]),
         latching: Latching::Anywhere,
         dscp: 0,
+        security: None,
     };
     CallMedia::new(1, [side(0), side(1)])
 }

@@ -11,7 +11,7 @@ use crate::admission::Admitted;
 use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
-use crate::config::{Config, InterfaceId, Trunk, TrunkId};
+use crate::config::{Config, InterfaceId, MediaSecurity, Trunk, TrunkId};
 use crate::crew::{Crew, Share};
 use crate::feedback::Throttles;
 use crate::gate::Gate;
@@ -64,6 +64,8 @@ pub(crate) enum Alarm {
     Subscription(u64),
     /// A flow of ours is to be kept alive.
     KeepAlive(u32),
+    /// Keying in a call's media path wants to be told the time.
+    Keying(CallKey),
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -187,11 +189,11 @@ impl Core {
         config: Arc<Config>,
         share: Share,
         endpoint: &mut Endpoint,
-        entropy: Entropy,
+        mut entropy: Entropy,
     ) -> Core {
         let worker = share.worker;
         let sockets = worker.share(MEDIA_SOCKETS);
-        let plane = MediaPlane::new(sockets, share.sockets);
+        let plane = MediaPlane::new(sockets, share.sockets, entropy.fork());
         let ours = worker.number == 0;
         let carriers = Carriers::new(&config, ours, share.carriers, Time::ZERO);
         let names = Names::new(&config, share.names);
@@ -248,6 +250,7 @@ impl Core {
     /// An input comes.
     pub(crate) fn begin(&mut self, now: Time) {
         self.now = now;
+        self.plane.keyer.now = now;
         self.question = None;
         self.tell_crew();
     }
@@ -306,7 +309,7 @@ impl Core {
     pub(crate) fn media_side(
         &self,
         interface: InterfaceId,
-        _trunk: Option<TrunkId>,
+        trunk: Option<TrunkId>,
         remote: IpAddr,
     ) -> Option<MediaSide> {
         let media = &self.config.interface(interface)?.media;
@@ -317,6 +320,11 @@ impl Core {
             advertised: address.signalled(),
             latching: Latching::SameAddress(remote),
             dscp: self.config.media.dscp,
+            security: self
+                .config
+                .security(interface, trunk)
+                .filter(|security| ***security != MediaSecurity::default())
+                .cloned(),
         })
     }
 
@@ -645,6 +653,7 @@ impl Core {
                 Alarm::Subscription(key) => self.end_subscription(endpoint, key),
                 Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
                 Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
+                Alarm::Keying(key) => self.keying_due(key),
                 Alarm::Calm => self.calm(now),
                 Alarm::Sift => self.sift(endpoint, now),
             }

@@ -36,6 +36,8 @@ struct Entry {
     unwanted: bool,
     /// Who wants to be told when it is open; 0: nobody.
     waiter: u64,
+    /// Whose affair is what the forwarder passes up; 0: nobody's.
+    owner: u64,
 }
 
 /// The media sockets that are open.
@@ -90,6 +92,7 @@ impl MediaSockets {
             opening: true,
             unwanted: false,
             waiter: 0,
+            owner: 0,
         }) as u32;
         if self.by_address.insert(address, index).is_err() {
             self.entries.try_remove(index as usize);
@@ -116,6 +119,7 @@ impl MediaSockets {
             return;
         }
         entry.busy = false;
+        entry.owner = 0;
         self.idle_count += 1;
         self.idle.push_back((index, entry.stamp));
         if self.idle.len() > 2 * self.entries.len() + 64 {
@@ -135,6 +139,19 @@ impl MediaSockets {
         if let Some(entry) = self.entry_mut(socket).filter(|entry| entry.opening) {
             entry.waiter = waiter;
         }
+    }
+
+    /// STUN and DTLS that come to `socket` are for `owner` (not 0) until it is released.
+    pub(crate) fn own(&mut self, socket: SocketId, owner: u64) {
+        if let Some(entry) = self.entry_mut(socket) {
+            entry.owner = owner;
+        }
+    }
+
+    /// Who wants to have what the forwarder passes up.
+    pub(crate) fn owner(&self, socket: SocketId) -> Option<u64> {
+        let owner = self.entry(socket)?.owner;
+        (owner != 0).then_some(owner)
     }
 
     /// The driver has opened `socket`; who waits for that.

@@ -184,7 +184,7 @@ impl Core {
             .and_then(|call| call.media.as_deref_mut());
         match media {
             Some(media) if again => {
-                offer_again(media, request, out);
+                offer_again(media, &mut self.plane, request, out);
                 Ok(Carried::Rewritten)
             }
             _ => self.carry_body(slot, from, request, Role::Offer, out),

@@ -6,7 +6,7 @@
 
 use super::headers::address_with_host;
 use super::{Call, Phase, Side};
-use crate::anchor::{AnchorError, CallMedia};
+use crate::anchor::{AnchorError, CallMedia, MediaPlane};
 use crate::border::Core;
 use crate::config::Identity;
 use crate::identity::{self, Boundary};
@@ -74,11 +74,16 @@ pub(crate) fn body_of<'b>(carried: Carried, body: &'b [u8], message: &'b Message
 }
 
 /// Writes the offer that is open once more, for another target or for when the sockets are open.
-pub(crate) fn offer_again(media: &mut CallMedia, message: &Message<'_>, out: &mut Vec<u8>) {
+pub(crate) fn offer_again(
+    media: &mut CallMedia,
+    plane: &mut MediaPlane,
+    message: &Message<'_>,
+    out: &mut Vec<u8>,
+) {
     let session = session_of(message);
     let body = message.body();
     let offer = session.bytes(body).unwrap_or_default();
-    session.replace(body, |out| media.offer_again(offer, out), out);
+    session.replace(body, |out| media.offer_again(plane, offer, out), out);
 }
 
 /// Option tags about which both ends of a leg agree among themselves, or that the endpoint writes by itself.

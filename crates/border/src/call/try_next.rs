@@ -347,7 +347,7 @@ impl Core {
                 .into_iter()
                 .filter_map(|interface| self.config.interface(interface))
                 .any(|interface| interface.gate_early_media);
-            let mut media = CallMedia::new(key.0, [caller, callee]);
+            let mut media = CallMedia::new(key.0, [caller, callee]).numbered(call.number);
             if gated {
                 media = media.gated(EarlyMedia::default());
             }
@@ -370,7 +370,7 @@ impl Core {
         if !has_sdp(invite) {
             return Ok(Carried::Untouched);
         }
-        offer_again(media, invite, sdp);
+        offer_again(media, &mut self.plane, invite, sdp);
         Ok(Carried::Rewritten)
     }
 

@@ -126,10 +126,7 @@ pub(super) fn media_security(
         security.suites = suites(written.suites, path, sink);
     }
     let dtls = |suite: &Suite| protect::dtls::Settings::default().profiles.contains(suite);
-    if security.may_use_dtls()
-        && !security.suites.is_empty()
-        && !security.suites.iter().any(dtls)
-    {
+    if security.may_use_dtls() && !security.suites.is_empty() && !security.suites.iter().any(dtls) {
         sink.report(
             &format!("{path}.srtp_suites"),
             "none of these suites can be agreed on by DTLS",

@@ -795,3 +795,87 @@ fn the_schema_describes_every_key_and_the_page_names_it() {
     }
     assert!(keys > 90, "{keys}");
 }
+
+#[test]
+fn protection_of_media_is_inherited_and_checked() {
+    let parsed = |interface: &str, trunk: &str| {
+        let text =
+            format!("{INTERFACE}{interface}[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\n{trunk}");
+        parse(&text, "f").map_err(|mistakes| {
+            let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            texts.join("\n")
+        })
+    };
+    let config = parsed(
+        "srtp=\"require\"\nsrtp_keying=[\"dtls\",\"sdes\"]\nice=\"lite\"\n",
+        "srtp=\"prefer\"\nice=\"off\"\n",
+    )
+    .unwrap();
+    let (outside, trunk) = (&config.interfaces[0].security, &config.trunks[0].security);
+    assert_eq!(
+        (outside.srtp, trunk.srtp),
+        (SrtpPolicy::Require, SrtpPolicy::Prefer)
+    );
+    assert_eq!((outside.ice, trunk.ice), (true, false));
+    assert_eq!(
+        trunk.keying,
+        [Keying::Dtls, Keying::Sdes],
+        "the interface's"
+    );
+    assert!(config.may_use_dtls());
+    let plain = parsed("", "").unwrap();
+    assert!(plain.interfaces[0].security.is_pass() && !plain.may_use_dtls());
+    for (interface, expected) in [
+        ("srtp=\"perhaps\"\n", "srtp"),
+        (
+            "srtp=\"require\"\nsrtp_suites=\"AES_CM_64\"\n",
+            "is no crypto suite that we have",
+        ),
+        (
+            "srtp=\"require\"\nsrtp_suites=\"NULL_HMAC_SHA1_80\"\n",
+            "is no crypto suite that we have",
+        ),
+        (
+            "srtp_suites=[\"AEAD_AES_128_GCM\",\"AEAD_AES_128_GCM\"]\n",
+            "stands twice",
+        ),
+        (
+            "srtp=\"require\"\nsrtp_keying=\"dtls\"\nsrtp_suites=\"AES_CM_128_HMAC_SHA1_32\"\n",
+            "none of these suites can be agreed on by DTLS",
+        ),
+        (
+            "srtp=\"refuse\"\nsrtp_keying=\"sdes\"\n",
+            "has no effect, because SRTP is refused",
+        ),
+        ("srtp_keying=[\"sdes\",\"sdes\"]\n", "the same keying twice"),
+    ] {
+        let said = parsed(interface, "").unwrap_err();
+        assert!(said.contains(expected), "{interface}: {said}");
+        assert!(said.contains("f:"), "with its line: {said}");
+    }
+}
+
+#[test]
+fn keys_that_anyone_reads_are_hinted_at() {
+    let hints = |listen: &str, more: &str| {
+        let text = format!("[[interface]]\nname=\"a\"\nkind=\"core\"\nlisten=\"{listen}\"\n{more}");
+        parse(&text, "f").unwrap().hints().join("\n")
+    };
+    let open = hints("udp:192.0.2.1:5060", "srtp=\"prefer\"\n");
+    assert!(
+        open.contains("SRTP keys stand in session descriptions"),
+        "{open}"
+    );
+    assert_eq!(
+        hints(
+            "udp:192.0.2.1:5060",
+            "srtp=\"prefer\"\nsrtp_keying=\"dtls\"\n"
+        ),
+        ""
+    );
+    assert_eq!(hints("udp:192.0.2.1:5060", "srtp=\"refuse\"\n"), "");
+    let tls = "srtp=\"require\"\ntls={certificate={chain=\"a\",key=\"b\"}}\n";
+    assert_eq!(hints("tls:192.0.2.1:5061", tls), "");
+    let trunk = format!("{tls}[[trunk]]\nname=\"t\"\ntarget=\"tls:192.0.2.2\"\n");
+    assert_eq!(hints("tls:192.0.2.1:5061", &trunk), "");
+}

@@ -154,12 +154,7 @@ impl Side {
     }
 
     /// Opens a packet of a protected side, and locks the latch where that proved its sender.
-    fn unseal(
-        &mut self,
-        component: Component,
-        packet: &mut Packet<'_>,
-        rtcp: bool,
-    ) -> Admission {
+    fn unseal(&mut self, component: Component, packet: &mut Packet<'_>, rtcp: bool) -> Admission {
         if packet.source.is_ipv6() != self.ipv6 {
             return Err(DropReason::MediaFamily);
         }
@@ -359,7 +354,11 @@ fn move_packet(
         (way, _) => way,
     };
     if result.is_ok() {
-        let sent = if rtcp { &mut to.sent_rtcp } else { &mut to.sent };
+        let sent = if rtcp {
+            &mut to.sent_rtcp
+        } else {
+            &mut to.sent
+        };
         sent.add(packet.length);
     }
     Ok(Outcome::Accepted {

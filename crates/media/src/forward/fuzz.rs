@@ -105,7 +105,12 @@ pub fn fuzz_forward(data: &[u8]) {
 
 fn one_packet(forwarder: &mut Forwarder, socket: u8, source: u8, bytes: &mut [u8], now: Time) {
     let before = forwarder.drops().total();
-    let mut packet = Packet::new(SocketId(u32::from(socket & 15)), address(source), now, bytes);
+    let mut packet = Packet::new(
+        SocketId(u32::from(socket & 15)),
+        address(source),
+        now,
+        bytes,
+    );
     match forwarder.forward(&mut packet, now) {
         Verdict::Drop(_) => assert_eq!(forwarder.drops().total(), before + 1),
         Verdict::Forward {
