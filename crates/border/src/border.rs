@@ -175,8 +175,28 @@ impl Border {
                 remote,
                 ..
             } if !self.core.is_welcome(socket, remote) => {
-                self.core.drops.count(DropReason::SipUnauthorised);
-                self.core.unwelcome.push_back(connection);
+                if self.core.may_prove(socket).is_none() {
+                    self.core.drops.count(DropReason::SipUnauthorised);
+                    self.core.unwelcome.push_back(connection);
+                    return;
+                }
+                self.endpoint.feed(input, now, &mut self.core);
+                if self.endpoint.holds(connection)
+                    && !self.core.has_to_prove(connection, socket, remote)
+                {
+                    self.core.drops.count(DropReason::SipUnauthorised);
+                    self.endpoint
+                        .close_connection(connection, now, &mut self.core);
+                }
+            }
+            Input::Secured { connection, names } => {
+                let known = self.core.has_proven(connection, names);
+                self.endpoint.feed(input, now, &mut self.core);
+                if !known {
+                    self.core.drops.count(DropReason::SipUnauthorised);
+                    self.endpoint
+                        .close_connection(connection, now, &mut self.core);
+                }
             }
             Input::Opened { socket, local } => {
                 if socket.0 >= MEDIA_BASE {
@@ -445,7 +465,12 @@ impl Core {
                 }
             }
             Indication::SessionExpired { leg } => self.session_expired(endpoint, leg, now),
-            Indication::FlowFailed { flow } => self.flow_failed(flow, now),
+            Indication::FlowFailed { flow } => {
+                if let Some(connection) = flow.connection {
+                    self.has_ended(connection);
+                }
+                self.flow_failed(flow, now);
+            }
         }
     }
 }

@@ -148,6 +148,8 @@ pub(crate) struct SetUp {
     pub(crate) reliable: bool,
     /// An offer was answered in a reliable provisional response, in this early dialog.
     pub(crate) answered_by: Option<(LegId, Option<Fork>)>,
+    /// The early dialog whose response went to the caller last.
+    pub(crate) spoke: Option<(LegId, Fork)>,
     /// Reliable provisional responses that the caller has yet to acknowledge, in order.
     pub(crate) to_prack: VecDeque<(LegId, Fork)>,
     /// The final response to give when nothing else is left.
@@ -173,6 +175,18 @@ impl SetUp {
         self.locating > 0
             || !self.opening.is_empty()
             || self.branches.iter().any(|branch| !branch.cancelled)
+    }
+
+    /// The early dialog to which the caller's requests belong: towards the caller there is one alone, which is that whose
+    /// answer it has (RFC 3311 section 5.1), else that of which it heard last. A branch that was given up is none.
+    pub(crate) fn dialog_of_caller(&self) -> Option<(LegId, Option<Fork>)> {
+        let lives = |leg: LegId| {
+            let mut branches = self.branches.iter();
+            branches.any(|branch| branch.leg == leg && !branch.cancelled)
+        };
+        let answered = self.answered_by.filter(|(leg, _)| lives(*leg));
+        let spoke = self.spoke.filter(|(leg, _)| lives(*leg));
+        answered.or(spoke.map(|(leg, fork)| (leg, Some(fork))))
     }
 
     /// Whether a called leg's description was given to the caller reliably: no other leg can be called then.

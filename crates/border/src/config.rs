@@ -233,22 +233,29 @@ impl Config {
 
     /// The trunk to which a request that came on `interface` from `source` belongs: its `sources` say so, or it comes
     /// from exactly the address and port of a target. On a stream transport the peer's port is any, so that there the
-    /// address alone decides.
+    /// address alone decides. On a TLS connection that the peer opened, `proven` are the domains of its verified
+    /// certificate: a trunk that is known by certificates is who has one of its names, and no address counts.
     pub fn trunk_of(
         &self,
         interface: InterfaceId,
         source: SocketAddr,
         transport: Transport,
+        proven: Option<&[String]>,
     ) -> Option<TrunkId> {
         let at = self.trunks.iter().position(|trunk| {
-            trunk.interface == interface
-                && (trunk.sources.iter().any(|net| net.contains(source.ip()))
-                    || trunk.targets.iter().any(|target| {
-                        target.address(transport).is_some_and(|address| {
-                            address.ip() == source.ip()
-                                && (transport.is_reliable() || address.port() == source.port())
-                        })
-                    }))
+            if trunk.interface != interface {
+                return false;
+            }
+            if let (Some(proven), names @ [_, ..]) = (proven, trunk.client_names()) {
+                return proven.iter().any(|name| names.contains(name));
+            }
+            trunk.sources.iter().any(|net| net.contains(source.ip()))
+                || trunk.targets.iter().any(|target| {
+                    target.address(transport).is_some_and(|address| {
+                        address.ip() == source.ip()
+                            && (transport.is_reliable() || address.port() == source.port())
+                    })
+                })
         })?;
         u16::try_from(at).ok().map(TrunkId)
     }
@@ -419,6 +426,13 @@ pub struct Trunk {
     pub security: Arc<MediaSecurity>,
     /// TLS, where a target is reached by it or may be.
     pub tls: Option<TrunkTls>,
+}
+
+impl Trunk {
+    /// The domains of the certificates by which it is known; none: by its address.
+    pub fn client_names(&self) -> &[String] {
+        self.tls.as_ref().map_or(&[], |tls| &tls.client_names)
+    }
 }
 
 /// One place where a trunk is.

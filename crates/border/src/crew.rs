@@ -2,7 +2,7 @@
 //!
 //! | in common | divided evenly | each for itself |
 //! |---|---|---|
-//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers | media ports, connections and those of a source, transactions | the queue and its sieve under overload, lookups of names, draining |
+//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers, what certificates have proven | media ports, connections and those of a source, transactions | the queue and its sieve under overload, lookups of names, draining |
 //!
 //! Trunks are pinged, and carriers registered at, by the first of them.
 
@@ -12,13 +12,16 @@ use crate::gate::Gate;
 use crate::registrar::{Admission, Authority, Location, Parts, Registry};
 use crate::trunks::{Boards, Trunks};
 use engine::worker::lock;
-use engine::{BoundedMap, Entropy, HashKey, Held, Time, Worker};
+use engine::{BoundedMap, ConnectionId, Entropy, HashKey, Held, Time, Worker};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Addresses of located names that may send requests although no list names them.
 const LOCATED_PEERS: usize = 4_096;
+
+/// The SIP domains of the verified certificates that peers have shown, by connection (RFC 5922 section 7.4).
+pub(crate) type Proven = BoundedMap<ConnectionId, Box<[String]>>;
 
 /// What one of the workers starts with.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub(crate) struct Share {
     pub(crate) proving: Held<Admission>,
     pub(crate) gate: Held<Gate>,
     pub(crate) located_peers: Held<BoundedMap<IpAddr, ()>>,
+    pub(crate) proven: Held<Proven>,
     pub(crate) crew: Option<Crew>,
     /// Of the table of sockets.
     pub(crate) sockets: HashKey,
@@ -137,6 +141,7 @@ impl Share {
             proving: Held::Own(admission(config, entropy)),
             gate: Held::Own(Gate::new(entropy)),
             located_peers: Held::Own(BoundedMap::new(LOCATED_PEERS, marks)),
+            proven: Held::Own(Proven::new(config.limits.connections, marks)),
             crew: None,
         }
     }
@@ -157,6 +162,8 @@ impl Share {
         let gate = common(Gate::new(entropy));
         let peers = BoundedMap::new(LOCATED_PEERS, HashKey::new(entropy));
         let peers = common(peers);
+        let connections = config.limits.connections;
+        let proven = common(Proven::new(connections, HashKey::new(entropy)));
         let crew = Crew {
             calls: (0..of).map(|_| AtomicUsize::new(0)).collect(),
             number: 0,
@@ -175,6 +182,7 @@ impl Share {
             proving: Held::Common(proving.clone()),
             gate: Held::Common(gate.clone()),
             located_peers: Held::Common(peers.clone()),
+            proven: Held::Common(proven.clone()),
             crew: Some(Crew {
                 number: usize::from(number),
                 ..crew.clone()

@@ -194,7 +194,7 @@ impl Core {
         };
         let trunk = flow.and_then(|flow| {
             let interface = self.interface_of(flow.local)?;
-            self.config.trunk_of(interface, flow.remote, flow.transport)
+            self.trunk_at(interface, &flow)
         });
         let config = self.config.clone();
         let Some((id, trunk)) = trunk

@@ -175,7 +175,7 @@ impl Core {
             _ => return None,
         };
         let interface = self.interface_of(flow.local)?;
-        let trunk = self.config.trunk_of(interface, flow.remote, flow.transport);
+        let trunk = self.trunk_at(interface, &flow);
         let refused = self.beyond_rates(request, kind, interface, trunk, flow, now);
         if refused.is_some() || kind == Kind::Call {
             return refused;

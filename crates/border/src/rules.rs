@@ -206,7 +206,7 @@ impl Core {
     /// Where a request that comes on a flow comes from.
     pub(crate) fn place_of_flow(&self, flow: Flow) -> Option<(InterfaceId, Option<TrunkId>)> {
         let interface = self.interface_of(flow.local)?;
-        let trunk = self.config.trunk_of(interface, flow.remote, flow.transport);
+        let trunk = self.trunk_at(interface, &flow);
         Some((interface, trunk))
     }
 

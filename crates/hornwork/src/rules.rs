@@ -94,7 +94,7 @@ fn attempt(config: &Config, options: &Try, bytes: &[u8]) -> Result<ExitCode, Bad
                 .trunk_named(name)
                 .ok_or_else(|| format!("there is no trunk \"{name}\""))?,
         ),
-        None => config.trunk_of(interface, peer, transport),
+        None => config.trunk_of(interface, peer, transport, None),
     };
     let tags = tags(&options.tag)?;
     let scene = Scene {

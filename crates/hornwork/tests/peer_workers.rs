@@ -179,10 +179,6 @@ fn what_workers_cannot_share_is_refused_with_line_and_remedy() {
             format!("{good}[limits]\nconnections = 1\n"),
             "cannot be divided among 2 workers",
         ),
-        (
-            good.replace("listen = [", "listen = [\"ws:127.0.0.1:33299\", "),
-            "what a certificate proves is known to one worker alone",
-        ),
         (good.replace("workers = 2", "workers = 65"), "64"),
     ] {
         let file = folder.join("hornwork.toml");

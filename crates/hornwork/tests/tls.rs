@@ -236,6 +236,7 @@ fn a_client_certificate_is_demanded_where_the_file_says_so() {
     authority.issue("first", "first.example.com");
     authority.issue("second", "second.example.com");
     authority.issue("client", "client.example.com");
+    authority.issue_until("old", "client.example.com", 2020);
     other.issue("stranger", "client.example.com");
     let port = free_port();
     let more = "clients = \"require\"\nclient_ca = \"ca.pem\"";
@@ -244,6 +245,7 @@ fn a_client_certificate_is_demanded_where_the_file_says_so() {
     for (certificate, taken) in [
         (Some("client"), true),
         (Some("stranger"), false),
+        (Some("old"), false),
         (None, false),
     ] {
         let files = certificate.map(|name| [format!("{name}.pem"), format!("{name}.key")]);
@@ -260,8 +262,63 @@ fn a_client_certificate_is_demanded_where_the_file_says_so() {
         );
     }
     let said = process.said();
-    for why in ["not trusted here", "shows no certificate"] {
+    for why in [
+        "not trusted here",
+        "shows no certificate",
+        "certificate expired on 2020-12-31",
+    ] {
         assert!(said.contains(why), "no {why:?}: {said}");
+    }
+}
+
+fn invite(port: u16, call: &str) -> String {
+    format!(
+        "INVITE sip:1@127.0.0.1:{port};transport=tls SIP/2.0\r\nVia: SIP/2.0/TLS 127.0.0.1:9;branch=z9hG4bK{call}\r\nFrom: <sip:a@b>;tag=1\r\nTo: <sip:1@c>\r\nCall-ID: {call}\r\nCSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContact: <sip:a@127.0.0.1:9;transport=tls>\r\nContent-Length: 0\r\n\r\n"
+    )
+}
+
+/// Two trunks at one address, told apart by what they show (RFC 5922), whichever worker holds the connection.
+#[test]
+fn a_trunk_is_known_by_its_certificate() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let folder = scratch("tls-known");
+    let authority = Authority::new(&folder, "ca");
+    authority.issue("first", "first.example.com");
+    authority.issue("second", "second.example.com");
+    authority.issue("client", "client.example.com");
+    authority.issue("other", "other.example.com");
+    let port = free_port();
+    let more = "clients = \"request\"\nclient_ca = \"ca.pem\"";
+    let trunk = |name: &str, reject: u16| {
+        format!(
+            "[[trunk]]\nname = \"{name}\"\ntarget = \"tls:127.0.0.1:1\"\ntls = {{ ca = \"ca.pem\", client_names = \"{name}.example.com\" }}\n[[route]]\nfrom_trunk = \"{name}\"\nreject = {reject}\n"
+        )
+    };
+    for workers in [1, 3] {
+        let text = one_interface(port, more)
+            + &trunk("client", 410)
+            + &trunk("other", 413)
+            + &format!("[[route]]\nreject = 404\n[sip]\nworkers = {workers}\n");
+        let process = border(&folder, &in_folder(&folder, &text), port);
+        for (certificate, status) in [("client", "410"), ("other", "413"), ("", "404")] {
+            let files = [format!("{certificate}.pem"), format!("{certificate}.key")];
+            let arguments: Vec<&str> = match certificate {
+                "" => Vec::new(),
+                _ => vec!["-cert", &files[0], "-key", &files[1]],
+            };
+            let mut client = Client::start(&folder, port, &arguments);
+            for call in 0..4 {
+                client.send(&invite(port, &format!("{workers}{certificate}{call}")));
+                let said = client.until(&format!("SIP/2.0 {status}"));
+                assert!(
+                    said.is_some(),
+                    "{workers} {certificate}: {}",
+                    process.said()
+                );
+            }
+        }
     }
 }
 
@@ -385,10 +442,11 @@ fn a_call_goes_by_tls_on_both_sides_for_python() {
     if !installed(&["python3", "timeout"]) {
         return;
     }
-    for scheme in ["sip", "sips"] {
-        let folder = call_folder(&format!("tls-call-{scheme}"));
+    for (scheme, workers) in [("sip", 1), ("sips", 1), ("sip", 3), ("sips", 2)] {
+        let folder = call_folder(&format!("tls-call-{scheme}-{workers}"));
         let (access, core, trunk) = (free_port(), free_port(), free_port());
-        let text = between(access, core, trunk, "trunk.example.com");
+        let text = between(access, core, trunk, "trunk.example.com")
+            + &format!("[sip]\nworkers = {workers}\n");
         let process = border(&folder, &in_folder(&folder, &text), access);
         let (access, trunk) = (access.to_string(), trunk.to_string());
         let output = python(&folder, CALL, &[&access, &trunk, scheme]);
@@ -596,11 +654,18 @@ fn nodes_websocket_registers_and_is_called_over_its_own_connection() {
     let text = format!(
         "[[interface]]\nname = \"access\"\nregister = \"local\"\nlisten = [\"udp:127.0.0.1:{port}\", \"wss:127.0.0.1:{wss}\", \"ws:127.0.0.1:{ws}\"]\ntls = {{ certificate = {{ chain = \"first.pem\", key = \"first.key\" }} }}\n\n[[user]]\nname = \"web\"\npassword = \"x\"\n\n[[route]]\nregistered = true\nmedia = \"bypass\"\n"
     );
-    let process = border(&folder, &in_folder(&folder, &text), port);
-    for url in [
-        format!("wss://localhost:{wss}"),
-        format!("ws://127.0.0.1:{ws}"),
+    let mut process = border(&folder, &in_folder(&folder, &text), port);
+    for (workers, url) in [
+        (1, format!("wss://localhost:{wss}")),
+        (1, format!("ws://127.0.0.1:{ws}")),
+        (3, format!("wss://localhost:{wss}")),
+        (3, format!("ws://127.0.0.1:{ws}")),
     ] {
+        if workers > 1 {
+            drop(process);
+            let text = format!("{text}[sip]\nworkers = {workers}\n");
+            process = border(&folder, &in_folder(&folder, &text), port);
+        }
         let output = Command::new("node")
             .args([flag, "-e", BROWSER, "--", &url, &port.to_string()])
             .env("NODE_EXTRA_CA_CERTS", folder.join("ca.pem"))
@@ -677,14 +742,20 @@ fn baresip_registers_and_calls_over_tls() {
     if !installed(&["baresip"]) {
         return;
     }
-    let folder = scratch("tls-baresip");
+    for workers in [1, 3] {
+        baresip_calls(workers);
+    }
+}
+
+fn baresip_calls(workers: u8) {
+    let folder = scratch(&format!("tls-baresip-{workers}"));
     Authority::new(&folder, "ca").issue("first", "sip.example.com");
     let (port, tls, media) = (free_port(), free_port(), free_port() + 10_000);
     let users: String = [1000, 1001]
         .map(|user| format!("[[user]]\nname = \"{user}\"\npassword = \"secret-{user}\"\n\n"))
         .concat();
     let text = format!(
-        "[[interface]]\nname = \"phones\"\nlisten = [\"udp:127.0.0.1:{port}\", \"tls:127.0.0.1:{tls}\"]\nauthenticate = \"digest\"\nmedia = {{ ports = \"{}-{}\" }}\ntls = {{ certificate = {{ chain = \"first.pem\", key = \"first.key\" }} }}\n\n{users}",
+        "[[interface]]\nname = \"phones\"\nlisten = [\"udp:127.0.0.1:{port}\", \"tls:127.0.0.1:{tls}\"]\nauthenticate = \"digest\"\nmedia = {{ ports = \"{}-{}\" }}\ntls = {{ certificate = {{ chain = \"first.pem\", key = \"first.key\" }} }}\n\n{users}[sip]\nworkers = {workers}\n",
         media / 2 * 2,
         media / 2 * 2 + 99,
     );

@@ -587,6 +587,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether a connection is in the tables.
+    pub fn holds(&self, connection: ConnectionId) -> bool {
+        self.net.connection(connection).is_some()
+    }
+
     /// Closes an idle or unwanted connection.
     pub fn close_connection(&mut self, connection: ConnectionId, now: Time, user: &mut dyn User) {
         if self.net.connection(connection).is_some() {

@@ -43,6 +43,9 @@ use wire::sip::{HeaderId, Host, Message, NameAddr, Uri};
 /// Media sockets open at a time: below the limit of descriptors that systems grant.
 const MEDIA_SOCKETS: usize = 16_000;
 
+/// TLS connections from addresses that are not welcome, whose peers have not shown their certificates yet.
+const TO_PROVE: usize = 1_024;
+
 /// What a timer of the border's is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
@@ -123,6 +126,10 @@ pub(crate) struct Core {
     pub(crate) kept: Vec<KeptFlow>,
     pub(crate) draining: Option<Draining>,
     pub(crate) located_peers: Held<BoundedMap<IpAddr, ()>>,
+    /// What peers on connections that they opened have proven by their certificates.
+    pub(crate) proven: Held<crate::crew::Proven>,
+    /// TLS connections of which only the certificate can say whether they are welcome.
+    pub(crate) to_prove: BoundedMap<ConnectionId, (SocketId, SocketAddr)>,
     /// The other workers, where there are some.
     pub(crate) crew: Option<Crew>,
     pub(crate) names: Names,
@@ -232,6 +239,8 @@ impl Core {
             kept: Vec::new(),
             draining: None,
             located_peers: share.located_peers,
+            proven: share.proven,
+            to_prove: BoundedMap::new(TO_PROVE, share.marks),
             crew: share.crew,
             names,
             queries: VecDeque::new(),

@@ -3,10 +3,10 @@
 use super::sockets::SocketWork;
 use super::{Alarm, Core};
 use crate::call::Side;
-use crate::config::{Config, InterfaceId};
+use crate::config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
-use engine::{Note, SocketId, SocketKind, Time, Transport};
-use sip::{Endpoint, Local, LocalId};
+use engine::{ConnectionId, Note, SocketId, SocketKind, Time, Transport};
+use sip::{Endpoint, Flow, Local, LocalId};
 use std::net::SocketAddr;
 
 /// How long a socket that the configuration no longer has stays for what its last call and transactions still send: 64*T1
@@ -169,11 +169,81 @@ impl Core {
         let Some(interface) = self.config.interface(id) else {
             return true;
         };
+        // Whom a certificate has to name is nobody by his address.
+        let proven = (point.transport == Transport::Tls).then_some(&[][..]);
         interface.allows(source.ip())
-            || self.config.trunk_of(id, source, point.transport).is_some()
+            || self
+                .config
+                .trunk_of(id, source, point.transport, proven)
+                .is_some()
             || self
                 .located_peers
                 .look(|peers| peers.get(&source.ip()).is_some())
+    }
+
+    /// Whether a certificate may say more of whoever has connected to this socket than the address does.
+    pub(crate) fn may_prove(&self, socket: SocketId) -> Option<InterfaceId> {
+        let point = self.locals.iter().find(|point| point.socket == socket)?;
+        let id = point
+            .interface
+            .filter(|_| point.transport == Transport::Tls)?;
+        let mut trunks = self.config.trunks.iter();
+        trunks
+            .any(|trunk| trunk.interface == id && !trunk.client_names().is_empty())
+            .then_some(id)
+    }
+
+    /// The peer of a connection from an address that is not welcome has to prove who it is; `false`: there are too many.
+    pub(crate) fn has_to_prove(
+        &mut self,
+        connection: ConnectionId,
+        socket: SocketId,
+        remote: SocketAddr,
+    ) -> bool {
+        self.to_prove.insert(connection, (socket, remote)).is_ok()
+    }
+
+    /// TLS stands on a connection that the peer opened, and it has shown a certificate of these domains; `false`: it is
+    /// nobody's.
+    pub(crate) fn has_proven(&mut self, connection: ConnectionId, names: &[String]) -> bool {
+        if !names.is_empty() && connection.0 & ConnectionId::ACCEPTED != 0 {
+            // Where there is no room for it, it has proven nothing.
+            let _ = self.proven.hold().insert(connection, names.into());
+        }
+        let Some((socket, remote)) = self.to_prove.remove(&connection) else {
+            return true;
+        };
+        self.may_prove(socket).is_some_and(|interface| {
+            self.config
+                .trunk_of(interface, remote, Transport::Tls, Some(names))
+                .is_some()
+        })
+    }
+
+    /// A connection has ended: what its peer has proven ends with it.
+    pub(crate) fn has_ended(&mut self, connection: ConnectionId) {
+        if connection.0 & ConnectionId::ACCEPTED != 0 {
+            self.to_prove.remove(&connection);
+            self.proven.hold().remove(&connection);
+        }
+    }
+
+    /// The trunk to which what comes on a flow belongs.
+    pub(crate) fn trunk_at(&self, interface: InterfaceId, flow: &Flow) -> Option<TrunkId> {
+        let (remote, transport) = (flow.remote, flow.transport);
+        let accepted = |id: &ConnectionId| id.0 & ConnectionId::ACCEPTED != 0;
+        // On connections of ours the certificate was held against the name that we wanted.
+        let by_certificate = flow
+            .connection
+            .filter(|id| transport == Transport::Tls && accepted(id));
+        let Some(id) = by_certificate else {
+            return self.config.trunk_of(interface, remote, transport, None);
+        };
+        self.proven.look(|proven| {
+            let names = proven.get(&id).map_or(&[][..], |names| names);
+            let names = Some(names);
+            self.config.trunk_of(interface, remote, transport, names)
+        })
     }
 
     /// The interface of a listening point.

@@ -123,6 +123,8 @@ pub struct BorderCensus {
     pub admitted: u64,
     /// Calls counted on trunks.
     pub trunk_calls: u64,
+    /// Registered users; of several workers, those of all.
+    pub registrations: usize,
 }
 
 impl BorderCensus {
@@ -133,6 +135,7 @@ impl BorderCensus {
                 == BorderCensus {
                     sip: self.sip,
                     sockets_open: self.sockets_open,
+                    registrations: self.registrations,
                     ..BorderCensus::default()
                 }
     }
@@ -179,6 +182,7 @@ impl Border {
             timers: core.timers.len().saturating_sub(core.kept.len()),
             admitted: core.admitted.taken().memory,
             trunk_calls: core.trunk_calls(),
+            registrations: core.location.len(),
         }
     }
 

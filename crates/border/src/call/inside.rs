@@ -6,7 +6,7 @@ use crate::anchor::AnchorError;
 use crate::border::Core;
 use crate::config::Refer;
 use engine::Time;
-use sip::{Content, Endpoint, LegId, Refused, ServerTransaction, TransactionId};
+use sip::{Content, Endpoint, Fork, LegId, Refused, ServerTransaction, TransactionId};
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// The status for a command that the endpoint refused (RFC 3261 section 14, RFC 3311 section 5.2).
@@ -219,16 +219,29 @@ impl Core {
         opening
     }
 
-    /// The leg to which requests of `from` pass: during the set-up the one that is being called, where it is but one.
+    /// The leg to which requests of `from` pass: during the set-up the one whose early dialog is the caller's, else the one
+    /// that is being called, where it is but one.
     fn peer_leg(&self, slot: usize, from: Side) -> Option<LegId> {
         let call = self.calls.get(slot)?;
         if let Some(leg) = call.leg(from.other()) {
             return Some(leg);
         }
-        let set_up = call.set_up.as_deref()?;
+        let set_up = call.set_up.as_deref().filter(|_| from == Side::Caller)?;
+        if let Some((leg, _)) = set_up.dialog_of_caller() {
+            return Some(leg);
+        }
         let mut live = set_up.branches.iter().filter(|branch| !branch.cancelled);
         let only = live.next()?;
-        (from == Side::Caller && live.next().is_none()).then_some(only.leg)
+        live.next().is_none().then_some(only.leg)
+    }
+
+    /// The early dialog of `leg` to which the caller's requests belong, while it is being called.
+    fn early_dialog(&self, slot: usize, from: Side, leg: LegId) -> Option<Fork> {
+        let set_up = self.calls.get(slot)?.set_up.as_deref();
+        let (own, fork) = set_up
+            .filter(|_| from == Side::Caller)?
+            .dialog_of_caller()?;
+        fork.filter(|_| own == leg)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -284,9 +297,12 @@ impl Core {
                 }
                 let content =
                     Self::passed(request, &edits, body_of(carried, &buffers.sdp, request));
-                endpoint
-                    .request(other, request.method(), &content, now)
-                    .map_err(status_of)
+                let method = request.method();
+                match self.early_dialog(slot, from, other) {
+                    None => endpoint.request(other, method, &content, now),
+                    fork => endpoint.request_fork(other, fork, method, &content, now),
+                }
+                .map_err(status_of)
             });
         self.buffers = buffers;
         match sent {

@@ -140,7 +140,7 @@ impl Core {
             .interface_of(flow.local)
             .ok_or(Refused::new(503, "interface is no longer served"))?;
         let config = self.config.clone();
-        let trunk = config.trunk_of(interface, flow.remote, flow.transport);
+        let trunk = self.trunk_at(interface, &flow);
         let origin = Origin { interface, trunk };
         let proven = config
             .interface(interface)
@@ -312,6 +312,7 @@ impl Core {
                 offered: super::pass::has_sdp(request),
                 reliable,
                 answered_by: None,
+                spoke: None,
                 to_prack: VecDeque::new(),
                 best: super::Best::default(),
                 breadth: breadth_of(request),

@@ -117,7 +117,14 @@ impl Core {
             call: number,
             status,
         });
-        if fork.is_some() {
+        if let Some(heard) = fork {
+            if let Some(set_up) = self
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.set_up.as_deref_mut())
+            {
+                set_up.spoke = Some((leg, heard));
+            }
             self.locate_dialog(endpoint, leg, fork, now);
         }
     }

@@ -205,6 +205,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         let checked = trunk_of(raw, trunk, index, &config.interfaces, sink);
         config.trunks.push(checked);
     }
+    super::tls::known_by_certificate(raw, &config.interfaces, &config.trunks, sink);
     config.routes = routes::check(raw, sink);
     config.rules = super::rules::rules(raw, sink);
     super::workers::check(&config, raw, sink);

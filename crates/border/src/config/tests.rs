@@ -187,6 +187,24 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
         "tls:HOST",
     ),
     (
+        "[[trunk]]\nname=\"b\"\ntarget=\"udp:192.0.2.9\"\ntls={client_names=\"x.example\"}",
+        7,
+        "asks nobody for a certificate",
+        "clients = \"request\"",
+    ),
+    (
+        "[[trunk]]\nname=\"b\"\ntarget=\"udp:192.0.2.9\"\ntls={client_names=[\"192.0.2.9\"]}",
+        7,
+        "nobody's SIP domain",
+        "sip.example.com",
+    ),
+    (
+        "[[interface]]\nname=\"b\"\nlisten=\"tls:192.0.2.2\"\ntls={certificate={chain=\"c\",key=\"k\"},clients=\"request\",client_ca=\"system\"}\n[[trunk]]\nname=\"c\"\ninterface=\"b\"\ntarget=\"tls:c.example\"\ntls={client_names=\"x.example\"}\n[[trunk]]\nname=\"d\"\ninterface=\"b\"\ntarget=\"tls:d.example\"\ntls={client_names=[\"y.example\",\"X.example\"]}",
+        17,
+        "known by the same name",
+        "names of its own",
+    ),
+    (
         "[[interface]]\nname=\"b\"\nlisten=\"udp:192.0.2.2:99999\"",
         6,
         "no address and port",
@@ -724,7 +742,7 @@ fn requests_are_told_to_come_from_a_trunk() {
          [[trunk]]\nname=\"u\"\ntarget=\"carrier.example\"\nsources=\"198.51.100.0/24\"\n";
     let config = parse(text, "f").unwrap();
     let of = |source: &str, transport| {
-        config.trunk_of(InterfaceId(0), source.parse().unwrap(), transport)
+        config.trunk_of(InterfaceId(0), source.parse().unwrap(), transport, None)
     };
     assert_eq!(of("192.0.2.2:5080", Transport::Udp), Some(TrunkId(0)));
     assert_eq!(

@@ -3,7 +3,8 @@
 use super::check::Sink;
 use super::mistake::Mistake;
 use super::raw::OneOrMany;
-use super::{HostName, ListenAddress};
+use super::raw::Raw;
+use super::{HostName, Interface, ListenAddress, Trunk};
 use core::ops::Range;
 use engine::Transport;
 use schemars::JsonSchema;
@@ -90,6 +91,10 @@ pub(super) struct RawTrunkTls {
     /// Certificates, or public keys, that are taken and no others: SHA-256 in hexadecimal. They must be good beside that.
     #[serde(default)]
     pub pins: OneOrMany<String>,
+    /// SIP domains by which it is known where it connects to us: who shows a good certificate for one of them (RFC 5922) is
+    /// this trunk, from whatever address, and nobody else is on the TLS connections of others. Empty: its address says it.
+    #[serde(default)]
+    pub client_names: OneOrMany<String>,
     /// Oldest version of TLS.
     #[serde(default)]
     pub oldest: TlsVersion,
@@ -178,6 +183,8 @@ pub struct TrunkTls {
     pub certificate: Option<CertificateFiles>,
     /// SHA-256 of what is taken; empty: anything good.
     pub pins: Vec<[u8; 32]>,
+    /// SIP domains of the certificates that its connections to us show, in lower case; empty: its address says who it is.
+    pub client_names: Vec<String>,
     /// Oldest version.
     pub oldest: TlsVersion,
 }
@@ -319,10 +326,12 @@ pub(super) fn trunk_tls(
             name: None,
             certificate: None,
             pins: Vec::new(),
+            client_names: Vec::new(),
             oldest: TlsVersion::Tls12,
         });
     };
-    if !secure {
+    let client_names = client_names(raw, &at, sink);
+    if !secure && client_names.is_empty() {
         sink.report(
             &at,
             "`tls` does nothing: no target of the trunk is reached by TLS",
@@ -356,8 +365,76 @@ pub(super) fn trunk_tls(
         name: raw.name.clone(),
         certificate: own.map(|own| certificate(own, &format!("{at}.certificate"), sink)),
         pins,
+        client_names,
         oldest: raw.oldest,
     })
+}
+
+/// The domains by which a trunk is known.
+fn client_names(raw: &RawTrunkTls, at: &str, sink: &mut Sink<'_>) -> Vec<String> {
+    let base = format!("{at}.client_names");
+    let mut names = Vec::new();
+    for (index, text) in raw.client_names.as_slice().iter().enumerate() {
+        let domain =
+            HostName::parse(text).is_some_and(|host| host.port.is_none() && host.ip().is_none());
+        if domain {
+            names.push(text.to_ascii_lowercase());
+            continue;
+        }
+        sink.report(
+            &raw.client_names.path(&base, index),
+            format!("\"{text}\" can be nobody's SIP domain in a certificate"),
+            "write a domain such as \"sip.example.com\"",
+        );
+    }
+    names
+}
+
+/// Trunks that are known by their certificates: where they come, certificates have to be asked for, and one certificate
+/// stands for one trunk.
+pub(super) fn known_by_certificate(
+    raw: &Raw,
+    interfaces: &[Interface],
+    trunks: &[Trunk],
+    sink: &mut Sink<'_>,
+) {
+    for (index, trunk) in trunks.iter().enumerate() {
+        let names = trunk.tls.as_ref().map_or(&[][..], |tls| &tls.client_names);
+        if names.is_empty() {
+            continue;
+        }
+        let at = format!("trunk[{index}].tls.client_names");
+        let interface = interfaces.get(usize::from(trunk.interface.0));
+        let asks = interface
+            .and_then(|interface| interface.tls.as_ref())
+            .is_some_and(|tls| tls.clients != ClientProof::None);
+        let listens = interface.is_some_and(|interface| {
+            let mut listen = interface.listen.iter();
+            listen.any(|listen| listen.transport == Transport::Tls)
+        });
+        if !(asks && listens) {
+            let name = raw
+                .interface
+                .get(usize::from(trunk.interface.0))
+                .map_or("", |interface| interface.name.as_str());
+            sink.report(
+                &at,
+                format!("interface \"{name}\" asks nobody for a certificate by TLS"),
+                "let it listen with tls:, and add clients = \"request\" and client_ca to its `tls`",
+            );
+        }
+        let same = |other: &&Trunk| {
+            let others = other.tls.as_ref().map_or(&[][..], |tls| &tls.client_names);
+            other.interface == trunk.interface && others.iter().any(|name| names.contains(name))
+        };
+        if let Some(other) = trunks.iter().take(index).find(same) {
+            sink.report(
+                &at,
+                format!("trunk \"{}\" is known by the same name", other.name),
+                "give each trunk names of its own",
+            );
+        }
+    }
 }
 
 /// 32 bytes in hexadecimal, with colons or without.

@@ -3,7 +3,7 @@
 use super::Config;
 use super::check::Sink;
 use super::raw::{Raw, RawRefer};
-use engine::{Transport, Worker};
+use engine::Worker;
 
 pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
     let of = config.sip.workers;
@@ -22,25 +22,7 @@ pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
             );
         }
     }
-    let alone = "set `workers` of [sip] to 1, or use UDP and TCP alone";
-    for (index, trunk) in config.trunks.iter().enumerate() {
-        if trunk.tls.is_some() {
-            sink.report(
-                &format!("trunk[{index}].target"),
-                "what a certificate proves is known to one worker alone: TLS and several workers do not go together yet",
-                alone,
-            );
-        }
-    }
     for (index, interface) in config.interfaces.iter().enumerate() {
-        let other = |transport| !matches!(transport, Transport::Udp | Transport::Tcp);
-        if interface.listen.iter().any(|at| other(at.transport)) {
-            sink.report(
-                &format!("interface[{index}].listen"),
-                "what a certificate proves is known to one worker alone: TLS, WebSockets and several workers do not go together yet",
-                alone,
-            );
-        }
         if interface.listen.iter().any(|at| at.address.port() == 0) {
             sink.report(
                 &format!("interface[{index}].listen"),

@@ -1,0 +1,202 @@
+//! Trunks that are known by the certificates which they show where they connect to us (RFC 5922), by one worker or several.
+
+use border::border::Border;
+use border::config;
+use engine::{ConnectionId, DropReason, Engine, Entropy, Input, Output, Parcel, SocketId, Time};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+const CONFIG: &str = r#"
+[[interface]]
+name = "outside"
+listen = "tls:192.0.2.1:5061"
+allow = "10.0.0.0/8"
+tls = { certificate = { chain = "c.pem", key = "c.key" }, clients = "request", client_ca = "ca.pem" }
+[[trunk]]
+name = "carrier"
+target = "tls:203.0.113.9"
+sources = "10.9.0.0/16"
+tls = { client_names = ["SIP.carrier.example", "backup.carrier.example"] }
+[[trunk]]
+name = "pbx"
+target = "tls:10.7.0.1"
+[[route]]
+from_trunk = "carrier"
+reject = 410
+[[route]]
+from_trunk = "pbx"
+reject = 413
+[[route]]
+reject = 404
+"#;
+
+/// The workers of a border, with what they hand to each other carried at once.
+struct Edge {
+    members: Vec<Border>,
+    sockets: Vec<SocketId>,
+    connections: u64,
+    now: Time,
+    said: VecDeque<(ConnectionId, String)>,
+    closed: Vec<ConnectionId>,
+    carried: usize,
+}
+
+impl Edge {
+    fn new(workers: u8) -> Edge {
+        let text = format!("{CONFIG}[sip]\nworkers = {workers}\n");
+        let config = config::parse(&text, "t").unwrap_or_else(|mistakes| {
+            let text: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            panic!("{}", text.join("\n"))
+        });
+        let mut edge = Edge {
+            members: Border::crew(config, workers, Entropy::from_number(3)),
+            sockets: vec![SocketId(0); usize::from(workers)],
+            connections: 0,
+            now: Time::from_millis(1),
+            said: VecDeque::new(),
+            closed: Vec::new(),
+            carried: 0,
+        };
+        for member in 0..edge.members.len() {
+            edge.feed(member, Input::Timeout);
+            let socket = edge.sockets[member];
+            let local = "192.0.2.1:5061".parse().unwrap();
+            edge.feed(member, Input::Opened { socket, local });
+        }
+        edge
+    }
+
+    fn feed(&mut self, member: usize, input: Input<'_>) {
+        self.members[member].handle(input, self.now);
+        let mut parcels = VecDeque::new();
+        let mut at = member;
+        loop {
+            while let Some(output) = self.members[at].next_output() {
+                match output {
+                    Output::Open { socket, .. } => self.sockets[at] = socket,
+                    Output::Stream { connection, bytes } => {
+                        let text = String::from_utf8_lossy(bytes).into_owned();
+                        self.said.push_back((connection, text));
+                    }
+                    Output::Close { connection } => self.closed.push(connection),
+                    Output::Hand { worker, parcel } => {
+                        parcels.push_back((worker, parcel.head, parcel.bytes.to_vec()));
+                    }
+                    _ => {}
+                }
+            }
+            let Some((worker, head, bytes)) = parcels.pop_front() else {
+                return;
+            };
+            self.carried += 1;
+            at = usize::from(worker);
+            let parcel = Parcel {
+                head,
+                bytes: &bytes,
+            };
+            self.members[at].handle(Input::Handed(parcel), self.now);
+        }
+    }
+
+    /// A connection from `remote` at one of the workers, whose peer shows a certificate of these names.
+    fn connect(&mut self, member: usize, remote: &str, names: &[&str]) -> ConnectionId {
+        self.connections += 1;
+        let id = ConnectionId::ACCEPTED | ConnectionId::of_worker(member as u8) | self.connections;
+        let (connection, socket) = (ConnectionId(id), self.sockets[member]);
+        let remote: SocketAddr = remote.parse().unwrap();
+        let local = "192.0.2.1:5061".parse().unwrap();
+        self.feed(
+            member,
+            Input::Accepted {
+                connection,
+                socket,
+                local,
+                remote,
+            },
+        );
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        if !self.closed.contains(&connection) {
+            let names = &names;
+            self.feed(member, Input::Secured { connection, names });
+        }
+        connection
+    }
+
+    /// The status of a call on a connection; `None`: there is no answer on it.
+    fn call(&mut self, member: usize, connection: ConnectionId, call: u32) -> Option<String> {
+        if self.closed.contains(&connection) {
+            return None;
+        }
+        let text = format!(
+            "INVITE sip:1@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/TLS 10.1.1.1;branch=z9hG4bK{call}\r\nFrom: <sip:a@b>;tag=1\r\nTo: <sip:1@c>\r\nCall-ID: {call}\r\nCSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContact: <sip:a@10.1.1.1>\r\nContent-Length: 0\r\n\r\n"
+        );
+        let bytes = text.as_bytes();
+        self.feed(member, Input::Stream { connection, bytes });
+        let final_one = self.said.drain(..).find(|(at, text)| {
+            *at == connection && text.starts_with("SIP/2.0 ") && !text.starts_with("SIP/2.0 1")
+        });
+        final_one.map(|(_, text)| text[8..11].to_owned())
+    }
+}
+
+#[test]
+fn a_trunk_is_known_by_its_certificate_and_by_nothing_else() {
+    for workers in [1, 3] {
+        let mut edge = Edge::new(workers);
+        let mut call = 0;
+        for (remote, names, status) in [
+            // From anywhere, where nobody else would be let in.
+            (
+                "198.51.100.7:4000",
+                &["sip.carrier.example"][..],
+                Some("410"),
+            ),
+            (
+                "10.1.1.1:4000",
+                &["x.example", "backup.carrier.example"],
+                Some("410"),
+            ),
+            // Its addresses say nothing any more, be they targets or sources.
+            ("203.0.113.9:4000", &[], None),
+            ("203.0.113.9:4001", &["other.example"], None),
+            ("10.9.1.1:4000", &[], Some("404")),
+            // Names are no suffixes.
+            ("10.1.1.2:4000", &["sub.sip.carrier.example"], Some("404")),
+            ("198.51.100.7:4001", &["carrier.example"], None),
+            // Who is known by an address is so with a certificate, too.
+            ("10.7.0.1:4000", &[], Some("413")),
+            ("10.7.0.1:4001", &["other.example"], Some("413")),
+        ] {
+            for member in 0..usize::from(workers) {
+                let connection = edge.connect(member, remote, names);
+                // Calls of one connection belong to several workers.
+                for _ in 0..6 {
+                    call += 1;
+                    let answered = edge.call(member, connection, call);
+                    assert_eq!(answered.as_deref(), status, "{workers} {remote} {names:?}");
+                }
+            }
+        }
+        assert_eq!(edge.carried > 0, workers > 1);
+        let dropped: u64 = edge
+            .members
+            .iter()
+            .map(|member| member.drops().get(DropReason::SipUnauthorised))
+            .sum();
+        assert_eq!(dropped, 3 * u64::from(workers));
+    }
+}
+
+/// What was proven ends with the connection: another one of the same number is nobody's.
+#[test]
+fn what_was_proven_ends_with_the_connection() {
+    let mut edge = Edge::new(1);
+    let connection = edge.connect(0, "10.1.1.1:4000", &["sip.carrier.example"]);
+    assert_eq!(edge.call(0, connection, 1).as_deref(), Some("410"));
+    let why = engine::CloseWhy::Peer;
+    edge.feed(0, Input::Closed { connection, why });
+    edge.connections -= 1;
+    let again = edge.connect(0, "10.1.1.1:4001", &[]);
+    assert_eq!(again, connection);
+    assert_eq!(edge.call(0, again, 2).as_deref(), Some("404"));
+}
