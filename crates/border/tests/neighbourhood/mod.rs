@@ -1,6 +1,7 @@
 //! A small network in memory: phones (SIP endpoints), a border with its forwarder, and wires that lose, repeat and delay.
 #![allow(dead_code)]
 
+mod lend;
 mod seen;
 mod sieves;
 mod zone;
@@ -14,7 +15,7 @@ use zone::zone_answer;
 use border::border::Border;
 use engine::{
     ConnectionId, Control, Datagram, Engine, Entropy, Event, Forward, HashKey, Input, Output,
-    Packet, SocketId, Time, Transport, Verdict,
+    SocketId, Time, Transport, Verdict,
 };
 use media::{Forwarder, ForwarderLimits};
 use sip::{
@@ -836,15 +837,12 @@ impl Neighbourhood {
                 let to = self.aliases.get(&to).copied().unwrap_or(to);
                 match self.sockets.get(&(to, Transport::Udp)).copied() {
                     Some((Node::Border, socket)) if socket.0 >= 1 << 16 => {
-                        let length = bytes.len();
-                        bytes.resize(length + Packet::ROOM, 0);
-                        let mut packet = Packet {
-                            length,
-                            ..Packet::new(socket, from, self.now, &mut bytes)
-                        };
-                        let verdict = self.forwarder.forward(&mut packet, self.now);
-                        let length = packet.length;
-                        bytes.truncate(length);
+                        let verdict = lend::forwarded(
+                            &mut self.forwarder,
+                            (socket, from),
+                            &mut bytes,
+                            self.now,
+                        );
                         if let Verdict::Forward {
                             socket,
                             destination,

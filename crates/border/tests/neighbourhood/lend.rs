@@ -1,0 +1,24 @@
+//! What a driver does for [`engine::Forward`]: a packet is lent with room behind it to grow into.
+
+use engine::{Forward, Packet, SocketId, Time, Verdict};
+use media::Forwarder;
+use std::net::SocketAddr;
+
+/// Lends a packet to the forwarder; `bytes` are then what it made of it.
+pub fn forwarded(
+    forwarder: &mut Forwarder,
+    (socket, from): (SocketId, SocketAddr),
+    bytes: &mut Vec<u8>,
+    now: Time,
+) -> Verdict {
+    let length = bytes.len();
+    bytes.resize(length + Packet::ROOM, 0);
+    let mut packet = Packet {
+        length,
+        ..Packet::new(socket, from, now, bytes)
+    };
+    let verdict = forwarder.forward(&mut packet, now);
+    let length = packet.length;
+    bytes.truncate(length);
+    verdict
+}
