@@ -4,7 +4,9 @@
 mod common;
 
 use common::scratch;
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,8 @@ const VOICE: (u32, usize, u32) = (1_500, 200, 500);
 /// Bulk: for as long, at more than twice what the link carries.
 const BULK: (u32, usize, u32) = (3_600, 1_400, 1_200);
 
-/// Two networks, `va` here and `vb` there, and the words in `$1` carried out before the traffic. Prints what came through.
+/// Two networks, `va` here and `vb` there, with the words in `$1` carried out; says which processes are in them, and keeps them until
+/// its input ends.
 const SET_UP: &str = r#"
 set -e
 ip link add va type veth peer name vb
@@ -31,28 +34,40 @@ there="nsenter --net=/proc/$far/ns/net"
 $there ip addr add 10.9.0.2/24 dev vb
 $there ip link set vb up
 eval "$1"
-HORNWORK_ROLE=hear $there "$SELF" --exact a_role_of_the_other_tests --ignored --nocapture &
-heard=$!
-HORNWORK_ROLE=send "$SELF" --exact a_role_of_the_other_tests --ignored --nocapture >&2
-wait $heard
+echo "$$ $far"
+read -r end || true
 "#;
 
 /// Voice that was lost, per 100 sent, with a queueing discipline set up by these words. `None`: no rights for it here.
 fn lost(set_up: &str) -> Option<f64> {
-    let said = namespace()?
+    let mut networks = namespace()?
         .args(["sh", "-c", SET_UP, "sh", set_up])
-        .env("SELF", std::env::current_exe().unwrap())
-        .output()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
         .unwrap();
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    let why = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.status.success(), "{text}\n{why}");
-    let line = text.lines().find_map(|line| line.split_once("heard "));
-    let (_, counts) = line.unwrap_or_else(|| panic!("{text}\n{why}"));
-    let mut counts = counts.split_whitespace().map(|word| word.parse::<f64>());
-    let (Some(Ok(voice)), Some(Ok(bulk))) = (counts.next(), counts.next()) else {
-        panic!("{text}");
+    let mut line = String::new();
+    BufReader::new(networks.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let mut ids = line.split_whitespace();
+    let (Some(here), Some(there)) = (ids.next(), ids.next()) else {
+        panic!("the networks could not be set up: {line:?}");
     };
+    let counts = std::thread::scope(|scope| {
+        let heard = scope.spawn(|| {
+            enter(there);
+            hear()
+        });
+        scope.spawn(|| {
+            enter(here);
+            send();
+        });
+        heard.join().unwrap()
+    });
+    drop(networks.stdin.take());
+    assert!(networks.wait().unwrap().success());
+    let [voice, bulk] = counts.map(f64::from);
     // The link was full: less came through than was sent, and yet a good deal.
     assert!(bulk > 500.0 && bulk < f64::from(BULK.0) * 0.9, "{bulk}");
     Some(100.0 - voice / f64::from(VOICE.0) * 100.0)
@@ -171,18 +186,15 @@ fn what_cannot_be_is_refused_with_its_reason() {
     }
 }
 
-/// Not a test by itself: what the tests above start in each of their networks.
-#[test]
-#[ignore = "a role that other tests of this file play"]
-fn a_role_of_the_other_tests() {
-    match std::env::var("HORNWORK_ROLE").as_deref() {
-        Ok("hear") => hear(),
-        Ok("send") => send(),
-        _ => panic!("no role"),
-    }
+/// Moves this thread, and those that it starts, into the network of a process.
+fn enter(process: &str) {
+    let network = std::fs::File::open(format!("/proc/{process}/ns/net")).unwrap();
+    let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+    rustix::thread::move_into_link_name_space(network.as_fd(), kind).unwrap();
 }
 
-fn hear() {
+/// Packets of voice and of bulk that came.
+fn hear() -> [u32; 2] {
     let sockets = [5_004, 9_000].map(|port| UdpSocket::bind(("10.9.0.2", port)).unwrap());
     let mut counts = [0_u32; 2];
     let begun = Instant::now();
@@ -205,7 +217,7 @@ fn hear() {
             false => std::thread::sleep(Duration::from_micros(500)),
         }
     }
-    println!("heard {} {}", counts[0], counts[1]);
+    counts
 }
 
 fn send() {
