@@ -11,7 +11,7 @@ demo: build
 	$(HORNWORK) demo
 
 test: setup peers
-	$(CARGO) test --workspace --locked
+	$(CARGO) xtask test
 
 bench: setup peers
 	$(CARGO) xtask bench

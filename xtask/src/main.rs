@@ -1,4 +1,4 @@
-//! Automation of the workspace: `cargo xtask tidy | docs | bench | fuzz`. It calls the tools and judges their answers;
+//! Automation of the workspace: `cargo xtask test | tidy | docs | bench | fuzz`. It calls the tools and judges their answers;
 //! nothing of the product depends on it.
 #![forbid(unsafe_code)]
 
@@ -6,6 +6,7 @@ mod bench;
 mod docs;
 mod fuzz;
 mod process;
+mod test;
 mod texts;
 mod tidy;
 
@@ -15,6 +16,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   tidy            what a tool can hold: dependency direction, unsafe, clocks, lengths, names of tests in docs/conformance,
                   dead links, generated documents, fmt, clippy, licences
+  test [ARGUMENT...]   cargo test for the whole workspace; what fails beside the others is asked once more, alone, and named
   docs            write the generated documents anew
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, per standing call, of the load generator beside SIPp ...: all parts
                   unless named, 3 rounds unless told, every bar beside what was measured at the end
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
+        Some("test") => test::run(&arguments[1..]),
         Some("docs") => docs::write(),
         Some("bench") => bench::run(&arguments[1..]),
         Some("fuzz") => fuzz::run(&arguments[1..]),

@@ -207,6 +207,8 @@ pub(crate) struct CallMedia {
     number: u64,
     /// When it wants to be told the time, as far as that was asked for.
     wake: Option<engine::Time>,
+    /// The timer for it: it may be far away, and must not outlive the call.
+    pub(crate) wake_timer: Option<engine::timers::TimerKey>,
 }
 
 impl CallMedia {
@@ -224,6 +226,7 @@ impl CallMedia {
             gate: None,
             number: 0,
             wake: None,
+            wake_timer: None,
         }
     }
 

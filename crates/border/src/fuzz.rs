@@ -5,6 +5,7 @@
 //! transactions, dialogs and challenges that exist; then the input changes it.
 
 mod configurations;
+mod secure;
 mod speech;
 
 use crate::border::Border;
@@ -15,6 +16,7 @@ use engine::{
     Packet, SocketId, SocketKind, Time, Verdict,
 };
 use media::{Forwarder, ForwarderLimits};
+use secure::Keyed;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
@@ -25,9 +27,14 @@ const OUTPUTS: usize = 2_000;
 /// Timeouts that one instant may ask for.
 const AT_ONCE: usize = 200;
 
-/// See [`explore`].
+/// See [`explore`]; without DTLS.
 pub fn fuzz_border(data: &[u8]) {
-    explore(data);
+    explore(data, None);
+}
+
+/// See [`explore`]. The peers have the border's certificate, for want of a second one.
+pub fn fuzz_border_with_dtls(data: &[u8], endpoint: &protect::dtls::Endpoint) {
+    explore(data, Some(endpoint));
 }
 
 /// What a program of steps reached, so that tests can tell whether theirs reach anything.
@@ -41,6 +48,8 @@ pub struct Reached {
     pub sent: usize,
     /// Packets that its forwarder passed on.
     pub forwarded: usize,
+    /// STUN and DTLS that its forwarder passed up.
+    pub punted: usize,
 }
 
 /// Where something came from, and where an answer to it goes.
@@ -76,15 +85,17 @@ struct World {
     /// Requests of peers outside of dialogs, to be repeated with credentials.
     asked: VecDeque<(Way, Vec<u8>)>,
     number: u32,
+    keyed: Keyed,
     refuse_media: bool,
     secretive: bool,
     reached: Reached,
 }
 
 /// Reads `data` as a list of steps and carries them out. Panics where a limit is broken, where the border sends what is no
-/// SIP or from where it has no socket, where an event tells a secret, and where something is left when all is over.
-pub fn explore(data: &[u8]) -> Reached {
-    let mut world = World::new(data);
+/// SIP or from where it has no socket, where an event tells a secret, and where something is left when all is over. With an
+/// `endpoint` it speaks DTLS, whose randomness is not the input's.
+pub fn explore(data: &[u8], endpoint: Option<&protect::dtls::Endpoint>) -> Reached {
+    let mut world = World::new(data, endpoint);
     let mut rest = data;
     while let [kind, choice, length, tail @ ..] = rest {
         let length = usize::from(*length).saturating_mul(4).min(tail.len());
@@ -121,9 +132,12 @@ fn peer(choice: u8) -> SocketAddr {
 }
 
 impl World {
-    fn new(data: &[u8]) -> World {
+    fn new(data: &[u8], endpoint: Option<&protect::dtls::Endpoint>) -> World {
         let mut entropy = Entropy::from_number(1);
-        let border = Border::new(configuration(0), entropy.fork());
+        let mut border = Border::new(configuration(0), entropy.fork());
+        if let Some(endpoint) = endpoint {
+            border.set_dtls(endpoint.clone());
+        }
         let limits = ForwarderLimits {
             sessions: 2 * CALLS,
             ..ForwarderLimits::default()
@@ -140,6 +154,7 @@ impl World {
             queries: VecDeque::new(),
             asked: VecDeque::new(),
             number: 0,
+            keyed: Keyed::new(endpoint.cloned()),
             refuse_media: false,
             // Where the input says the secret itself, events may quote it.
             secretive: !data.windows(SECRET.len()).any(|window| window == SECRET),
@@ -295,6 +310,7 @@ impl World {
             (Some(byte), Some(connection)) if byte & 0x80 != 0 => Way::Stream(connection),
             (byte, _) => self.any_way(byte.copied().unwrap_or_default()),
         };
+        self.keyed.sign(&mut message);
         remember(&mut self.asked, (way, message.clone()));
         self.deliver(way, &message);
     }
@@ -338,6 +354,7 @@ impl World {
             if bytes.get(2).is_some_and(|byte| byte & 0x80 != 0) {
                 speech::mutate(&mut message, bytes.get(8..).unwrap_or_default());
             }
+            self.keyed.sign(&mut message);
             self.deliver(said.way, &message);
         }
     }
@@ -355,6 +372,7 @@ impl World {
             if at(2) & 0x80 != 0 {
                 speech::mutate(&mut message, bytes.get(8..).unwrap_or_default());
             }
+            self.keyed.sign(&mut message);
             // From elsewhere now and then.
             let way = match (said.way, at(5) & 0xf8) {
                 (Way::Socket(socket, _), 0xf8) => Way::Socket(socket, peer(at(5))),
@@ -375,23 +393,57 @@ impl World {
         let Some(&socket) = sockets.get(at) else {
             return;
         };
+        let byte = |at: usize| bytes.get(at).copied().unwrap_or_default();
         let mut source = peer(choice & 7);
-        source.set_port(4_000 + u16::from(bytes.first().copied().unwrap_or_default() & 7));
-        let mut packet = match bytes.get(1).copied().unwrap_or_default() & 3 {
-            0 => [&[0x80, 0, 0, choice, 0, 0, 0, 160, 1, 2, 3, 4][..], bytes].concat(),
-            1 => [&[
+        source.set_port(4_000 + u16::from(byte(0) & 7));
+        let rtp = [0x80, 0, 0, choice, 0, 0, 0, 160, 1, 2, 3, 4];
+        let report = [&[0x80, 200, 0, 6, 1, 2, 3, 4][..], &[0; 20]].concat();
+        let packet = match byte(1) & 15 {
+            0 => [&rtp[..], bytes].concat(),
+            1 => [
                 0x80, 101, 0, choice, 0, 0, 0, 160, 1, 2, 3, 4, 5, 10, 0, 160,
-            ][..]]
-            .concat(),
-            2 => [&[0x80, 200, 0, 6, 1, 2, 3, 4][..], &[0; 20]].concat(),
+            ]
+            .to_vec(),
+            2 => report,
+            4 => self.keyed.sealed(&[&rtp[..], bytes].concat(), false),
+            5 => self.keyed.sealed(&report, true),
+            6 => self.keyed.check(byte(2)),
+            7 => {
+                for datagram in self.keyed.shake(byte(2), self.now) {
+                    self.packet(socket, source, &datagram);
+                }
+                return;
+            }
             _ => bytes.to_vec(),
         };
+        self.packet(socket, source, &packet);
+    }
+
+    /// A packet for a media path, as the driver treats it: the forwarder first, and control with what that passes up.
+    fn packet(&mut self, socket: SocketId, source: SocketAddr, bytes: &[u8]) {
         let arrived = self.now;
-        let mut packet = Packet::new(socket, source, arrived, &mut packet);
-        let verdict = self.forwarder.forward(&mut packet, self.now);
-        if let Verdict::Forward { socket, .. } = verdict {
-            assert!(self.sockets.contains_key(&socket), "media from no socket");
-            self.reached.forwarded += 1;
+        let mut buffer = bytes.to_vec();
+        buffer.resize(bytes.len() + Packet::ROOM, 0);
+        let mut packet = Packet {
+            length: bytes.len(),
+            ..Packet::new(socket, source, arrived, &mut buffer)
+        };
+        match self.forwarder.forward(&mut packet, self.now) {
+            Verdict::Forward { socket, .. } => {
+                assert!(self.sockets.contains_key(&socket), "media from no socket");
+                self.reached.forwarded += 1;
+            }
+            Verdict::Punt(_) => {
+                self.reached.punted += 1;
+                let mut bytes = bytes.to_vec();
+                self.feed(Input::Datagram(Datagram {
+                    socket,
+                    source,
+                    arrived,
+                    bytes: &mut bytes,
+                }));
+            }
+            _ => {}
         }
         self.drain();
     }
@@ -503,14 +555,17 @@ impl World {
                         };
                         // What is to be opened in this turn is open for the driver when it sends.
                         let resolver = destination.port() == 53;
+                        let kind = self.sockets.get(&socket).map(|(kind, _)| *kind);
                         let known = self.sockets.contains_key(&socket)
                             || self.shut.contains(&socket)
                             || opened.iter().any(|(id, ..)| *id == socket);
                         assert!(known, "sent from no socket: {}", bytes.escape_ascii());
                         match resolver {
                             true => remember(&mut self.queries, said),
+                            false if kind == Some(SocketKind::UdpMedia) => self.keyed.hear(bytes),
                             false => {
                                 judge(bytes);
+                                self.keyed.read(bytes);
                                 self.reached.sent += 1;
                                 remember(&mut self.said, said);
                             }
@@ -523,6 +578,7 @@ impl World {
                     Output::Stream { connection, bytes } => {
                         // The peer may have gone in the meantime: the driver's to ignore.
                         judge(bytes);
+                        self.keyed.read(bytes);
                         self.reached.sent += 1;
                         let said = Said {
                             way: Way::Stream(connection),

@@ -22,4 +22,4 @@ pub(crate) mod rules;
 pub mod trunks;
 
 #[doc(hidden)]
-pub use fuzz::fuzz_border;
+pub use fuzz::{fuzz_border, fuzz_border_with_dtls};

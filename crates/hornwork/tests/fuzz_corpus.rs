@@ -16,7 +16,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("endpoint", sip::fuzz::fuzz_endpoint),
     ("capture", lab::analyse::fuzz_capture),
     ("scenario_xml", lab::sipp::fuzz_scenario),
-    ("border", border::fuzz_border),
+    ("border", border),
     ("rules", rules::fuzz_rules),
 ];
 
@@ -24,6 +24,16 @@ fn media(data: &[u8]) {
     media::fuzz_forward(data);
     media::stats::fuzz_rtp_rtcp(data);
     wire::fuzz_packets(data);
+}
+
+fn border(data: &[u8]) {
+    use protect::dtls::{Certificate, Endpoint, Epoch, Settings};
+    static ENDPOINT: std::sync::OnceLock<Endpoint> = std::sync::OnceLock::new();
+    let endpoint = ENDPOINT.get_or_init(|| {
+        let epoch = Epoch::new(std::time::Instant::now());
+        Endpoint::new(Settings::default(), Certificate::generate().unwrap(), epoch).unwrap()
+    });
+    border::fuzz_border_with_dtls(data, endpoint);
 }
 
 /// Inputs of a packed corpus: each behind its length in four octets, big-endian.

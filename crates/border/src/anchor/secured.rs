@@ -365,6 +365,7 @@ impl CallMedia {
     /// The time has come that was asked for.
     pub(crate) fn keying_due(&mut self, plane: &mut MediaPlane) {
         self.wake = None;
+        self.wake_timer = None;
         let now = plane.keyer.now;
         let changed = self.each_keyed(plane, |secure, place, turn, _, out| {
             secure.timeout(place.socket, turn, now, out);
@@ -502,7 +503,15 @@ impl Core {
     /// Tells what came of protecting media, and ends the calls that cannot have it.
     pub(crate) fn settle_media(&mut self, endpoint: &mut Endpoint, now: Time) {
         while let Some((session, at)) = self.plane.keyer.wakes.pop_front() {
-            self.timers.schedule(at, Alarm::Keying(CallKey(session)));
+            // A call that has ended in the meantime needs no waking.
+            let media = self
+                .slot_of(CallKey(session))
+                .and_then(|slot| self.calls.get_mut(slot)?.media.as_deref_mut());
+            let Some(media) = media else { continue };
+            let timer = self.timers.schedule(at, Alarm::Keying(CallKey(session)));
+            if let Some(later) = media.wake_timer.replace(timer) {
+                self.timers.cancel(later);
+            }
         }
         while let Some(note) = self.plane.keyer.notes.pop_front() {
             self.tell_protection(endpoint, note, now);

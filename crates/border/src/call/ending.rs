@@ -209,7 +209,11 @@ impl Core {
             if ack_due == Some(side) {
                 let _ = endpoint.ack(leg, &Content::default(), now);
             }
-            if endpoint.hang_up(leg, &content, now).is_err() {
+            // A word about why may be what cannot be written; the end itself can.
+            let over = endpoint
+                .hang_up(leg, &content, now)
+                .or_else(|_| endpoint.hang_up(leg, &Content::default(), now));
+            if over.is_err() {
                 self.forget_leg(slot, side);
             } else if endpoint.state_of(leg).is_none() {
                 // A leg that was only offered is gone at once; no `Ended` follows.
@@ -230,6 +234,9 @@ impl Core {
     /// Ports and session go back; once.
     pub(crate) fn release_media(&mut self, slot: usize) {
         if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
+            if let Some(timer) = media.wake_timer {
+                self.timers.cancel(timer);
+            }
             media.release(&mut self.plane);
         }
     }

@@ -29,6 +29,9 @@ media = 'bypass'
 to = { prefix = '7' }
 reject = 403
 [[route]]
+to = { prefix = '6' }
+trunk = 'vault'
+[[route]]
 registered = true
 to = { prefix = '100' }
 [[route]]
@@ -106,6 +109,27 @@ username = 'us'
 password = 'hush-carrier'
 max_calls = 3
 register = { expires = 60 }
+[[interface]]
+name = 'keyed'
+kind = 'access'
+listen = 'udp:192.0.2.5:5060'
+register = 'local'
+srtp = 'require'
+srtp_keying = ['dtls', 'sdes']
+ice = 'lite'
+media = { address = '192.0.2.1', ports = '20000-20011' }
+[[interface]]
+name = 'either'
+kind = 'core'
+listen = 'udp:198.51.100.2:5060'
+srtp = 'prefer'
+srtp_keying = ['sdes', 'dtls']
+ice = 'lite'
+media = { address = '198.51.100.1', ports = '30000-30019' }
+[[trunk]]
+name = 'vault'
+interface = 'either'
+target = 'udp:10.2.0.3:5060'
 ";
 
 /// The trunk has moved, the carrier and two interfaces have gone, ports and order are others.
@@ -119,6 +143,7 @@ media = { address = '198.51.100.1', ports = '30000-30019' }
 name = 'out'
 kind = 'access'
 listen = ['udp:192.0.2.1:5060', 'tcp:192.0.2.1:5060', 'udp:192.0.2.4:5060']
+srtp = 'prefer'
 media = { address = '192.0.2.1', ports = '22000-22011' }
 [[trunk]]
 name = 'carrier'
@@ -129,6 +154,12 @@ identity = 'remove'
 name = 'pbx'
 interface = 'in'
 target = 'udp:10.2.0.3:5060'
+[[trunk]]
+name = 'vault'
+interface = 'in'
+target = 'udp:10.2.0.2:5060'
+srtp = 'require'
+srtp_keying = 'dtls'
 ";
 
 /// Nothing that acts by itself: no pings, no registrations of ours.
@@ -145,6 +176,10 @@ target = 'udp:10.2.0.1:5060'
 [[trunk]]
 name = 'carrier'
 target = 'udp:10.3.0.1:5060'
+[[trunk]]
+name = 'vault'
+interface = 'out'
+target = 'udp:10.3.0.2:5060'
 ";
 
 /// One of them: 0 everything, 1 moved, otherwise quiet.

@@ -1,6 +1,7 @@
 //! What peers say to a fuzzed border: messages made from what it said itself, so that they belong to its transactions,
 //! dialogs and challenges; then changed by the input's bytes.
 
+use super::secure;
 use engine::Entropy;
 use protect::digest::{Challenge, ClientSession, Secret};
 use wire::sip::{HeaderId, Message, Response};
@@ -13,7 +14,7 @@ const REJECTED: &str = "v=0\r\no=- 1 5 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0
 
 /// A body by number, with its type.
 fn body(number: u8, extra: &[u8]) -> (&'static str, Vec<u8>) {
-    let text = match number % 10 {
+    let text = match number % 15 {
         0 | 1 => AUDIO,
         2 => HOLD,
         3 => BOTH,
@@ -32,7 +33,8 @@ fn body(number: u8, extra: &[u8]) -> (&'static str, Vec<u8>) {
                 b"SIP/2.0 200 OK\r\n".to_vec(),
             );
         }
-        _ => return ("", Vec::new()),
+        9 => return ("", Vec::new()),
+        keyed => secure::DESCRIPTIONS[usize::from(keyed) % secure::DESCRIPTIONS.len()],
     };
     ("application/sdp", text.as_bytes().to_vec())
 }
@@ -115,6 +117,7 @@ pub(super) fn fresh(choice: u8, bytes: &[u8], number: u32, last: &[u8]) -> Vec<u
         8 => String::from("tel:+43-1-2345"),
         9 => String::from("sip:7@192.0.2.1"),
         10 => String::from("sip:us@carrier.example"),
+        11 => String::from("sip:6123@192.0.2.5"),
         _ => contact(last.as_ref()),
     };
     let user = ["1000", "1001", "p", "1000"][usize::from(byte(0) >> 4 & 3)];

@@ -308,17 +308,25 @@ impl Endpoint {
         self.end(id, why, None, now, user);
     }
 
-    /// Ends a leg whatever its state: CANCEL, 480, or BYE. Later indications as for those.
+    /// Ends a leg whatever its state: CANCEL, 480, or BYE. Later indications as for those. Where the message cannot be sent
+    /// (no room for a transaction, no way to the peer any more), the leg ends without it and `Ended` follows all the same:
+    /// whoever hangs up has no second thing to try, and a leg without an owner would stay for ever.
     ///
     /// # Errors
-    /// As [`Endpoint::cancel`], [`Endpoint::reject`] and [`Endpoint::bye`].
+    /// [`Refused::Gone`]; [`Refused::State`] where it is ending already; [`Refused::Edit`], with nothing done.
     pub fn hang_up(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
-        match self.leg(leg).ok_or(Refused::Gone)?.state {
+        self.now = now;
+        check_edits(content)?;
+        let done = match self.leg(leg).ok_or(Refused::Gone)?.state {
             LegState::Calling => self.cancel(leg, content, now),
             LegState::Offered => self.reject(leg, 480, content, now),
             LegState::Answered | LegState::Confirmed => self.bye(leg, content, now),
-            LegState::Ending => Err(Refused::State),
+            LegState::Ending => return Err(Refused::State),
+        };
+        if done.is_err() && self.leg(leg).is_some() {
+            self.doomed.push((leg, Ending::Unanswered));
         }
+        Ok(())
     }
 
     /// Sends NOTIFY about a REFER that came in this dialog, its body the status line as message/sipfrag; 200 and above end

@@ -1,0 +1,187 @@
+//! Peers with keys of a fuzzed border: descriptions with SDES, DTLS and ICE, and what such peers send into media paths.
+
+use super::remember;
+use core::time::Duration;
+use engine::{Packet, Time};
+use protect::cipher::HmacSha1;
+use protect::dtls::{self, Event, HashFunction, Role, Session};
+use protect::srtp::{ContextLimits, Contexts, Inbound, MasterKey, Outbound, Suite};
+use protect::stun::{Builder, attribute, message_type};
+use std::collections::VecDeque;
+
+/// In place of the fingerprint in a description, as long as one of SHA-256.
+const PRINT: &str = "AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA";
+
+/// The key that peers offer: zeros, as `inline:AAAA...` says.
+const SDES: &str = "v=0\r\no=- 1 6 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=audio 4000 RTP/SAVP 0 101\r\na=rtpmap:101 telephone-event/8000\r\na=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\r\n";
+const SEVERAL: &str = "v=0\r\no=- 1 7 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=audio 4000 RTP/SAVP 0\r\na=crypto:1 AEAD_AES_256_GCM inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\na=crypto:2 AES_CM_128_HMAC_SHA1_32 inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA|2^31|1:4\r\na=crypto:3 AES_CM_128_HMAC_SHA1_80 inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\r\nm=video 4002 RTP/AVP 97\r\na=crypto:1 NULL_HMAC_SHA1_80 inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\r\n";
+const BROWSER: &str = "v=0\r\no=- 1 8 IN IP4 10.1.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0\r\na=ice-options:trickle\r\nm=audio 4000 UDP/TLS/RTP/SAVPF 0 101\r\nc=IN IP4 10.1.0.1\r\na=rtcp-mux\r\na=mid:0\r\na=ice-ufrag:peer\r\na=ice-pwd:peers-password-of-24-chars\r\na=candidate:1 1 udp 2130706431 10.1.0.1 4000 typ host\r\na=fingerprint:sha-256 AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA\r\na=setup:actpass\r\na=rtpmap:101 telephone-event/8000\r\n";
+const ACTIVE: &str = "v=0\r\no=- 1 9 IN IP4 10.1.0.1\r\ns=-\r\nt=0 0\r\nm=audio 4000 UDP/TLS/RTP/SAVP 0\r\nc=IN IP4 10.1.0.1\r\na=rtcp-mux\r\na=fingerprint:sha-256 AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA\r\na=setup:active\r\n";
+const EITHER: &str = "v=0\r\no=- 1 10 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\na=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\r\na=fingerprint:sha-256 AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA\r\na=setup:passive\r\na=rtcp-mux\r\na=ice-ufrag:peer\r\na=ice-pwd:peers-password-of-24-chars\r\n";
+
+/// Descriptions with keys, by number.
+pub(super) const DESCRIPTIONS: [&str; 5] = [SDES, SEVERAL, BROWSER, ACTIVE, EITHER];
+
+/// Datagrams of one exchange of DTLS.
+const FLIGHTS: usize = 12;
+
+/// A peer that seals and opens, checks paths, and shakes hands.
+pub(super) struct Keyed {
+    endpoint: Option<dtls::Endpoint>,
+    session: Option<Session>,
+    contexts: Contexts,
+    /// Fragment and password of the border's last description that had them.
+    credentials: Option<(Vec<u8>, Vec<u8>)>,
+    /// What the border sent into media paths by itself.
+    heard: VecDeque<Vec<u8>>,
+    transaction: u8,
+}
+
+fn contexts(master: &MasterKey) -> Contexts {
+    let made = (
+        Inbound::new(master, ContextLimits::default()),
+        Outbound::new(master, ContextLimits::default()),
+    );
+    let (Ok(inbound), Ok(outbound)) = made else {
+        unreachable!("a key of the right length");
+    };
+    Contexts { inbound, outbound }
+}
+
+impl Keyed {
+    pub(super) fn new(endpoint: Option<dtls::Endpoint>) -> Keyed {
+        let Ok(master) = MasterKey::new(Suite::AesCm128HmacSha1_80, &[0; 30]) else {
+            unreachable!("30 octets are a key and a salt");
+        };
+        Keyed {
+            endpoint,
+            session: None,
+            contexts: contexts(&master),
+            credentials: None,
+            heard: VecDeque::new(),
+            transaction: 0,
+        }
+    }
+
+    /// Puts the certificate's fingerprint in where a description leaves room for it.
+    pub(super) fn sign(&self, message: &mut [u8]) {
+        let Some(endpoint) = &self.endpoint else {
+            return;
+        };
+        let print = endpoint.certificate().fingerprint(HashFunction::Sha256);
+        let text = print.to_string();
+        // `sha-256 `, then the octets.
+        let Some(value) = text.split_whitespace().last().map(str::as_bytes) else {
+            return;
+        };
+        let mut from = 0;
+        while let Some(at) = find(message.get(from..).unwrap_or_default(), PRINT.as_bytes()) {
+            if let Some(place) = message.get_mut(from + at..from + at + value.len()) {
+                place.copy_from_slice(value);
+            }
+            from += at + value.len();
+        }
+    }
+
+    /// Something that the border said in signalling.
+    pub(super) fn read(&mut self, message: &[u8]) {
+        let value = |name: &[u8]| {
+            let at = find(message, name)? + name.len();
+            let rest = message.get(at..)?;
+            let end = find(rest, b"\r\n")?;
+            rest.get(..end).map(<[u8]>::to_vec)
+        };
+        if let (Some(fragment), Some(password)) = (value(b"a=ice-ufrag:"), value(b"a=ice-pwd:")) {
+            self.credentials = Some((fragment, password));
+        }
+    }
+
+    /// Something that the border sent into a media path by itself: STUN or DTLS.
+    pub(super) fn hear(&mut self, bytes: &[u8]) {
+        let first = bytes.first().copied().unwrap_or(255);
+        assert!(
+            first < 4 || (20..64).contains(&first),
+            "neither STUN nor DTLS: {}",
+            bytes.escape_ascii()
+        );
+        remember(&mut self.heard, bytes.to_vec());
+    }
+
+    /// RTP or RTCP under the key.
+    pub(super) fn sealed(&mut self, packet: &[u8], rtcp: bool) -> Vec<u8> {
+        let mut buffer = packet.to_vec();
+        buffer.resize(packet.len() + Packet::ROOM, 0);
+        let outbound = &mut self.contexts.outbound;
+        let length = match rtcp {
+            true => outbound.protect_rtcp(&mut buffer, packet.len()),
+            false => outbound.protect_rtp(&mut buffer, packet.len()),
+        };
+        buffer.truncate(length.unwrap_or(packet.len()));
+        buffer
+    }
+
+    /// A check of the path with the border's credentials (RFC 8445 section 7.2.5), or without.
+    pub(super) fn check(&mut self, choice: u8) -> Vec<u8> {
+        self.transaction = self.transaction.wrapping_add(1);
+        let kind = match choice >> 5 {
+            7 => message_type::BINDING_INDICATION,
+            _ => message_type::BINDING_REQUEST,
+        };
+        let (fragment, password) = self.credentials.clone().unwrap_or_default();
+        let user = [&fragment[..], b":peer"].concat();
+        let mut builder = Builder::new(kind, [self.transaction; 12])
+            .attribute(attribute::USERNAME, &user)
+            .attribute(attribute::PRIORITY, &[0, 0, 1, choice]);
+        builder = match choice & 3 {
+            0 | 1 => builder
+                .attribute(attribute::ICE_CONTROLLING, &[1; 8])
+                .attribute(attribute::USE_CANDIDATE, &[]),
+            2 => builder.attribute(attribute::ICE_CONTROLLED, &[1; 8]),
+            _ => builder,
+        };
+        let key = (choice & 4 == 0).then(|| HmacSha1::new(&password));
+        builder.finish(key.as_ref())
+    }
+
+    /// The next datagrams of a handshake: a new one where the choice says so, else the answer to what the border sent.
+    pub(super) fn shake(&mut self, choice: u8, now: Time) -> Vec<Vec<u8>> {
+        let Some(endpoint) = &self.endpoint else {
+            return Vec::new();
+        };
+        if self.session.is_none() || choice & 0x80 != 0 {
+            let role = [Role::Client, Role::Server][usize::from(choice & 1)];
+            // Whom the border's certificate belongs to is not this peer's question: it is its own.
+            let print = endpoint.certificate().fingerprint(HashFunction::Sha256);
+            self.session = Some(Session::new(endpoint, role, Some(vec![print]), now));
+            self.heard.clear();
+        }
+        let Some(session) = &mut self.session else {
+            return Vec::new();
+        };
+        while let Some(datagram) = self.heard.pop_front() {
+            // STUN among it, and handshakes of sessions before this one.
+            let _ = session.feed(&datagram, now);
+        }
+        if choice & 0x40 != 0 {
+            session.timeout(now + Duration::from_secs(1));
+        }
+        let mut flight = Vec::new();
+        while let Some(event) = session.next_event() {
+            match event {
+                Event::Send(datagram) if flight.len() < FLIGHTS => flight.push(datagram.to_vec()),
+                Event::Established(established) => {
+                    if let Ok(contexts) = established.contexts(ContextLimits::default()) {
+                        self.contexts = contexts;
+                    }
+                }
+                _ => {}
+            }
+        }
+        flight
+    }
+}
+
+/// Where `what` begins.
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}
