@@ -24,7 +24,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 11] = [
+const PARTS: [(&str, Part); 12] = [
     ("calls", calls::calls),
     ("held", calls::held),
     ("volte", volte::volte),
@@ -34,6 +34,7 @@ const PARTS: [(&str, Part); 11] = [
     ("registrations", registrations::registrations),
     ("refreshes", registrations::refreshes),
     ("relay", relay::relay),
+    ("srtp", relay::srtp),
     ("standing", standing::standing),
     ("memory", memory::in_memory),
 ];

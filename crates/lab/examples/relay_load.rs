@@ -1,10 +1,15 @@
 //! Media through a relay, for `make bench`: sets calls up, plays 20 ms of G.729 or G.711 in both directions of each, and
 //! measures what arrives, how late, and what the relay's processor time was.
 //!
-//! `relay_load border SIP_ADDRESS PROCESS CALLS SECONDS [BYTES]` calls through a border whose trunk is at port 5080;
-//! `relay_load rtpengine NG_ADDRESS PROCESS CALLS SECONDS [BYTES]` has a media proxy relay by its ng protocol. BYTES is what a
-//! packet carries: 20 (G.729, unless told) or 160 (G.711). One line of figures comes out.
+//! `relay_load border SIP_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` calls through a border whose trunk is at port 5080;
+//! `relay_load rtpengine NG_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` has a media proxy relay by its ng protocol. BYTES is
+//! what a packet carries: 20 (G.729, unless told) or 160 (G.711). With `srtp` the callers have keys (SDES,
+//! AES_CM_128_HMAC_SHA1_80) and the callees have none. One line of figures comes out.
 
+use engine::Packet;
+use protect::sdes::CryptoAttribute;
+use protect::srtp::{ContextLimits, Inbound, MasterKey, Outbound};
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -26,14 +31,30 @@ struct Ends {
     ports: [u16; 2],
 }
 
-/// Where the relay takes media of a call: from the caller, from the callee.
-type Ways = [SocketAddr; 2];
+/// The key of all callers that have one.
+const CRYPTO: &str = "1 AES_CM_128_HMAC_SHA1_80 inline:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwd";
+
+/// Where the relay takes media of a call.
+struct Ways {
+    /// From the caller, from the callee.
+    to: [SocketAddr; 2],
+    /// The relay's key towards the caller.
+    key: Option<MasterKey>,
+}
+
+/// What a packet carries, and whether the callers have keys.
+#[derive(Clone, Copy)]
+struct Kind {
+    bytes: usize,
+    keys: bool,
+}
 
 fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [kind, address, process, calls, seconds, rest @ ..] = words.as_slice() else {
         return Err(
-            "usage: relay_load border|rtpengine ADDRESS PROCESS CALLS SECONDS [BYTES]".into(),
+            "usage: relay_load border|rtpengine ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]"
+                .into(),
         );
     };
     let address: SocketAddr = address.parse()?;
@@ -44,13 +65,19 @@ fn main() -> Outcome<()> {
     if bytes < MARK || calls == 0 {
         return Err(format!("at least one call and {MARK} bytes").into());
     }
+    let keys = match rest.get(1).map(String::as_str) {
+        None => false,
+        Some("srtp") => true,
+        Some(other) => return Err(format!("{other}: only srtp can stand there").into()),
+    };
+    let what = Kind { bytes, keys };
     let ends = Ends::open()?;
     let ways = match kind.as_str() {
-        "border" => border(address, &ends, calls)?,
-        "rtpengine" => rtpengine(address, &ends, calls, bytes)?,
+        "border" => border(address, &ends, calls, what)?,
+        "rtpengine" => rtpengine(address, &ends, calls, what)?,
         other => return Err(format!("no relay of this program's: {other}").into()),
     };
-    let figures = play(&ends, &ways, span, bytes, process)?;
+    let figures = play(&ends, ways, span, what, process)?;
     println!("{figures}");
     Ok(())
 }
@@ -70,12 +97,30 @@ impl Ends {
     }
 }
 
-/// The session of one end.
-fn sdp(port: u16, bytes: usize) -> String {
+/// The session of one end, with its key where it has one.
+fn sdp(port: u16, bytes: usize, keys: bool) -> String {
     let format = if bytes == 160 { 0 } else { 18 };
+    let (profile, key) = match keys {
+        true => ("RTP/SAVP", format!("a=crypto:{CRYPTO}\r\n")),
+        false => ("RTP/AVP", String::new()),
+    };
     format!(
-        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {port} RTP/AVP {format}\r\n"
+        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {port} {profile} {format}\r\n{key}"
     )
+}
+
+/// The key of an SDP, where one is wanted.
+fn key_of(text: &str, wanted: bool) -> Outcome<Option<MasterKey>> {
+    if !wanted {
+        return Ok(None);
+    }
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("a=crypto:"))
+        .ok_or(format!("no key in: {text}"))?;
+    let attribute = CryptoAttribute::parse(line.trim().as_bytes())
+        .map_err(|error| format!("{line}: {error:?}"))?;
+    Ok(attribute.keys.into_iter().next())
 }
 
 /// Address and port of the audio of an SDP.
@@ -128,21 +173,21 @@ fn read(socket: &UdpSocket) -> Outcome<Option<(String, SocketAddr)>> {
 }
 
 /// Calls through a border, one after the other.
-fn border(target: SocketAddr, ends: &Ends, calls: usize) -> Outcome<Vec<Ways>> {
+fn border(target: SocketAddr, ends: &Ends, calls: usize, what: Kind) -> Outcome<Vec<Ways>> {
     let caller = UdpSocket::bind("127.0.0.1:5061")?;
     let callee = UdpSocket::bind("127.0.0.1:5080")?;
     caller.set_nonblocking(true)?;
     callee.set_nonblocking(true)?;
     let mut ways = Vec::new();
     for number in 0..calls {
-        let offer = sdp(ends.ports[0], 20);
+        let offer = sdp(ends.ports[0], what.bytes, what.keys);
         let invite = format!(
             "INVITE sip:{number}@{target} SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:5061;branch=z9hG4bKrelay{number}\r\nMax-Forwards: 70\r\nFrom: <sip:a@127.0.0.1>;tag=a{number}\r\nTo: <sip:{number}@{target}>\r\nCall-ID: relay-{number}\r\nCSeq: 1 INVITE\r\nContact: <sip:a@127.0.0.1:5061>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{offer}",
             offer.len()
         );
         caller.send_to(invite.as_bytes(), target)?;
         let begun = Instant::now();
-        let (mut from_caller, mut from_callee) = (None, None);
+        let (mut from_caller, mut from_callee, mut key) = (None, None, None);
         while from_caller.is_none() {
             if begun.elapsed() > PATIENCE {
                 return Err(format!("call {number} was not answered").into());
@@ -151,7 +196,10 @@ fn border(target: SocketAddr, ends: &Ends, calls: usize) -> Outcome<Vec<Ways>> {
                 && request.starts_with("INVITE ")
             {
                 from_callee = Some(media_of(&request)?);
-                callee.send_to(answer(&request, ends.ports[1], number).as_bytes(), from)?;
+                callee.send_to(
+                    answer(&request, &sdp(ends.ports[1], what.bytes, false), number).as_bytes(),
+                    from,
+                )?;
             }
             if let Some((response, from)) = read(&caller)? {
                 if response.starts_with("SIP/2.0 1")
@@ -163,6 +211,7 @@ fn border(target: SocketAddr, ends: &Ends, calls: usize) -> Outcome<Vec<Ways>> {
                     return Err(format!("call {number} was refused: {response}").into());
                 }
                 from_caller = Some(media_of(&response)?);
+                key = key_of(&response, what.keys)?;
                 let contact = field(&response, "Contact").trim_start_matches('<');
                 let contact = contact.split('>').next().unwrap_or_default();
                 let ack = format!(
@@ -176,13 +225,12 @@ fn border(target: SocketAddr, ends: &Ends, calls: usize) -> Outcome<Vec<Ways>> {
         let (Some(a), Some(b)) = (from_caller, from_callee) else {
             return Err(format!("call {number} was answered before it was offered").into());
         };
-        ways.push([a, b]);
+        ways.push(Ways { to: [a, b], key });
     }
     Ok(ways)
 }
 
-fn answer(request: &str, port: u16, number: usize) -> String {
-    let body = sdp(port, 20);
+fn answer(request: &str, body: &str, number: usize) -> String {
     format!(
         "SIP/2.0 200 OK\r\n{}{}{}To: {};tag=b{number}\r\n{}{}Contact: <sip:b@127.0.0.1:5080>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
         fields(request, "Via"),
@@ -196,10 +244,10 @@ fn answer(request: &str, port: u16, number: usize) -> String {
 }
 
 /// Has rtpengine relay, by its ng protocol (bencode over UDP).
-fn rtpengine(target: SocketAddr, ends: &Ends, calls: usize, bytes: usize) -> Outcome<Vec<Ways>> {
+fn rtpengine(target: SocketAddr, ends: &Ends, calls: usize, what: Kind) -> Outcome<Vec<Ways>> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    let ask = |words: &[(&str, &str)], cookie: &str| -> Outcome<SocketAddr> {
+    let ask = |words: &[(&str, &str)], cookie: &str| -> Outcome<String> {
         let text: String = words
             .iter()
             .map(|(key, value)| format!("{}:{key}{}:{value}", key.len(), value.len()))
@@ -207,13 +255,19 @@ fn rtpengine(target: SocketAddr, ends: &Ends, calls: usize, bytes: usize) -> Out
         socket.send_to(format!("{cookie} d{text}e").as_bytes(), target)?;
         let mut reply = [0; 4096];
         let (length, _) = socket.recv_from(&mut reply)?;
-        let reply = String::from_utf8_lossy(&reply[..length]);
+        let reply = String::from_utf8_lossy(&reply[..length]).into_owned();
         match reply.contains("6:result2:ok") {
-            true => media_of(&reply),
+            true => Ok(reply),
             false => Err(format!("rtpengine refused: {reply}").into()),
         }
     };
-    let (offer, reply) = (sdp(ends.ports[0], bytes), sdp(ends.ports[1], bytes));
+    let offer = sdp(ends.ports[0], what.bytes, what.keys);
+    let reply = sdp(ends.ports[1], what.bytes, false);
+    let towards_callee = if what.keys {
+        &[("transport-protocol", "RTP/AVP")][..]
+    } else {
+        &[]
+    };
     let mut ways = Vec::new();
     for number in 0..calls {
         let id = format!("relay-{number}");
@@ -222,9 +276,10 @@ fn rtpengine(target: SocketAddr, ends: &Ends, calls: usize, bytes: usize) -> Out
         let offered = [
             &common[..],
             &[("command", "offer"), ("from-tag", "a"), ("sdp", &offer)],
+            towards_callee,
         ]
         .concat();
-        let towards_callee = ask(&offered, &format!("o{number}"))?;
+        let offered = ask(&offered, &format!("o{number}"))?;
         let answered = [
             &common[..],
             &[
@@ -235,8 +290,11 @@ fn rtpengine(target: SocketAddr, ends: &Ends, calls: usize, bytes: usize) -> Out
             ],
         ]
         .concat();
-        let towards_caller = ask(&answered, &format!("a{number}"))?;
-        ways.push([towards_caller, towards_callee]);
+        let answered = ask(&answered, &format!("a{number}"))?;
+        ways.push(Ways {
+            to: [media_of(&answered)?, media_of(&offered)?],
+            key: key_of(&answered, what.keys)?,
+        });
     }
     Ok(ways)
 }
@@ -247,13 +305,23 @@ struct Stream {
     packet: Vec<u8>,
     sequence: u16,
     timestamp: u32,
+    /// What seals its packets.
+    seal: Option<Outbound>,
 }
 
 /// Plays all streams, evenly spread over the packet time, and gives the line of figures.
-fn play(ends: &Ends, ways: &[Ways], span: Duration, bytes: usize, process: u32) -> Outcome<String> {
+fn play(ends: &Ends, ways: Vec<Ways>, span: Duration, what: Kind, process: u32) -> Outcome<String> {
+    let bytes = what.bytes;
+    let limits = ContextLimits::default();
+    let ours = CryptoAttribute::parse(CRYPTO.as_bytes()).map_err(|error| format!("{error:?}"))?;
     let mut streams: Vec<Stream> = Vec::new();
+    // What opens the packets of a call, by where the relay sends them from.
+    let mut opens: HashMap<SocketAddr, Inbound> = HashMap::new();
     for (number, way) in ways.iter().enumerate() {
-        for (end, &to) in way.iter().enumerate() {
+        if let Some(key) = &way.key {
+            opens.insert(way.to[0], Inbound::new(key, limits)?);
+        }
+        for (end, &to) in way.to.iter().enumerate() {
             let mut packet = vec![0; RTP_HEADER + bytes];
             packet[0] = 0x80;
             packet[1] = if bytes == 160 { 0 } else { 18 };
@@ -264,6 +332,10 @@ fn play(ends: &Ends, ways: &[Ways], span: Duration, bytes: usize, process: u32) 
                 packet,
                 sequence: 0,
                 timestamp: 0,
+                seal: match end == 0 && what.keys {
+                    true => Some(Outbound::new(&ours.keys[0], limits)?),
+                    false => None,
+                },
             });
         }
     }
@@ -306,7 +378,13 @@ fn play(ends: &Ends, ways: &[Ways], span: Duration, bytes: usize, process: u32) 
             let stamp = start.elapsed().as_nanos() as u64;
             stream.packet[RTP_HEADER + 4..RTP_HEADER + MARK].copy_from_slice(&stamp.to_be_bytes());
             let counted = stamp >= warm && stamp < end;
-            match ends.sockets[stream.end].send_to(&stream.packet, stream.to) {
+            let mut length = stream.packet.len();
+            buffer[..length].copy_from_slice(&stream.packet);
+            if let Some(seal) = &mut stream.seal {
+                let room = &mut buffer[..length + Packet::ROOM];
+                length = seal.protect_rtp(room, length)?;
+            }
+            match ends.sockets[stream.end].send_to(&buffer[..length], stream.to) {
                 Ok(_) => sent += u64::from(counted),
                 Err(_) => refused += u64::from(counted),
             }
@@ -316,9 +394,16 @@ fn play(ends: &Ends, ways: &[Ways], span: Duration, bytes: usize, process: u32) 
         for socket in &ends.sockets {
             // A few at a time, so that sending is never late for it.
             for _ in 0..8 {
-                let Ok((length, _)) = socket.recv_from(&mut buffer) else {
+                let Ok((mut length, from)) = socket.recv_from(&mut buffer) else {
                     break;
                 };
+                if let Some(open) = opens.get_mut(&from) {
+                    // What cannot be opened has not arrived.
+                    let Ok(opened) = open.unprotect_rtp(&mut buffer[..length]) else {
+                        continue;
+                    };
+                    length = opened;
+                }
                 let stamp = buffer
                     .get(RTP_HEADER + 4..RTP_HEADER + MARK)
                     .filter(|_| length >= RTP_HEADER + MARK);

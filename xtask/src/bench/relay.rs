@@ -12,6 +12,10 @@ const CALLS: [u32; 3] = [100, 250, 500];
 const SECONDS: u32 = 8;
 /// CPU per packet, in rtpengine's.
 const BAR: f64 = 0.65;
+/// The same with SRTP on the callers' side.
+const SECURE_BAR: f64 = 0.6;
+/// Microseconds of CPU per packet that SRTP on one side may add to the plain relay on the same path.
+const SECURE_MORE: f64 = 0.8;
 
 /// A relay that is measured.
 struct Relay {
@@ -25,17 +29,7 @@ struct Relay {
 /// CPU per relayed packet of the border with one socket for all ports, with a socket for each, and of rtpengine: interleaved, at
 /// the same rates, in a network of their own.
 pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
-    let missing: Vec<&str> = ["rtpengine", "ip", "nsenter"]
-        .into_iter()
-        .filter(|program| !installed(program))
-        .collect();
-    if !missing.is_empty() {
-        return Err(format!(
-            "missing: {} (Debian: rtpengine iproute2 util-linux)",
-            missing.join(", ")
-        ));
-    }
-    build(&["-p", "lab", "--example", "relay_load"])?;
+    ready()?;
     let network = Network::new()?;
     let relays = [
         rtpengine(),
@@ -46,7 +40,7 @@ pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
     println!("CPU per relayed packet of G.729 (20 ms, both directions), {SECONDS} s a run");
     for calls in CALLS {
         let medians = interleaved(bench.rounds, &names, |which| {
-            let line = run(&relays[which], calls, &network, &bench.scratch)?;
+            let line = run(&relays[which], calls, false, &network, &bench.scratch)?;
             println!("  {:<28} {line}", names[which]);
             figure(&line, "us/packet").ok_or(format!("no figure in: {line}"))
         })?;
@@ -59,6 +53,75 @@ pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The same with SRTP between relay and callers: the border with one socket, plain and with keys, and rtpengine with keys.
+pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
+    ready()?;
+    let network = Network::new()?;
+    let plain = border("border, plain", "one", &bench.scratch)?;
+    let keyed = keyed_border("border, SRTP to RTP", &bench.scratch)?;
+    let peer = Relay {
+        name: "rtpengine, SRTP to RTP",
+        ..rtpengine()
+    };
+    let runs = [(&peer, true), (&plain, false), (&keyed, true)];
+    let names = runs.map(|(relay, _)| relay.name);
+    println!(
+        "CPU per relayed packet of G.729 (20 ms, both directions), AES_CM_128_HMAC_SHA1_80 on one side, {SECONDS} s a run"
+    );
+    for calls in CALLS {
+        let medians = interleaved(bench.rounds, &names, |which| {
+            let (relay, keys) = runs[which];
+            let line = run(relay, calls, keys, &network, &bench.scratch)?;
+            println!("  {:<28} {line}", names[which]);
+            figure(&line, "us/packet").ok_or(format!("no figure in: {line}"))
+        })?;
+        bench.bar(
+            &format!("SRTP to RTP, {calls} calls: CPU per packet in rtpengine's (user space)"),
+            medians[2] / medians[0],
+            Bound::AtMost(SECURE_BAR),
+        );
+        bench.bar(
+            &format!("SRTP to RTP, {calls} calls: microseconds per packet above the plain relay"),
+            medians[2] - medians[1],
+            Bound::AtMost(SECURE_MORE),
+        );
+    }
+    Ok(())
+}
+
+/// Programs and the load are there.
+fn ready() -> Result<(), String> {
+    let missing: Vec<&str> = ["rtpengine", "ip", "nsenter"]
+        .into_iter()
+        .filter(|program| !installed(program))
+        .collect();
+    if !missing.is_empty() {
+        return Err(format!(
+            "missing: {} (Debian: rtpengine iproute2 util-linux)",
+            missing.join(", ")
+        ));
+    }
+    build(&["-p", "lab", "--example", "relay_load"])
+}
+
+/// The border with keys towards the callers and none towards the trunk.
+fn keyed_border(name: &'static str, scratch: &Path) -> Result<Relay, String> {
+    let mut relay = border(name, "one", scratch)?;
+    let path = relay.arguments.last().cloned().unwrap_or_default();
+    let plain = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
+    let keyed = plain.replace("kind = \"access\"", "kind = \"access\"\nsrtp = \"require\"");
+    let keyed = keyed.replace("[[trunk]]", "[[trunk]]\nsrtp = \"refuse\"");
+    if keyed == plain {
+        return Err("examples/loopback.toml has no access interface".into());
+    }
+    let file = scratch.join("relay-keyed.toml");
+    std::fs::write(&file, keyed).map_err(|error| format!("{}: {error}", file.display()))?;
+    if let Some(last) = relay.arguments.last_mut() {
+        *last = file.display().to_string();
+    }
+    Ok(relay)
 }
 
 /// The border with media anchored; `sockets` as in `[media] sockets`.
@@ -96,12 +159,18 @@ fn rtpengine() -> Relay {
 }
 
 /// One run: the line of figures of the load.
-fn run(relay: &Relay, calls: u32, network: &Network, scratch: &Path) -> Result<String, String> {
+fn run(
+    relay: &Relay,
+    calls: u32,
+    keys: bool,
+    network: &Network,
+    scratch: &Path,
+) -> Result<String, String> {
     let log = scratch.join("relay.log");
     let subject = network.start(SUBJECT_CORE, &relay.arguments, &log)?;
     std::thread::sleep(Duration::from_millis(1_500));
     let load = release().join("examples/relay_load");
-    let words = [
+    let mut words = vec![
         load.display().to_string(),
         relay.kind.into(),
         relay.address.into(),
@@ -109,6 +178,9 @@ fn run(relay: &Relay, calls: u32, network: &Network, scratch: &Path) -> Result<S
         calls.to_string(),
         SECONDS.to_string(),
     ];
+    if keys {
+        words.extend(["20".to_owned(), "srtp".to_owned()]);
+    }
     let output = scratch.join("relay-load.log");
     let mut player = network.start(LOAD_CORE, &words, &output)?;
     let succeeded = player.wait(Duration::from_secs(60))?;
