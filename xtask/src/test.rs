@@ -26,8 +26,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let mut twice = Vec::new();
     for program in &failed {
         println!("asked again, alone: {program}");
-        let which: Vec<&str> = program.split_whitespace().collect();
-        if cargo(&which, arguments, &["--test-threads=1"])?.is_err() {
+        if cargo(&again(program), arguments, &["--test-threads=1"])?.is_err() {
             twice.push(program.as_str());
         }
     }
@@ -39,6 +38,16 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     match twice.is_empty() {
         true => Ok(()),
         false => Err(format!("failed twice: {}", twice.join(", "))),
+    }
+}
+
+/// The words that have one program run. A test by its name stays among the whole workspace: for its package alone, cargo would
+/// choose other features of the libraries and build them anew.
+fn again(program: &str) -> Vec<&str> {
+    let words: Vec<&str> = program.split_whitespace().collect();
+    match words.as_slice() {
+        ["-p", _, "--test", name] => vec!["--workspace", "--test", name],
+        _ => words,
     }
 }
 
@@ -109,6 +118,8 @@ mod tests {
         ];
         let said: Vec<String> = said.iter().map(ToString::to_string).collect();
         assert_eq!(failures(&said), ["-p lab --test run", "-p engine --doc"]);
+        assert_eq!(again("-p lab --test run"), ["--workspace", "--test", "run"]);
+        assert_eq!(again("-p engine --doc"), ["-p", "engine", "--doc"]);
         assert!(failures(&["error: could not compile `lab`".to_owned()]).is_empty());
     }
 }

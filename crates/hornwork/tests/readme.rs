@@ -220,10 +220,9 @@ fn the_configuration_is_the_example_and_has_fifteen_lines() {
 
 #[test]
 fn make_does_what_is_said() {
-    for (command, does) in commands(By::Makefile).zip([
-        "target/release/hornwork demo",
-        "cargo test --workspace --locked",
-    ]) {
+    for (command, does) in
+        commands(By::Makefile).zip(["target/release/hornwork demo", "cargo xtask test"])
+    {
         let target = command.strip_prefix("make ").expect("make");
         let output = Command::new("make")
             .current_dir(root())
