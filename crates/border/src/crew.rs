@@ -2,19 +2,20 @@
 //!
 //! | in common | divided evenly | each for itself |
 //! |---|---|---|
-//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers, what certificates have proven | media ports, connections and those of a source, transactions | the queue and its sieve under overload, lookups of names, draining |
+//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers, what certificates have proven, who is taken under overload | media ports, connections and those of a source, transactions | the queue and its sieve under overload, lookups of names, draining |
 //!
 //! Trunks are pinged, and carriers registered at, by the first of them.
 
 use crate::border::Border;
 use crate::config::Config;
 use crate::gate::Gate;
+use crate::overload::sifting::Rows;
 use crate::registrar::{Admission, Authority, Location, Parts, Registry};
 use crate::trunks::{Boards, Trunks};
 use engine::worker::lock;
 use engine::{BoundedMap, ConnectionId, Entropy, HashKey, Held, Time, Worker};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Addresses of located names that may send requests although no list names them.
@@ -36,6 +37,8 @@ pub(crate) struct Share {
     pub(crate) located_peers: Held<BoundedMap<IpAddr, ()>>,
     pub(crate) proven: Held<Proven>,
     pub(crate) crew: Option<Crew>,
+    /// New calls while there are too many.
+    pub(crate) rows: Arc<Rows>,
     /// Of the table of sockets.
     pub(crate) sockets: HashKey,
     pub(crate) carriers: Entropy,
@@ -55,10 +58,6 @@ pub(crate) struct Crew {
     seen: u32,
     /// Workers whose drain is over, and the calls that they had to end.
     drained: Arc<(AtomicUsize, AtomicU64)>,
-    /// By what new calls are put into a row while there are too many.
-    salt: u32,
-    /// Below this place in that row each of them has dropped nobody who comes again.
-    clean: Arc<[AtomicU32]>,
 }
 
 impl Crew {
@@ -75,24 +74,6 @@ impl Crew {
             .iter()
             .map(|calls| calls.load(Ordering::Relaxed))
             .sum()
-    }
-
-    /// By what new calls are put into a row while there are too many: the same for all, so that one knows whom another dropped.
-    pub(crate) fn salt(&self) -> u32 {
-        self.salt
-    }
-
-    /// Tells the others below which place in that row we have dropped nobody who comes again.
-    pub(crate) fn tell_clean(&self, place: u32) {
-        if let Some(own) = self.clean.get(self.number) {
-            own.store(place, Ordering::Relaxed);
-        }
-    }
-
-    /// Below this place nobody has dropped anyone who comes again.
-    pub(crate) fn clean(&self) -> u32 {
-        let places = self.clean.iter().map(|place| place.load(Ordering::Relaxed));
-        places.min().unwrap_or(u32::MAX)
     }
 
     /// Whether we are the one who tells what concerns all.
@@ -143,6 +124,7 @@ impl Share {
             located_peers: Held::Own(BoundedMap::new(LOCATED_PEERS, marks)),
             proven: Held::Own(Proven::new(config.limits.connections, marks)),
             crew: None,
+            rows: Arc::new(Rows::new(entropy.u64() as u32)),
         }
     }
 
@@ -170,9 +152,8 @@ impl Share {
             reloads: Arc::default(),
             seen: 0,
             drained: Arc::default(),
-            salt: entropy.u64() as u32,
-            clean: (0..of).map(|_| AtomicU32::new(u32::MAX)).collect(),
         };
+        let rows = Arc::new(Rows::new(entropy.u64() as u32));
         let share = |number: u8| Share {
             worker: Worker { number, ..worker },
             trunks: Trunks::of_worker(config, entropy.fork(), boards.clone(), number == 0),
@@ -187,6 +168,7 @@ impl Share {
                 number: usize::from(number),
                 ..crew.clone()
             }),
+            rows: rows.clone(),
             sockets: HashKey::new(entropy),
             carriers: entropy.fork(),
             names: entropy.fork(),

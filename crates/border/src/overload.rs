@@ -5,26 +5,26 @@
 //! Refusals cost, too: those of ten times the peak would take all that calls need. So they are counted against the calls
 //! that are taken, and where they are too many, a [`Sieve`] before the socket drops a share of the new calls unread. Who is
 //! taken, refused or dropped, the calls' own bytes decide: a call that is sent again fares as it did before, and one that was
-//! dropped has no late beginning. Of several workers each has its own queue and sieve; what one has dropped all of them refuse.
+//! dropped has no late beginning. Of several workers each has its own queue and sieve; who is taken is the same for all of them.
 
-mod sifting;
+pub(crate) mod sifting;
 
 use crate::border::{Alarm, Border, Core};
-use crate::crew::Crew;
 use crate::feedback::{Told, VALID};
 use core::time::Duration;
 use engine::{Note, Sieve, SocketId, Time};
-use sifting::{ALL, LOOK, Queue};
+use sifting::{LOOK, Queue, Rows};
 use sip::{Endpoint, Stateless};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use wire::sip::{HeaderId, Message, Method, Refusable};
 
 /// The queue has to be too long for this long: a machine that stood still for a moment makes up for it by itself.
 const LASTING: Duration = Duration::from_millis(100);
 /// Messages are to wait for this share of what they may wait at most, in percent: long enough that there is always something
 /// to do, short enough that the answers to calls that are taken come early.
-const WANTED: u32 = 50;
+const WANTED: u32 = 55;
 /// After this long without a refusal it is over.
 const CALM: Duration = Duration::from_secs(5);
 
@@ -38,7 +38,7 @@ enum Why {
 }
 
 /// How long what is dealt with now has waited, and what was refused for that.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Overload {
     /// Of the message that is being dealt with.
     waited: Duration,
@@ -58,11 +58,29 @@ pub(crate) struct Overload {
     sieves: VecDeque<(SocketId, Option<Sieve>)>,
     /// What neighbours are told.
     told: Told,
-    /// By what calls are put into a row; drawn when it is first needed.
-    salt: Option<u32>,
+    /// Those who come, in common to all workers.
+    rows: Arc<Rows>,
+    /// Whether it is to be looked how much there is.
+    looks: bool,
 }
 
 impl Overload {
+    pub(crate) fn new(rows: Arc<Rows>) -> Overload {
+        Overload {
+            waited: Duration::ZERO,
+            socket: None,
+            queues: Vec::new(),
+            lasts: false,
+            shed: 0,
+            unread: 0,
+            last: None,
+            sieves: VecDeque::new(),
+            told: Told::default(),
+            rows,
+            looks: false,
+        }
+    }
+
     /// The next sieve for the driver.
     pub(crate) fn next_sieve(&mut self) -> Option<(SocketId, Option<Sieve>)> {
         self.sieves.pop_front()
@@ -110,15 +128,7 @@ impl Border {
         if !bytes.starts_with(b"INVITE ") {
             return false;
         }
-        if let Some(crew) = &self.core.crew
-            && crew.clean() < ALL
-        {
-            let salt = crew.salt();
-            let contact = || self.endpoint.contact_on(socket).unwrap_or_default();
-            if let Some(queue) = self.core.overload.queue() {
-                queue.line_up(salt, contact);
-            }
-        }
+        self.join_row(now);
         let Some(why) = self.core.refuses_new(Some(bytes)) else {
             return false;
         };
@@ -137,6 +147,18 @@ impl Border {
             self.core.refused(Method::Invite, why, now);
         }
         refused
+    }
+}
+
+impl Border {
+    /// Others take no longer everything: so do we.
+    fn join_row(&mut self, now: Time) {
+        let overload = &mut self.core.overload;
+        if !overload.rows.sifts() || overload.queue().is_none_or(|queue| queue.is_in_row()) {
+            return;
+        }
+        self.core.look_at_queues(&self.endpoint, now);
+        self.core.look_again(now);
     }
 }
 
@@ -163,7 +185,7 @@ impl Core {
         {
             queue.above = None;
             queue.comes_after(waited);
-            if overload.last.is_none() {
+            if !overload.looks {
                 overload.queues.swap_remove(at);
             }
         }
@@ -177,9 +199,7 @@ impl Core {
 
     /// Whether an overload is not over, or begins, here or at another worker.
     fn hurries(&self) -> bool {
-        self.overload.last.is_some()
-            || self.overload.lasts
-            || self.crew.as_ref().is_some_and(|crew| crew.clean() < ALL)
+        self.overload.last.is_some() || self.overload.lasts || self.overload.rows.sifts()
     }
 
     /// Whether what begins something new is refused; `bytes`: of a datagram.
@@ -190,24 +210,12 @@ impl Core {
             return None;
         }
         let waited = self.overload.waited;
-        let clean = self.crew.as_ref().map_or(ALL, Crew::clean);
         if let (Some(bytes), Some(queue)) = (bytes, self.overload.queue())
-            && queue.is_beyond(bytes, clean)
+            && queue.is_beyond(bytes)
         {
             return Some(Why::Beyond);
         }
         (waited > limit).then_some(Why::Waited)
-    }
-
-    /// By what calls are put into a row, the same for all workers.
-    fn salt(&mut self) -> u32 {
-        match &self.crew {
-            Some(crew) => crew.salt(),
-            None => *self
-                .overload
-                .salt
-                .get_or_insert_with(|| self.entropy.u64() as u32),
-        }
     }
 
     /// Seconds after which a refused caller may come again: not all at the same time, and later where there are many. The
@@ -235,7 +243,7 @@ impl Core {
         }
         if self.overload.last.replace(now).is_none() {
             self.timers.schedule(now + CALM, Alarm::Calm);
-            self.timers.schedule(now + LOOK, Alarm::Sift);
+            self.look_again(now);
             let waited = self.overload.waited;
             self.events.tell(now, || Note::Overload {
                 state: "began".to_owned(),
@@ -269,7 +277,7 @@ impl Core {
             if method == Method::Invite
                 && let Some(queue) = self.overload.queue()
             {
-                queue.taken += 1;
+                queue.takes();
             }
             return None;
         };
@@ -285,38 +293,45 @@ impl Core {
     /// Looks how long messages waited and how many refusals there were for the calls that were taken, and moves the borders
     /// between those who are taken, refused and dropped.
     pub(crate) fn sift(&mut self, endpoint: &mut Endpoint, now: Time) {
-        if self.overload.last.is_none() {
-            return;
+        self.overload.looks = false;
+        let (taken, offered) = self.look_at_queues(endpoint, now);
+        if self.overload.last.is_some() || self.overload.sifts() {
+            self.look_again(now);
+        } else {
+            // Nothing was too much here: others looked for us.
+            self.overload.queues.clear();
         }
-        self.timers.schedule(now + LOOK, Alarm::Sift);
-        let salt = self.salt();
-        let percent = self.config.sip.refusals;
-        let wanted = self.config.sip.queue.map(|limit| limit * WANTED / 100);
-        let overload = &mut self.overload;
-        let (mut taken, mut offered) = (0, 0);
-        for queue in &mut overload.queues {
-            taken += queue.taken;
-            offered += queue.offered();
-            let socket = queue.socket;
-            let contact = || endpoint.contact_on(socket).unwrap_or_default();
-            let share = match wanted {
-                Some(wanted) => queue.look(wanted, percent, contact, salt, now),
-                // The configuration has changed since: nothing is too much any more.
-                None => Some(ALL),
-            };
-            if let Some(sieve) = share.and_then(|share| queue.let_through(share)) {
-                overload.sieves.push_back((socket, sieve));
-            }
-        }
-        if let Some(crew) = &self.crew {
-            let clean = overload.queues.iter().map(Queue::clean).min();
-            crew.tell_clean(clean.unwrap_or(ALL));
-        }
-        if let Some(loss) = overload.told.look(taken, offered)
+        if let Some(loss) = self.overload.told.look(taken, offered)
             && self.config.sip.feedback
         {
             endpoint.tell_loss(Some(loss), VALID, now);
         }
+    }
+
+    /// Looks at the queues after a while, unless that is arranged already.
+    fn look_again(&mut self, now: Time) {
+        if !core::mem::replace(&mut self.overload.looks, true) {
+            self.timers.schedule(now + LOOK, Alarm::Sift);
+        }
+    }
+
+    /// Tells the rows what was seen, and hears who is taken. Gives the calls taken, and those that came.
+    fn look_at_queues(&mut self, endpoint: &Endpoint, now: Time) -> (u64, u64) {
+        let percent = self.config.sip.refusals;
+        // Where the configuration has changed since nothing is too much any more.
+        let wanted = self.config.sip.queue.map(|limit| limit * WANTED / 100);
+        let overload = &mut self.overload;
+        let (mut taken, mut offered) = (0, 0);
+        for queue in &mut overload.queues {
+            let (took, came) = queue.taken_of();
+            taken += took;
+            offered += came;
+            let contact = endpoint.contact_on(queue.socket).unwrap_or_default();
+            if let Some(sieve) = queue.look(&overload.rows, contact, wanted, percent, now) {
+                overload.sieves.push_back((queue.socket, sieve));
+            }
+        }
+        (taken, offered)
     }
 
     /// A sieve of ours has dropped so many.
@@ -338,9 +353,7 @@ impl Core {
         }
         self.overload.last = None;
         self.overload.queues.clear();
-        if let Some(crew) = &self.crew {
-            crew.tell_clean(ALL);
-        }
+        self.overload.rows.calm();
         self.overload.told = Told::default();
         let refused = core::mem::take(&mut self.overload.shed);
         let unread = core::mem::take(&mut self.overload.unread);

@@ -231,7 +231,7 @@ impl Core {
             admitted: Admitted::default(),
             throttles: Throttles::default(),
             asks_trunks: false,
-            overload: Overload::default(),
+            overload: Overload::new(share.rows),
             carriers,
             asked: Slab::new(),
             asked_serial: 0,

@@ -1,4 +1,4 @@
-//! How much of an overload is taken, how much is refused, and how much is not read at all, for each socket.
+//! How much of an overload is taken, how much is refused, and how much is not read at all, for each address.
 //!
 //! New calls stand in a row by the place that their own bytes give them ([`Sieve::place`]). The first of them are taken, those
 //! behind are refused, the rest is dropped before it is read. Both borders move: the first so that messages wait as long as
@@ -6,23 +6,33 @@
 //! always a margin of calls that were answered: where the first border rises into it nobody gets in late.
 
 use core::time::Duration;
+use engine::worker::lock;
 use engine::{Prefix, Sieve, SocketId, Time};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything comes through.
-pub(super) const ALL: u32 = 65_536;
+pub(crate) const ALL: u32 = 65_536;
 /// The least that is taken: one of a thousand, so that it shows when the flood is over.
 const LEAST: f64 = 0.001;
 /// Refusals that may always be said between two looks.
 const FREE: u64 = 2;
 /// How often calls taken and refused are held against each other.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 /// A call that was dropped comes again after 0.5, 1, 2, 4, 8 and 16 seconds, each counted from the time before (Timer A of RFC
 /// 3261 section 17.1.1.2, with T1 of 500 ms): looks in the longest of them.
 const AGAIN: u8 = 160;
 /// And in the first of them.
 const FIRST: u8 = 5;
 /// What may be taken grows by this between two looks where nothing waits at all.
-const RISE: f64 = 0.01;
+const RISE: f64 = 0.015;
+/// Of what too many late calls ask to be taken less, this power is done at each look: a queue that was too long by chance is no
+/// reason for much, and one that stays too long is made shorter in a second.
+const EASE: f64 = 0.15;
+/// And this power of what too many refusals ask for.
+const CLOSING: f64 = 0.08;
+/// Refusals are held to this much of what they may be at most.
+const AIM: f64 = 0.8;
 /// How much of a change of the wait, in seconds a second, is answered at once.
 const DAMPING: f64 = 0.5;
 /// What a refusal costs of what a call costs.
@@ -34,23 +44,95 @@ const LOWEST: f64 = 0.75;
 /// After so many looks without a queue the rise is steeper: it is over.
 const OVER: u32 = 4;
 
+/// What was seen of new calls and of queues between two looks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// Taken.
+    taken: u64,
+    /// Refused because they had waited too long, though less was taken already when they came.
+    late: u64,
+    /// Refused for another reason.
+    beyond: u64,
+    /// What messages have waited, and how many they were.
+    waited: Duration,
+    came: u32,
+}
+
+impl Seen {
+    fn add(&mut self, other: Seen) {
+        self.taken += other.taken;
+        self.late += other.late;
+        self.beyond += other.beyond;
+        self.waited += other.waited;
+        self.came += other.came;
+    }
+}
+
 /// What is known of the queue of one socket.
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) socket: SocketId,
+    pub(crate) socket: SocketId,
     /// Since when every message has waited too long.
-    pub(super) above: Option<Time>,
-    /// New calls taken since the last look.
-    pub(super) taken: u64,
-    /// New calls refused since the last look because they had waited too long, though less was taken already when they came.
-    waited: u64,
-    /// And for another reason.
-    beyond: u64,
+    pub(crate) above: Option<Time>,
+    seen: Seen,
+    view: Option<View>,
+}
+
+/// What a worker knows of a row.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    /// With what comes through, at the last look.
+    sieve: Sieve,
+    share: u32,
+    /// What is taken: places below this, of [`ALL`].
+    takes: u32,
     /// When what is taken was last made less for those who had waited too long.
     cut: Time,
-    /// What messages have waited since the last look, and how many they were.
-    waits: (Duration, u32),
-    sifting: Option<Sifting>,
+}
+
+/// Those who come to one address, whichever worker's socket they come to.
+#[derive(Debug)]
+struct Row {
+    /// Our Contact there, by which rows are told apart.
+    contact: Box<[u8]>,
+    /// By all workers, since the last look.
+    seen: Seen,
+    looked: Time,
+    /// When what is taken was last made less for those who had waited too long.
+    cut: Time,
+    sifting: Sifting,
+}
+
+/// The rows of all addresses, in common to all workers: a call that comes again by another way fares as before.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    rows: Mutex<Vec<Row>>,
+    /// Whether not everything is taken at some address.
+    sifts: AtomicBool,
+    /// By what calls are put into a row.
+    salt: u32,
+}
+
+impl Rows {
+    pub(crate) fn new(salt: u32) -> Rows {
+        Rows {
+            rows: Mutex::default(),
+            sifts: AtomicBool::new(false),
+            salt,
+        }
+    }
+
+    /// Whether not everything is taken at some address.
+    pub(super) fn sifts(&self) -> bool {
+        self.sifts.load(Ordering::Relaxed)
+    }
+
+    /// Forgets rows that are no longer needed.
+    pub(super) fn calm(&self) {
+        let mut rows = lock(&self.rows);
+        rows.retain(|row| row.sifting.sifts());
+        self.sifts.store(!rows.is_empty(), Ordering::Relaxed);
+    }
 }
 
 /// Length of the parts of the row of which it is known whether somebody was dropped there.
@@ -93,6 +175,10 @@ struct Sifting {
 }
 
 impl Sifting {
+    fn sifts(&self) -> bool {
+        self.takes < ALL || self.share < ALL
+    }
+
     fn new(salt: u32, contact: &[u8]) -> Sifting {
         Sifting {
             sieve: Sieve {
@@ -155,8 +241,7 @@ impl Sifting {
         let could = taken + (late + beyond) * REFUSAL;
         let fair = (could.max(free) / (taken + late)).min(1.0);
         let factor = match late > free {
-            // A queue that was a little too long for a moment is no reason for much.
-            true if late < taken / 2.0 => fair.max(0.95),
+            true if late < taken / 2.0 => fair.powf(EASE),
             true => fair.max(0.2),
             false => {
                 let room = ((wanted - wait) / wanted).max(-3.0);
@@ -197,12 +282,13 @@ impl Sifting {
         };
         let free = FREE as f64;
         let may = free.max(self.peak * f64::from(percent) / 100.0);
+        let aim = free.max(may * AIM);
         // More for a while, and as much as there is room for: who was refused has been answered, and comes no more.
         let most = may.max(self.peak);
         let factor = match self.idle > OVER {
             true => 1.1,
             false if refused > most && late > free => (most / refused).max(0.5),
-            false if refused > may => 0.97,
+            false if refused > aim => (aim / refused).powf(CLOSING).max(0.8),
             false => 1.02,
         };
         // What was closed too far is opened again by as much as is taken, in a second or so.
@@ -219,122 +305,152 @@ fn of_all(part: f64) -> u32 {
 }
 
 impl Queue {
-    pub(super) fn new(socket: SocketId) -> Queue {
+    pub(crate) fn new(socket: SocketId) -> Queue {
         Queue {
             socket,
             above: None,
-            taken: 0,
-            waited: 0,
-            beyond: 0,
-            cut: Time::ZERO,
-            waits: (Duration::ZERO, 0),
-            sifting: None,
+            seen: Seen::default(),
+            view: None,
         }
     }
 
     /// A message came that had waited so long.
-    pub(super) fn comes_after(&mut self, waited: Duration) {
-        self.waits.0 += waited;
-        self.waits.1 += 1;
+    pub(crate) fn comes_after(&mut self, waited: Duration) {
+        self.seen.waited += waited;
+        self.seen.came += 1;
+    }
+
+    /// A new call was taken.
+    pub(crate) fn takes(&mut self) {
+        self.seen.taken += 1;
     }
 
     /// A new call that came at `arrived` was refused because it had waited too long. Of those who wait since before less was
     /// taken nothing is to be learnt.
-    pub(super) fn refused_late(&mut self, arrived: Time) {
-        match arrived >= self.cut {
-            true => self.waited += 1,
-            false => self.beyond += 1,
+    pub(crate) fn refused_late(&mut self, arrived: Time) {
+        match self.view.is_none_or(|view| arrived >= view.cut) {
+            true => self.seen.late += 1,
+            false => self.seen.beyond += 1,
         }
     }
 
     /// A new call was refused because of its place.
-    pub(super) fn refused_beyond(&mut self) {
-        self.beyond += 1;
+    pub(crate) fn refused_beyond(&mut self) {
+        self.seen.beyond += 1;
     }
 
-    /// New calls since the last look, with those that were dropped unread as far as can be told.
-    pub(super) fn offered(&self) -> u64 {
-        let share = self.sifting.as_ref().map_or(ALL, |sifting| sifting.share);
-        let read = self.taken + self.waited + self.beyond;
-        read * u64::from(ALL) / u64::from(share.max(1))
+    /// New calls taken since the last look, and those that came, with those that were dropped unread as far as can be told.
+    pub(crate) fn taken_of(&self) -> (u64, u64) {
+        let share = self.view.map_or(ALL, |view| view.share);
+        let read = self.seen.taken + self.seen.late + self.seen.beyond;
+        (
+            self.seen.taken,
+            read * u64::from(ALL) / u64::from(share.max(1)),
+        )
     }
 
     /// Whether not everything is taken at present.
     pub(super) fn sifts(&self) -> bool {
-        self.sifting
-            .as_ref()
-            .is_some_and(|sifting| sifting.takes < ALL || sifting.share < ALL)
+        self.view
+            .is_some_and(|view| view.takes < ALL || view.share < ALL)
     }
 
     /// Whether anything is dropped unread at present.
-    pub(super) fn drops(&self) -> bool {
-        self.sifting
-            .as_ref()
-            .is_some_and(|sifting| sifting.share < ALL)
+    pub(crate) fn drops(&self) -> bool {
+        self.view.is_some_and(|view| view.share < ALL)
     }
 
-    /// Whether a new call is too far behind in the row, or was perhaps dropped when it was sent before, by others too
-    /// (`clean`: below this place they dropped nobody who comes again).
-    pub(super) fn is_beyond(&self, bytes: &[u8], clean: u32) -> bool {
-        self.sifting.as_ref().is_some_and(|sifting| {
-            let takes = sifting.takes.min(clean);
-            takes < ALL
-                && sifting
+    /// Whether a new call is too far behind in the row, or was perhaps dropped when it was sent before.
+    pub(crate) fn is_beyond(&self, bytes: &[u8]) -> bool {
+        self.view.is_some_and(|view| {
+            view.takes < ALL
+                && view
                     .sieve
                     .place(bytes)
-                    .is_some_and(|place| u32::from(place) >= takes)
+                    .is_some_and(|place| u32::from(place) >= view.takes)
         })
     }
 
-    /// Makes a row of those who come, where there is none yet.
-    pub(super) fn line_up<'c>(&mut self, salt: u32, contact: impl FnOnce() -> &'c [u8]) {
-        self.sifting
-            .get_or_insert_with(|| Sifting::new(salt, contact()));
+    /// Whether the row is known here.
+    pub(crate) fn is_in_row(&self) -> bool {
+        self.view.is_some()
     }
 
-    /// Below this place nobody was dropped who comes again.
-    pub(super) fn clean(&self) -> u32 {
-        self.sifting.as_ref().map_or(ALL, |sifting| sifting.clean)
-    }
-
-    /// Judges by what came since the last look: messages are to wait for `wanted` at most, and refusals may be `percent` of
-    /// the calls taken (`None`: any number). Gives what is to come through from now on, of [`ALL`]; `None`: nothing was ever
-    /// too much here.
-    pub(super) fn look<'c>(
+    /// Tells the row what was seen here since the last look, and looks at it where that is due: messages are to wait for
+    /// `wanted` (`None`: for as long as they like), and refusals may be `percent` of the calls taken (`None`: any number).
+    /// Gives what is to stand before the socket from now on, where that changes.
+    pub(crate) fn look(
         &mut self,
-        wanted: Duration,
+        rows: &Rows,
+        contact: &[u8],
+        wanted: Option<Duration>,
         percent: Option<u32>,
-        contact: impl FnOnce() -> &'c [u8],
-        salt: u32,
         now: Time,
-    ) -> Option<u32> {
-        let taken = core::mem::take(&mut self.taken) as f64;
-        let late = core::mem::take(&mut self.waited) as f64;
-        let beyond = core::mem::take(&mut self.beyond) as f64;
-        let (waited, came) = core::mem::take(&mut self.waits);
-        if self.sifting.is_none() && late <= FREE as f64 {
-            return None;
+    ) -> Option<Option<Sieve>> {
+        let seen = core::mem::take(&mut self.seen);
+        let mut all = lock(&rows.rows);
+        let at = match all.iter().position(|row| *row.contact == *contact) {
+            Some(at) => at,
+            None if seen.late <= FREE => return None,
+            None => {
+                all.push(Row {
+                    contact: contact.into(),
+                    seen: Seen::default(),
+                    looked: Time::ZERO,
+                    cut: Time::ZERO,
+                    sifting: Sifting::new(rows.salt, contact),
+                });
+                all.len() - 1
+            }
+        };
+        let row = all.get_mut(at)?;
+        row.seen.add(seen);
+        if now.since(row.looked) + LOOK / 8 >= LOOK {
+            row.look(wanted, percent, now);
+            let sifts = all.iter().any(|row| row.sifting.sifts());
+            rows.sifts.store(sifts, Ordering::Relaxed);
         }
-        let sifting = self
-            .sifting
-            .get_or_insert_with(|| Sifting::new(salt, contact()));
-        let wait = waited.checked_div(came).unwrap_or_default();
+        let row = all.get(at)?;
+        let old = self.view.map_or(ALL, |view| view.share);
+        let view = row.view();
+        self.view = Some(view);
+        (view.share != old).then(|| (view.share < ALL).then_some(view.sieve))
+    }
+}
+
+impl Row {
+    fn look(&mut self, wanted: Option<Duration>, percent: Option<u32>, now: Time) {
+        self.looked = now;
+        let seen = core::mem::take(&mut self.seen);
+        let Some(wanted) = wanted else {
+            // The configuration has changed since: nothing is too much any more.
+            (self.sifting.takes, self.sifting.share) = (ALL, ALL);
+            return;
+        };
+        let wait = seen.waited.checked_div(seen.came).unwrap_or_default();
         let (wait, wanted) = (wait.as_secs_f64(), wanted.as_secs_f64());
+        let sifting = &mut self.sifting;
+        let [taken, late, beyond] = [seen.taken, seen.late, seen.beyond].map(|count| count as f64);
         if sifting.take((taken, late, beyond), wait, wanted) {
             self.cut = now;
         }
         sifting.refuse(taken, (late, late + beyond), percent);
         sifting.remember();
         sifting.takes = of_all(sifting.could).min(sifting.clean);
-        Some(ALL.min(sifting.takes + of_all(sifting.width)))
+        sifting.share = ALL.min(sifting.takes + of_all(sifting.width));
     }
 
-    /// So much comes through from now on. Gives what stands before the socket, where that changes.
-    pub(super) fn let_through(&mut self, share: u32) -> Option<Option<Sieve>> {
-        let sifting = self.sifting.as_mut()?;
-        let old = core::mem::replace(&mut sifting.share, share);
-        sifting.sieve.share = u16::try_from(share).unwrap_or(u16::MAX);
-        (share != old).then(|| (share < ALL).then_some(sifting.sieve))
+    fn view(&self) -> View {
+        let share = self.sifting.share;
+        View {
+            sieve: Sieve {
+                share: u16::try_from(share).unwrap_or(u16::MAX),
+                ..self.sifting.sieve
+            },
+            share,
+            takes: self.sifting.takes,
+            cut: self.cut,
+        }
     }
 }
 
