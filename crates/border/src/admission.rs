@@ -6,10 +6,12 @@
 //! `[limits] memory` and `processor` say what there is.
 
 use crate::border::Core;
+use crate::call::CallKey;
 use crate::call::offered::Refused;
 use crate::config::MediaMode;
 use crate::overload::calls_for_help;
 use crate::policy::{CallPlan, Place};
+use codec::kind::Kind;
 use core::ops::{AddAssign, SubAssign};
 use core::time::Duration;
 use engine::{Note, Time, Transport};
@@ -42,14 +44,28 @@ impl Cost {
         memory: 16,
         processor: 2,
     };
+    /// What a line adds whose speech is transcoded, by what its two sides speak: each is decoded and encoded, 50 packets a second.
+    pub fn of_transcoding(kinds: [Kind; 2]) -> Cost {
+        let processor = kinds.map(|kind| match kind {
+            Kind::Pcmu | Kind::Pcma => 200,
+            Kind::G722 => 2_000,
+            Kind::G729 => 8_000,
+            Kind::Opus => 12_000,
+        });
+        Cost {
+            memory: 64,
+            processor: processor.iter().sum(),
+        }
+    }
+
     /// A registered contact.
     pub const REGISTRATION: Cost = Cost {
         memory: 1,
         processor: 0,
     };
 
-    /// What a call costs, by what becomes of its media and what its two sides speak. Transcoding, SRTP and ESP have no price:
-    /// no call has them yet.
+    /// What a call costs when it begins, by what becomes of its media and over which transports its sides come. Whether it is
+    /// transcoded is known by its answer and added then; SRTP has no price of its own.
     pub fn of_call(anchored: bool, sides: [Option<Transport>; 2]) -> Cost {
         let mut cost = Cost::CALL;
         if anchored {
@@ -223,6 +239,18 @@ impl Core {
             refused.headers.push((HeaderId::RetryAfter, value));
         }
         Err(refused)
+    }
+
+    /// The speech of a call is transcoded from now on. It stands already, so it is not refused; the next one may be.
+    pub(crate) fn take_cost_of_transcoding(&mut self, key: CallKey, kinds: [Kind; 2]) {
+        let Some(call) = self.slot_of(key).and_then(|slot| self.calls.get_mut(slot)) else {
+            return;
+        };
+        if !core::mem::replace(&mut call.transcoded, true) {
+            let cost = Cost::of_transcoding(kinds);
+            call.cost += cost;
+            self.admitted.taken += cost;
+        }
     }
 
     /// A call that cost this is over.

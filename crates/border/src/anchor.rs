@@ -4,6 +4,7 @@
 //! the forwarder's session in force, a refused offer leaves what was in force. Lines that cannot be anchored (MSRP and
 //! BFCP over TCP) are offered on as rejected (port 0); where an offer has no other lines it is refused with 488.
 
+mod codecs;
 mod protected;
 pub(crate) mod sdp;
 mod secure;
@@ -15,15 +16,16 @@ mod tests;
 
 use crate::border::sockets::{MediaSockets, SocketWork};
 use crate::call::Side;
-use crate::config::MediaSecurity;
+use crate::config::{MediaSecurity, Transcoding};
 use crate::private_headers::EarlyMedia;
+use codecs::Codecs;
 use core::time::Duration;
 use engine::{Entropy, HashKey, SocketId};
 use media::ports::{PortPair, PortPool};
 use media::{FlowPlan, Latching, MediaCommand, Protection, SessionPlan, SidePlan};
 use sdp::{BadSdp, Carriage, Described, Direction, MediaFacts, describe, rewrite};
 use secure::Secure;
-use secured::Keyer;
+use secured::{Keyer, MediaNote};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -185,6 +187,8 @@ pub(crate) struct MediaSide {
     pub(crate) dscp: u8,
     /// How its media is protected, where the configuration says anything about that.
     pub(crate) security: Option<Arc<MediaSecurity>>,
+    /// Codecs of our own towards it, where the configuration names any.
+    pub(crate) transcoding: Option<Arc<Transcoding>>,
 }
 
 /// The anchored media of one call.
@@ -207,6 +211,8 @@ pub(crate) struct CallMedia {
     number: u64,
     /// When it wants to be told the time, as far as that was asked for.
     wake: Option<engine::Time>,
+    /// Codecs of our own, where a side may get any.
+    codecs: Option<Box<Codecs>>,
     /// The timer for it: it may be far away, and must not outlive the call.
     pub(crate) wake_timer: Option<engine::timers::TimerKey>,
 }
@@ -227,6 +233,7 @@ impl CallMedia {
             number: 0,
             wake: None,
             wake_timer: None,
+            codecs: None,
         }
     }
 
@@ -343,8 +350,51 @@ impl CallMedia {
             self.signal_offer();
             self.command(plane);
         }
-        self.write(plane, from.other(), offer, true, out);
+        self.tell_offer(plane, from, offer, out);
         Ok(())
+    }
+
+    /// Writes an offer of `from` as the other side gets to see it, with codecs of ours where that is our policy.
+    fn tell_offer(&mut self, plane: &mut MediaPlane, from: Side, offer: &[u8], out: &mut Vec<u8>) {
+        let policy = self
+            .sides
+            .get(from.other().index())
+            .and_then(|side| side.transcoding.clone());
+        let readable = self.protects();
+        // A call that is transcoded stays one that may be, whatever a reload has made of the policy.
+        let extended = match (policy, &mut self.codecs) {
+            (None, None) => None,
+            (policy, codecs) => codecs.get_or_insert_default().offer(
+                from,
+                &policy.unwrap_or_default(),
+                offer,
+                readable,
+            ),
+        };
+        let offer = extended.as_deref().unwrap_or(offer);
+        self.write(plane, from.other(), offer, true, out);
+    }
+
+    /// Writes an answer of `from` as the offerer gets to see it; what is transcoded from now on is known then.
+    fn tell_answer(
+        &mut self,
+        plane: &mut MediaPlane,
+        from: Side,
+        answer: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        let readable = self.protects();
+        let settled = self
+            .codecs
+            .as_mut()
+            .and_then(|codecs| codecs.answer(from, answer, readable));
+        let news = self.codecs.as_mut().map(|codecs| codecs.news());
+        for (line, kinds) in news.into_iter().flatten() {
+            let note = MediaNote::transcoded(self.session, self.number, line, kinds);
+            plane.keyer.notes.push_back(note);
+        }
+        let answer = settled.as_deref().unwrap_or(answer);
+        self.write(plane, from.other(), answer, false, out);
     }
 
     /// Takes an answer of `from` to the open offer; appends to `out` what the offerer gets to see. A provisional answer
@@ -363,7 +413,7 @@ impl CallMedia {
         let facts = describe(answer).map_err(AnchorError::Bad)?;
         let Some(mut offer) = self.offer.take() else {
             // A repeated answer (200 after a reliable 183): the addresses of the first one stand.
-            self.write(plane, from.other(), answer, false, out);
+            self.tell_answer(plane, from, answer, out);
             return Ok(());
         };
         if self.protects()
@@ -384,7 +434,7 @@ impl CallMedia {
             }
         }
         self.resume_keying(plane);
-        self.write(plane, from.other(), answer, false, out);
+        self.tell_answer(plane, from, answer, out);
         self.negotiated = true;
         self.command(plane);
         if provisional {
@@ -417,7 +467,7 @@ impl CallMedia {
     /// The same offer to another target: appends to `out` what it gets to see.
     pub(crate) fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
         if let Some(from) = self.open_offer() {
-            self.write(plane, from.other(), offer, true, out);
+            self.tell_offer(plane, from, offer, out);
         }
     }
 
@@ -717,6 +767,10 @@ impl CallMedia {
                 clock_rates,
                 protection: secure.map_or(Protection::None, Secure::protection),
                 dtls: secure.is_some_and(Secure::speaks_dtls),
+                recode: self
+                    .codecs
+                    .as_ref()
+                    .and_then(|codecs| codecs.plan(index, number)),
             }
         };
         FlowPlan {

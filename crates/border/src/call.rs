@@ -294,6 +294,8 @@ pub(crate) struct Call {
     pub(crate) ack_due: Option<Side>,
     /// What it was admitted for.
     pub(crate) cost: Cost,
+    /// That its speech is transcoded is in the cost.
+    pub(crate) transcoded: bool,
     /// Hash of the Request-URI sent to the callee: an INVITE of ours that comes back with it has looped.
     pub(crate) mark: u64,
     pub(crate) offered_at: Time,

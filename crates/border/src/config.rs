@@ -7,6 +7,7 @@
 
 mod address;
 mod check;
+mod codecs;
 mod interfaces;
 mod mistake;
 mod node;
@@ -23,6 +24,7 @@ mod trunks;
 mod workers;
 
 pub use address::{Cidr, HostName, ListenAddress};
+pub use codecs::{TranscodeWhen, Transcoding};
 pub use mistake::Mistake;
 pub use rates::Rates;
 pub use rules::{History, IdentityPolicy};
@@ -146,6 +148,18 @@ impl Config {
         match trunk.and_then(|trunk| self.trunk(trunk)) {
             Some(trunk) => Some(&trunk.security),
             None => Some(&self.interface(interface)?.security),
+        }
+    }
+
+    /// Which codecs of ours a side of a call gets.
+    pub fn transcoding(
+        &self,
+        interface: InterfaceId,
+        trunk: Option<TrunkId>,
+    ) -> Option<&Arc<Transcoding>> {
+        match trunk.and_then(|trunk| self.trunk(trunk)) {
+            Some(trunk) => Some(&trunk.transcoding),
+            None => Some(&self.interface(interface)?.transcoding),
         }
     }
 
@@ -320,6 +334,8 @@ pub struct Interface {
     pub assert_registered: bool,
     /// How media is protected in calls from and to here, trunks with settings of their own aside.
     pub security: Arc<MediaSecurity>,
+    /// Codecs of our own in calls from and to here.
+    pub transcoding: Arc<Transcoding>,
     /// Whether early media passes only where P-Early-Media authorises it.
     pub gate_early_media: bool,
     /// Whether calls from here get a P-Charging-Vector, and those to here are answered with theirs.
@@ -424,6 +440,8 @@ pub struct Trunk {
     pub redirect: Redirect,
     /// How media is protected in calls from and to there.
     pub security: Arc<MediaSecurity>,
+    /// Codecs of our own in calls from and to there.
+    pub transcoding: Arc<Transcoding>,
     /// TLS, where a target is reached by it or may be.
     pub tls: Option<TrunkTls>,
 }

@@ -628,6 +628,10 @@ impl World {
                 self.border
                     .handle(Input::Sifted { socket, dropped }, self.now);
             }
+            while let Some((socket, ..)) = self.forwarder.next_packet() {
+                assert!(self.sockets.contains_key(&socket), "media from no socket");
+                self.reached.forwarded += 1;
+            }
             while let Some(report) = self.forwarder.next_report() {
                 self.border.report(report, self.now);
                 silent = false;

@@ -235,6 +235,17 @@ events! {
         /// Why.
         why: String,
     }
+    /// The sides of a call have no codec in common, or policy has it so: their speech is transcoded.
+    MediaTranscoded "media_transcoded" {
+        /// Number of the call.
+        call: u64,
+        /// The media line, from 0.
+        line: u64,
+        /// What the caller speaks.
+        caller: String,
+        /// What the callee speaks.
+        callee: String,
+    }
     /// A peer's ICE agent has sent no check for 30 s: nothing is sent to it until it does (RFC 7675).
     MediaConsentLost "media_consent_lost" {
         /// Number of the call.

@@ -39,6 +39,19 @@ fn baresip_that(
     encryption: &str,
     more: &[&str],
 ) -> Process {
+    baresip_in("PCMA", folder, user, sip, voice, encryption, more)
+}
+
+/// The same, which speaks only this codec.
+fn baresip_in(
+    codec: &str,
+    folder: &Path,
+    user: u16,
+    sip: u16,
+    voice: &Path,
+    encryption: &str,
+    more: &[&str],
+) -> Process {
     let (module, account) = match encryption {
         "" => (String::new(), String::new()),
         kind => {
@@ -61,8 +74,8 @@ fn baresip_that(
     let config = format!(
         "net_interface 127.0.0.1\nsip_listen 127.0.0.1:{own}\naudio_player aufile,{0}/player.wav\n\
          audio_source aufile,{1}\naudio_alert aufile,/dev/null\nausrc_srate 8000\nauplay_srate 8000\n\
-         audio_txmode thread\nrtp_ports {2}-{3}\nmodule_path {modules}\nmodule g711.so\nmodule aufile.so\n\
-         module sndfile.so\n{module}module_app account.so\nmodule_app menu.so\nsnd_path {0}\n",
+         audio_txmode thread\nrtp_ports {2}-{3}\nmodule_path {modules}\nmodule g711.so\nmodule g722.so\nmodule opus.so\n\
+         module aufile.so\nmodule sndfile.so\n{module}module_app account.so\nmodule_app menu.so\nsnd_path {0}\n",
         folder.display(),
         voice.display(),
         own + 1000,
@@ -70,7 +83,7 @@ fn baresip_that(
     );
     std::fs::write(folder.join("config"), config).expect("configuration");
     let account = format!(
-        "<sip:{user}@127.0.0.1:{sip}>;auth_user={user};auth_pass=secret-{user};answermode=auto;regint=60;audio_codecs=PCMA{account}\n"
+        "<sip:{user}@127.0.0.1:{sip}>;auth_user={user};auth_pass=secret-{user};answermode=auto;regint=60;audio_codecs={codec}{account}\n"
     );
     std::fs::write(folder.join("accounts"), account).expect("account");
     Process::start(
@@ -244,6 +257,29 @@ fn baresip_calls_baresip_through_three_workers() {
     baresip_calls("phones-workers", "", ["", ""], "[sip]\nworkers = 3\n");
 }
 
+/// Telephones without a common codec: the border transcodes.
+#[test]
+fn baresip_in_pcma_calls_baresip_in_opus() {
+    let interface = "transcode = [\"PCMA\", \"opus\"]";
+    let codecs = ["PCMA", "opus"];
+    if let Some(said) = baresip_calls_in(codecs, "phones-opus", interface, ["", ""], "") {
+        let told = "media_transcoded call=1 line=0 caller=PCMA callee=opus";
+        assert!(said.contains(told), "{said}");
+    }
+}
+
+#[test]
+fn baresip_in_g722_with_sdes_calls_baresip_in_pcma() {
+    let interface = format!("{SDES}\ntranscode = [\"PCMA\", \"G722\"]");
+    let codecs = ["G722", "PCMA"];
+    let encryption = ["srtp-mand", ""];
+    if let Some(said) = baresip_calls_in(codecs, "phones-g722", &interface, encryption, "") {
+        let told = "media_transcoded call=1 line=0 caller=G722 callee=PCMA";
+        assert!(said.contains(told), "{said}");
+        assert_keyed(&said, "caller", "sdes");
+    }
+}
+
 /// Keys in session descriptions: each phone has its own with the border, or none.
 const SDES: &str = "srtp = \"prefer\"";
 
@@ -345,6 +381,17 @@ fn assert_keyed(said: &str, side: &str, keying: &str) {
 }
 
 fn baresip_calls(name: &str, interface: &str, encryption: [&str; 2], more: &str) -> Option<String> {
+    baresip_calls_in(["PCMA", "PCMA"], name, interface, encryption, more)
+}
+
+/// The same, each in a codec of its own.
+fn baresip_calls_in(
+    codecs: [&str; 2],
+    name: &str,
+    interface: &str,
+    encryption: [&str; 2],
+    more: &str,
+) -> Option<String> {
     let _turn = one_call();
     if !installed(&["baresip"]) {
         return None;
@@ -354,7 +401,15 @@ fn baresip_calls(name: &str, interface: &str, encryption: [&str; 2], more: &str)
     let (a, b) = (folder.join("a"), folder.join("b"));
     let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
-    let callee = baresip_that(&b, 1001, sip, &callee_voice, encryption[1], &["-t", "40"]);
+    let callee = baresip_in(
+        codecs[1],
+        &b,
+        1001,
+        sip,
+        &callee_voice,
+        encryption[1],
+        &["-t", "40"],
+    );
     assert!(
         until(&border, "stored aor=1001 ", Duration::from_secs(15)),
         "callee did not register: {}\n{}",
@@ -362,7 +417,8 @@ fn baresip_calls(name: &str, interface: &str, encryption: [&str; 2], more: &str)
         border.said()
     );
     let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
-    let mut caller = baresip_that(
+    let mut caller = baresip_in(
+        codecs[0],
         &a,
         1000,
         sip,

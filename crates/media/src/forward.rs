@@ -10,6 +10,9 @@
 //! are counted drops, however long the right sender is silent, until a new offer or answer signals a change. Only the
 //! signalled address itself takes precedence over a learned one.
 //!
+//! **Transcoding.** Where the sides have no codec in common, what a side sends is decoded and encoded anew ([`RecodePlan`]); such packets
+//! come out of [`Forward::next_packet`], and RTCP is rewritten to them.
+//!
 //! **Protection.** A side may be protected by SRTP ([`Protection`]): what comes from it is opened, what goes to it is sealed, in
 //! place. Nothing of such a side counts, its address least of all, before its tag was right. DTLS on such a side, and STUN on any, is
 //! control's affair.
@@ -17,7 +20,9 @@
 mod flow;
 pub(crate) mod fuzz;
 mod latch;
+mod made;
 mod plan;
+mod recode;
 mod secure;
 mod sockets;
 mod statistics;
@@ -26,6 +31,7 @@ pub use latch::LATCH_PACKETS;
 pub use plan::{
     Carriage, Component, FlowPlan, Latching, MAX_FLOWS, PlanError, SessionPlan, SidePlan,
 };
+pub use recode::{Clocked, Events, RecodePlan};
 pub use secure::{Keys, Protection};
 pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
 
@@ -35,6 +41,7 @@ use engine::{
     BoundedMap, Deadline, DropReason, Drops, Forward, HashKey, Packet, SocketId, Time, Verdict,
 };
 use flow::{Flow, Outcome};
+use made::Outbox;
 use slab::Slab;
 use smallvec::SmallVec;
 use sockets::{Place, SocketTable};
@@ -139,6 +146,7 @@ pub struct Forwarder {
     timers: Wheel<u32>,
     drops: Drops,
     reports: VecDeque<MediaEvent>,
+    outbox: Outbox,
 }
 
 impl Forwarder {
@@ -153,6 +161,7 @@ impl Forwarder {
             timers: Wheel::new(),
             drops: Drops::new(),
             reports: VecDeque::with_capacity(16),
+            outbox: Outbox::new(),
         }
     }
 
@@ -375,7 +384,7 @@ impl Forwarder {
             .get_mut(place.flow())
             .ok_or(DropReason::MediaNoFlow)?;
         let session = flow.session();
-        let outcome = flow.forward(place.side(), place.component(), packet)?;
+        let outcome = flow.forward(place.side(), place.component(), packet, &mut self.outbox)?;
         match outcome {
             Outcome::Punt(why) => Ok(Verdict::Punt(why)),
             Outcome::Accepted { latched, result } => {
@@ -391,9 +400,12 @@ impl Forwarder {
                         });
                     }
                 }
-                result.map(|(socket, destination)| Verdict::Forward {
-                    socket,
-                    destination,
+                Ok(match result? {
+                    Some((socket, destination)) => Verdict::Forward {
+                        socket,
+                        destination,
+                    },
+                    None => Verdict::Consumed,
                 })
             }
         }
@@ -430,6 +442,10 @@ impl Forward for Forwarder {
         while let Some(index) = self.timers.pop_due(now) {
             self.check_activity(index, now);
         }
+    }
+
+    fn next_packet(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
+        self.outbox.next()
     }
 
     fn next_report(&mut self) -> Option<MediaEvent> {

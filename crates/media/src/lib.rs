@@ -15,6 +15,6 @@ pub mod stats;
 #[doc(hidden)]
 pub use forward::fuzz::fuzz_forward;
 pub use forward::{
-    Carriage, Component, FlowPlan, Forwarder, ForwarderLimits, Keys, Latching, MediaCommand,
-    MediaEvent, Protection, SessionPlan, SidePlan,
+    Carriage, Clocked, Component, Events, FlowPlan, Forwarder, ForwarderLimits, Keys, Latching,
+    MediaCommand, MediaEvent, Protection, RecodePlan, SessionPlan, SidePlan,
 };

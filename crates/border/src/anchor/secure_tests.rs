@@ -59,6 +59,7 @@ impl Rig {
         }
         plane.keyer.now = NOW;
         let side = |pool: u16, security| MediaSide {
+            transcoding: None,
             pool,
             advertised: IpAddr::from([192, 0, 2, pool as u8 + 1]),
             latching: Latching::SameAddress(IpAddr::from([10, 0, 0, pool as u8 + 1])),
@@ -155,6 +156,7 @@ impl Rig {
             words.push(match word {
                 MediaWord::Keyed(keying, suite) => format!("{} {keying:?} {suite}", side.name()),
                 MediaWord::Failed(why) => format!("{} {why}", side.name()),
+                MediaWord::Transcoded(kinds) => format!("{} {kinds:?}", side.name()),
                 MediaWord::ConsentLost => format!("{} consent", side.name()),
             });
         }

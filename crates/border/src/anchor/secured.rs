@@ -7,6 +7,7 @@ use super::{AnchorError, CallMedia, Line, LineSide, MediaPlane, Offer};
 use crate::border::{Alarm, Core};
 use crate::call::{CallKey, Side};
 use crate::config::{Keying, MediaSecurity};
+use codec::kind::Kind;
 use core::time::Duration;
 use engine::{DropReason, Entropy, Note, SocketId, Time};
 use protect::dtls;
@@ -29,6 +30,8 @@ pub(crate) enum MediaWord {
     Failed(Why),
     /// The peer has stopped agreeing to be sent to.
     ConsentLost,
+    /// Its speech is transcoded: what caller and callee speak.
+    Transcoded([Kind; 2]),
 }
 
 /// The same, with whose it is.
@@ -43,6 +46,20 @@ pub(crate) struct MediaNote {
     ends: bool,
 }
 
+impl MediaNote {
+    /// The speech of a call's line is transcoded.
+    pub(crate) fn transcoded(session: u64, number: u64, line: usize, kinds: [Kind; 2]) -> Self {
+        MediaNote {
+            session,
+            number,
+            side: Side::Caller,
+            line,
+            word: MediaWord::Transcoded(kinds),
+            ends: false,
+        }
+    }
+}
+
 /// What the protection of all calls needs, and what it has to say.
 #[derive(Debug)]
 pub(crate) struct Keyer {
@@ -53,7 +70,7 @@ pub(crate) struct Keyer {
     /// STUN and DTLS to be sent.
     pub(crate) datagrams: Datagrams,
     sending: Vec<u8>,
-    notes: VecDeque<MediaNote>,
+    pub(super) notes: VecDeque<MediaNote>,
     /// Calls that want to be told the time, and when.
     wakes: VecDeque<(u64, Time)>,
 }
@@ -519,6 +536,9 @@ impl Core {
     }
 
     fn tell_protection(&mut self, endpoint: &mut Endpoint, note: MediaNote, now: Time) {
+        if let MediaWord::Transcoded(kinds) = note.word {
+            self.take_cost_of_transcoding(CallKey(note.session), kinds);
+        }
         let call = note.number;
         let side = note.side.name();
         let line = note.line as u64;
@@ -539,6 +559,12 @@ impl Core {
                 side: side.to_owned(),
                 line,
                 why,
+            },
+            MediaWord::Transcoded([caller, callee]) => Note::MediaTranscoded {
+                call,
+                line,
+                caller: caller.name().to_owned(),
+                callee: callee.name().to_owned(),
             },
             MediaWord::ConsentLost => Note::MediaConsentLost {
                 call,

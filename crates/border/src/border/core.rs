@@ -329,6 +329,11 @@ impl Core {
             advertised: address.signalled(),
             latching: Latching::SameAddress(remote),
             dscp: self.config.media.dscp,
+            transcoding: self
+                .config
+                .transcoding(interface, trunk)
+                .filter(|transcoding| !transcoding.codecs.is_empty())
+                .cloned(),
             security: self
                 .config
                 .security(interface, trunk)

@@ -324,6 +324,7 @@ impl Core {
                 answer_timer: None,
             })),
             media: None,
+            transcoded: false,
             links: Vec::new(),
             held: None,
             join: None,

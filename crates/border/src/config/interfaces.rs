@@ -67,6 +67,13 @@ pub(super) fn interface_of(
             &path,
             sink,
         ),
+        transcoding: codecs::transcoding(
+            &interface.transcode,
+            interface.transcode_when,
+            &Arc::default(),
+            &path,
+            sink,
+        ),
         websocket: tls::websocket(interface.websocket.as_ref(), &listen, &path, sink),
         listen,
         advertise,

@@ -231,6 +231,14 @@ pub(super) struct RawInterface {
     /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand it. `off`: candidates
     /// are taken out of descriptions. Default: `off`.
     pub ice: Option<super::security::RawIce>,
+    /// Codecs that the border speaks towards here on its own account, the best first: `PCMA`, `PCMU`, `G722`, `G729`, `opus`. They
+    /// are offered here, and what comes or goes in them is transcoded where the other side of the call has none of them; media must be
+    /// anchored. Default: none.
+    #[serde(default)]
+    pub transcode: OneOrMany<String>,
+    /// `needed`: they are offered behind those of the other side of the call, so that a common codec goes first. `always`: only they are
+    /// offered. Default: `needed`.
+    pub transcode_when: Option<super::codecs::TranscodeWhen>,
     /// Certificates; demanded where it listens with `tls:` or `wss:`.
     pub tls: Option<super::tls::RawListenTls>,
     /// What is asked of WebSockets.
@@ -386,6 +394,14 @@ pub(super) struct RawTrunk {
     /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand it. `off`: candidates
     /// are taken out of descriptions.
     pub ice: Option<super::security::RawIce>,
+    /// Codecs that the border speaks towards there on its own account, the best first: `PCMA`, `PCMU`, `G722`, `G729`, `opus`. They
+    /// are offered there, and what comes or goes in them is transcoded where the other side of the call has none of them; media must be
+    /// anchored. Default: what the interface says.
+    #[serde(default)]
+    pub transcode: OneOrMany<String>,
+    /// `needed`: they are offered behind those of the other side of the call, so that a common codec goes first. `always`: only they are
+    /// offered. Default: what the interface says.
+    pub transcode_when: Option<super::codecs::TranscodeWhen>,
     /// How TLS is spoken there. Default: whoever the system's authorities vouch for is believed.
     pub tls: Option<super::tls::RawTrunkTls>,
 }

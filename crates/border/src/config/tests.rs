@@ -1,6 +1,7 @@
 //! Each kind of mistake with its line and its remedy; what good files become.
 
 use super::*;
+use codec::kind::Kind;
 
 const INTERFACE: &str = "[[interface]]\nname = \"a\"\nlisten = \"udp:192.0.2.1:5060\"\n";
 
@@ -866,6 +867,46 @@ fn protection_of_media_is_inherited_and_checked() {
             "has no effect, because SRTP is refused",
         ),
         ("srtp_keying=[\"sdes\",\"sdes\"]\n", "the same keying twice"),
+    ] {
+        let said = parsed(interface, "").unwrap_err();
+        assert!(said.contains(expected), "{interface}: {said}");
+        assert!(said.contains("f:"), "with its line: {said}");
+    }
+}
+
+#[test]
+fn codecs_of_our_own() {
+    let parsed = |interface: &str, trunk: &str| {
+        let text =
+            format!("{INTERFACE}{interface}[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\n{trunk}");
+        parse(&text, "f").map_err(|mistakes| {
+            let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            texts.join("\n")
+        })
+    };
+    let config = parsed(
+        "transcode=[\"OPUS\",\"pcma\"]\n",
+        "transcode_when=\"always\"\n",
+    )
+    .unwrap();
+    let (outside, trunk) = (
+        &config.interfaces[0].transcoding,
+        &config.trunks[0].transcoding,
+    );
+    assert_eq!(outside.codecs, [Kind::Opus, Kind::Pcma]);
+    assert_eq!(outside.when, TranscodeWhen::Needed);
+    assert_eq!(trunk.codecs, outside.codecs, "the interface's");
+    assert_eq!(trunk.when, TranscodeWhen::Always);
+    let other = parsed("transcode=\"PCMA\"\n", "transcode=\"G722\"\n").unwrap();
+    assert_eq!(other.trunks[0].transcoding.codecs, [Kind::G722]);
+    for (interface, expected) in [
+        ("transcode=\"GSM\"\n", "\"GSM\" is no codec that we have"),
+        ("transcode=[\"PCMA\",\"pcma\"]\n", "PCMA stands twice"),
+        (
+            "transcode_when=\"always\"\n",
+            "has no effect, because no codec is named",
+        ),
+        ("transcode_when=\"often\"\n", "transcode_when"),
     ] {
         let said = parsed(interface, "").unwrap_err();
         assert!(said.contains(expected), "{interface}: {said}");

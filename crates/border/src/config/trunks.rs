@@ -68,6 +68,10 @@ pub(super) fn trunk_of(
         .get(usize::from(interface.0))
         .map(|interface| interface.security.clone())
         .unwrap_or_default();
+    let inherited_codecs = interfaces
+        .get(usize::from(interface.0))
+        .map(|interface| interface.transcoding.clone())
+        .unwrap_or_default();
     let written = security::Written {
         srtp: trunk.srtp,
         keying: &trunk.srtp_keying,
@@ -76,6 +80,13 @@ pub(super) fn trunk_of(
     };
     Trunk {
         security: security::media_security(&written, &inherited, &path, sink),
+        transcoding: codecs::transcoding(
+            &trunk.transcode,
+            trunk.transcode_when,
+            &inherited_codecs,
+            &path,
+            sink,
+        ),
         name: trunk.name.clone(),
         interface,
         sources: cidrs(&trunk.sources, &format!("{path}.sources"), sink),

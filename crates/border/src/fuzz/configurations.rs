@@ -93,6 +93,7 @@ name = 'in'
 kind = 'core'
 listen = ['udp:198.51.100.1:5060', 'tcp:198.51.100.1:5060']
 media = { address = '198.51.100.1', ports = '30000-30019' }
+transcode = ['PCMA', 'G722']
 [[trunk]]
 name = 'pbx'
 interface = 'in'

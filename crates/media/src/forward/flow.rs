@@ -2,7 +2,9 @@
 
 use super::MAX_PACKET;
 use super::latch::{Admission, Evidence, Latch};
+use super::made::Outbox;
 use super::plan::{Carriage, Component, FlowPlan, Latching, SidePlan};
+use super::recode::{Recoder, recode, translate};
 use super::secure::{Protection, Secure};
 use super::statistics::{Counters, FlowStats, Reports, SideDrops, SideStats, Sources};
 use engine::{DropReason, Packet, SocketId};
@@ -26,8 +28,8 @@ pub(crate) enum Outcome {
     Accepted {
         /// The component that this packet locked, and the address.
         latched: Option<(Component, SocketAddr)>,
-        /// Where it goes, or why it goes nowhere.
-        result: Result<(SocketId, SocketAddr), DropReason>,
+        /// Where it goes (`None`: others were made of it, which wait in the outbox), or why it goes nowhere.
+        result: Result<Option<(SocketId, SocketAddr)>, DropReason>,
     },
     /// Control looks at it.
     Punt(&'static str),
@@ -50,6 +52,8 @@ pub(crate) struct Side {
     clock_rates: SmallVec<[(u8, u32); 2]>,
     /// Only where it is protected by us.
     secure: Option<Box<Secure>>,
+    /// Only where what it sends is transcoded.
+    recoder: Option<Box<Recoder>>,
     sources: Sources,
     received: Counters,
     received_rtcp: Counters,
@@ -75,6 +79,7 @@ impl Side {
             rtcp_latch: Latch::default(),
             clock_rates: SmallVec::new(),
             secure: None,
+            recoder: None,
             sources: Sources::default(),
             received: Counters::default(),
             received_rtcp: Counters::default(),
@@ -114,6 +119,11 @@ impl Side {
         self.latching = plan.latching;
         self.latch_epoch = plan.latch_epoch;
         self.clock_rates.clone_from(&plan.clock_rates);
+        match (&plan.recode, &mut self.recoder) {
+            (None, recoder) => *recoder = None,
+            (Some(plan), Some(recoder)) => recoder.apply(plan),
+            (Some(plan), recoder) => *recoder = Some(Box::new(Recoder::new(plan.clone()))),
+        }
         let keys = match &plan.protection {
             Protection::None => {
                 self.secure = None;
@@ -278,11 +288,12 @@ impl Flow {
         from: usize,
         component: Component,
         packet: &mut Packet<'_>,
+        outbox: &mut Outbox,
     ) -> Result<Outcome, DropReason> {
         let carriage = self.carriage;
         let [a, b] = &mut self.sides;
         let (from, to) = if from == 0 { (a, b) } else { (b, a) };
-        let outcome = move_packet(from, to, carriage, component, packet);
+        let outcome = move_packet(from, to, carriage, component, packet, outbox);
         if let Err(reason)
         | Ok(Outcome::Accepted {
             result: Err(reason),
@@ -301,6 +312,7 @@ fn move_packet(
     carriage: Carriage,
     component: Component,
     packet: &mut Packet<'_>,
+    outbox: &mut Outbox,
 ) -> Result<Outcome, DropReason> {
     if packet.length > MAX_PACKET {
         return Err(DropReason::MediaTooLarge);
@@ -334,13 +346,38 @@ fn move_packet(
             // RTCP flows while a line is held, too (RFC 3264 section 5.1).
             let way = to.rtcp_way().ok_or(DropReason::MediaNotLatched);
             observe_rtcp(from, to, packet, way.is_ok());
+            if from.recoder.is_some() || to.recoder.is_some() {
+                let (recoder, other) = (from.recoder.as_deref(), to.recoder.as_deref());
+                // Encrypted reports do not look like one, and pass as they are.
+                if rtcp::is_compound(packet.bytes()) {
+                    translate(recoder, other, packet.bytes_mut());
+                }
+            }
             way
         }
         Kind::Rtp(view) => {
             from.received.add(wire);
             from.sources
                 .receive(view, packet.arrived, &from.clock_rates);
-            media_way(from, to)
+            let way = media_way(from, to);
+            if let (Some(recoder), Ok(way)) = (&mut from.recoder, way) {
+                let secure = carriage == Carriage::Rtp;
+                let made = recode(recoder, view, packet.arrived, outbox, &mut |outbox| {
+                    let sealed = outbox.finish(way, |packet| match &mut to.secure {
+                        Some(keys) if secure => keys.seal(packet, false),
+                        _ => Ok(()),
+                    });
+                    match sealed {
+                        Ok(length) => to.sent.add(length),
+                        Err(reason) => to.drops.count(reason),
+                    }
+                });
+                return Ok(Outcome::Accepted {
+                    latched: latched.map(|address| (locked, address)),
+                    result: made.map(|()| None),
+                });
+            }
+            way
         }
         Kind::Datagram | Kind::Stun => {
             from.received.add(wire);
@@ -363,7 +400,7 @@ fn move_packet(
     }
     Ok(Outcome::Accepted {
         latched: latched.map(|address| (locked, address)),
-        result,
+        result: result.map(Some),
     })
 }
 

@@ -122,7 +122,7 @@ fn one_packet(forwarder: &mut Forwarder, socket: u8, source: u8, bytes: &mut [u8
             assert_eq!(forwarder.drops().total(), before);
         }
         Verdict::Punt(why) => assert!(matches!(why, "stun" | "dtls")),
-        Verdict::Consumed => unreachable!("the forwarder consumes nothing yet"),
+        Verdict::Consumed => {}
     }
 }
 

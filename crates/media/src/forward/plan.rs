@@ -1,11 +1,13 @@
 //! What control says about a session: plain values.
 
+use super::recode::RecodePlan;
 use super::secure::Protection;
 use core::fmt;
 use core::time::Duration;
 use engine::SocketId;
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Media lines of a session at most.
 pub const MAX_FLOWS: usize = 16;
@@ -71,6 +73,8 @@ pub struct SidePlan {
     pub protection: Protection,
     /// Whether its keys come by DTLS in the media path: such datagrams are punted then.
     pub dtls: bool,
+    /// How what it sends is transcoded for the other side; `None`: it passes as it is. Only for RTP.
+    pub recode: Option<Arc<RecodePlan>>,
 }
 
 impl SidePlan {
@@ -91,6 +95,7 @@ impl SidePlan {
             clock_rates: SmallVec::new(),
             protection: Protection::None,
             dtls: false,
+            recode: None,
         }
     }
 }

@@ -33,7 +33,7 @@ impl Counters {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SideDrops([u32; REASONS.len()]);
 
-const REASONS: [DropReason; 18] = [
+const REASONS: [DropReason; 20] = [
     DropReason::MediaStranger,
     DropReason::MediaLearning,
     DropReason::MediaFamily,
@@ -42,6 +42,8 @@ const REASONS: [DropReason; 18] = [
     DropReason::MediaUnexpectedRtcp,
     DropReason::MediaHeld,
     DropReason::MediaTooLarge,
+    DropReason::MediaNotTranscoded,
+    DropReason::MediaTooLate,
     DropReason::SrtpMalformed,
     DropReason::SrtpAuthentication,
     DropReason::SrtpReplayed,

@@ -1,0 +1,475 @@
+//! Transcoding in the forwarder: what leaves for what comes, losses, late packets, events, RTCP, keys.
+
+use codec::format::Format;
+use codec::kind::Kind;
+use codec::packet::Unpacker;
+use engine::{DropReason, Entropy, Forward, HashKey, Packet, SocketId, Time, Verdict};
+use media::{
+    Carriage, Events, Forwarder, ForwarderLimits, Keys, Latching, MediaCommand, Protection,
+    RecodePlan, SessionPlan, SidePlan,
+};
+use protect::srtp::{ContextLimits, Inbound, MasterKey, Suite};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use wire::rtcp::{Compound, CompoundBuilder, ReportBlock, SenderInfo};
+use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
+
+const A: SocketId = SocketId(70_000);
+const B: SocketId = SocketId(70_001);
+const FROM: &str = "192.0.2.1:4000";
+const TO: &str = "192.0.2.2:5000";
+const EVENT: (u8, u32) = (101, 8000);
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// One way of a line: `from` becomes `to`.
+fn plan(from: (u8, Kind), to: (u8, Kind), packet_ms: u32, events: Events) -> RecodePlan {
+    RecodePlan {
+        from: [(from.0, Format::new(from.1))].into_iter().collect(),
+        to: (to.0, Format::new(to.1)),
+        packet_ms,
+        events: [(EVENT, events)].into_iter().collect(),
+        noise: None,
+    }
+}
+
+fn session(a: Option<RecodePlan>, b: Option<RecodePlan>, keys: Protection) -> SessionPlan {
+    let mut sides = [SidePlan::new(A), SidePlan::new(B)];
+    for (side, (address, recode)) in sides.iter_mut().zip([(FROM, a), (TO, b)]) {
+        side.mux = true;
+        side.signalled_rtp = Some(addr(address));
+        side.latching = Latching::Signalled;
+        side.recode = recode.map(Arc::new);
+    }
+    sides[1].protection = keys;
+    SessionPlan::single(1, Carriage::Rtp, sides)
+}
+
+struct Line {
+    forwarder: Forwarder,
+    now: Time,
+}
+
+/// A packet that left: RTP or RTCP.
+type Left = Vec<u8>;
+
+impl Line {
+    fn new(plan: SessionPlan) -> Line {
+        let mut forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
+        forwarder.command(MediaCommand::Add(plan), Time::ZERO);
+        Line {
+            forwarder,
+            now: Time::from_secs(1),
+        }
+    }
+
+    /// What leaves for a packet, or why nothing does.
+    fn pass(&mut self, socket: SocketId, bytes: &[u8]) -> Result<Vec<Left>, DropReason> {
+        let source = addr(if socket == A { FROM } else { TO });
+        let mut buffer = bytes.to_vec();
+        buffer.resize(bytes.len() + Packet::ROOM, 0);
+        let mut packet = Packet {
+            length: bytes.len(),
+            ..Packet::new(socket, source, self.now, &mut buffer)
+        };
+        let verdict = self.forwarder.forward(&mut packet, self.now);
+        self.now = self.now + core::time::Duration::from_millis(20);
+        let mut left = match verdict {
+            Verdict::Forward { .. } => vec![packet.bytes().to_vec()],
+            Verdict::Consumed => Vec::new(),
+            Verdict::Drop(reason) => return Err(reason),
+            other => panic!("{other:?}"),
+        };
+        while let Some((from, to, bytes)) = self.forwarder.next_packet() {
+            assert_eq!(
+                (from, to),
+                if socket == A {
+                    (B, addr(TO))
+                } else {
+                    (A, addr(FROM))
+                }
+            );
+            left.push(bytes.to_vec());
+        }
+        Ok(left)
+    }
+}
+
+/// 20 ms of a tone, as speech of a kind: packets one after the other.
+struct Speaker {
+    packets: codec::packet::Packetiser,
+    generator: codec::tone::ToneGenerator,
+    kind: (u8, Kind),
+    sequence: u16,
+    start: u32,
+}
+
+impl Speaker {
+    fn new(kind: (u8, Kind), hertz: f64) -> Speaker {
+        let rate = kind.1.sample_rates()[0];
+        let format = Format::new(kind.1);
+        Speaker {
+            packets: codec::packet::Packetiser::new(&format, rate, Default::default()).unwrap(),
+            generator: codec::tone::ToneGenerator::new(codec::tone::Tone::sine(hertz, -10.0), rate),
+            kind,
+            sequence: 65_530,
+            start: 0xffff_f000,
+        }
+    }
+
+    fn next(&mut self) -> Vec<u8> {
+        let mut samples = vec![0; self.packets.packet_samples()];
+        self.generator.fill(&mut samples);
+        let mut made = Vec::new();
+        let (kind, sequence, start) = (self.kind, self.sequence, self.start);
+        self.packets
+            .push(&samples, &mut |packet| {
+                made = RtpHeader {
+                    payload_type: kind.0,
+                    ssrc: 7,
+                    sequence,
+                    timestamp: start.wrapping_add(packet.timestamp),
+                    marker: packet.marker,
+                    ..RtpHeader::default()
+                }
+                .packet(packet.payload);
+            })
+            .unwrap();
+        self.sequence = sequence.wrapping_add(1);
+        made
+    }
+}
+
+/// Power of a frequency in samples at a rate, in their whole power.
+fn share(samples: &[i16], hertz: f64, rate: u32) -> f64 {
+    let step = core::f64::consts::TAU * hertz / f64::from(rate);
+    let (mut real, mut imaginary, mut all) = (0.0, 0.0, 0.0);
+    for (at, &sample) in samples.iter().enumerate() {
+        let (sample, angle) = (f64::from(sample), step * at as f64);
+        real += sample * angle.cos();
+        imaginary += sample * angle.sin();
+        all += sample * sample;
+    }
+    2.0 * (real * real + imaginary * imaginary) / (all * samples.len() as f64)
+}
+
+/// The samples of what left, with everything about its headers checked.
+fn heard(left: &[Left], kind: (u8, Kind)) -> (Vec<i16>, u32) {
+    let format = Format::new(kind.1);
+    let rate = kind.1.sample_rates()[0];
+    let mut unpacker = Unpacker::new(&format, rate, 1).unwrap();
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 5760]);
+    let mut before: Option<(u16, u32)> = None;
+    for packet in left {
+        let view = RtpView::parse(packet).unwrap();
+        assert_eq!((view.payload_type(), view.ssrc()), (kind.0, 7));
+        if let Some((sequence, timestamp)) = before {
+            assert_eq!(view.sequence(), sequence.wrapping_add(1));
+            assert_eq!(view.timestamp(), timestamp);
+        }
+        let count = unpacker
+            .audio(view.payload().unwrap(), &mut buffer)
+            .unwrap();
+        let units = count as u32 * kind.1.rtp_clock() / rate;
+        before = Some((view.sequence(), view.timestamp().wrapping_add(units)));
+        all.extend_from_slice(&buffer[..count]);
+    }
+    (all, rate)
+}
+
+fn available() -> Vec<(u8, Kind)> {
+    [
+        (0, Kind::Pcmu),
+        (8, Kind::Pcma),
+        (9, Kind::G722),
+        (18, Kind::G729),
+        (111, Kind::Opus),
+    ]
+    .into_iter()
+    .filter(|(_, kind)| kind.is_available())
+    .collect()
+}
+
+#[test]
+fn every_codec_becomes_every_other() {
+    for from in available() {
+        for to in available().into_iter().filter(|to| *to != from) {
+            let recode = plan(from, to, 20, Events::Tones);
+            let mut line = Line::new(session(Some(recode), None, Protection::None));
+            let mut speaker = Speaker::new(from, 600.0);
+            let mut left = Vec::new();
+            for _ in 0..50 {
+                left.extend(line.pass(A, &speaker.next()).unwrap());
+            }
+            // The resampler may hold a part of a packet back.
+            assert!(
+                (48..=50).contains(&left.len()),
+                "{from:?} {to:?} {}",
+                left.len()
+            );
+            let (samples, rate) = heard(&left, to);
+            // What codecs do at their beginning aside.
+            let settled = &samples[samples.len() / 5..];
+            let found = share(settled, 600.0, rate);
+            assert!(found > 0.8, "{from:?} {to:?}: {found}");
+            let stats = line.forwarder.stats(1).unwrap();
+            assert_eq!(stats.flows[0].sides[0].received.packets, 50);
+            assert_eq!(stats.flows[0].sides[1].sent.packets, left.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn packet_times_are_the_receivers() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    for (packet_ms, expected) in [(10, 60), (20, 30), (30, 20), (60, 10)] {
+        let recode = plan(from, to, packet_ms, Events::Tones);
+        let mut line = Line::new(session(Some(recode), None, Protection::None));
+        let mut speaker = Speaker::new(from, 600.0);
+        let mut left = Vec::new();
+        for _ in 0..30 {
+            left.extend(line.pass(A, &speaker.next()).unwrap());
+        }
+        assert_eq!(left.len(), expected, "{packet_ms} ms");
+        heard(&left, to);
+    }
+}
+
+#[test]
+fn losses_are_concealed_and_late_packets_dropped() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let recode = plan(from, to, 20, Events::Tones);
+    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let mut speaker = Speaker::new(from, 600.0);
+    let packets: Vec<Vec<u8>> = (0..20).map(|_| speaker.next()).collect();
+    let mut left = Vec::new();
+    for (at, packet) in packets.iter().enumerate() {
+        if at != 7 && at != 8 {
+            left.extend(line.pass(A, packet).unwrap());
+        }
+    }
+    assert_eq!(left.len(), 20, "two were made up");
+    heard(&left, to);
+    assert_eq!(line.pass(A, &packets[8]), Err(DropReason::MediaTooLate));
+    assert_eq!(line.pass(A, &packets[19]), Err(DropReason::MediaTooLate));
+}
+
+#[test]
+fn silence_is_left_out_and_the_clock_goes_on() {
+    let (from, to) = ((0, Kind::Pcmu), (9, Kind::G722));
+    let recode = plan(from, to, 20, Events::Tones);
+    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let mut speaker = Speaker::new(from, 600.0);
+    let first = line.pass(A, &speaker.next()).unwrap();
+    // Half a second in which the sender sends nothing: numbers go on, the timestamp jumps.
+    for _ in 0..25 {
+        speaker.next();
+    }
+    speaker.sequence = 65_531;
+    let second = line.pass(A, &speaker.next()).unwrap();
+    let views = [&first[0], &second[0]].map(|packet| RtpView::parse(packet).unwrap());
+    assert_eq!(views[1].sequence(), views[0].sequence().wrapping_add(1));
+    let passed = views[1].timestamp().wrapping_sub(views[0].timestamp());
+    assert_eq!(passed, 26 * 160);
+    assert!(views[1].marker());
+}
+
+#[test]
+fn a_payload_that_was_not_agreed_on_goes_nowhere() {
+    let recode = plan((0, Kind::Pcmu), (8, Kind::Pcma), 20, Events::Tones);
+    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let mut stranger = Speaker::new((9, Kind::G722), 600.0);
+    assert_eq!(
+        line.pass(A, &stranger.next()),
+        Err(DropReason::MediaNotTranscoded)
+    );
+    let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
+    assert_eq!(line.pass(A, &speaker.next()).unwrap().len(), 1);
+    // A source that changes with every packet does not have a codec made each time.
+    let mut other = speaker.next();
+    other[8] = 1;
+    assert_eq!(line.pass(A, &other), Err(DropReason::MediaNotTranscoded));
+    // The other direction has no plan and passes.
+    let back = stranger.next();
+    assert_eq!(line.pass(B, &back).unwrap(), vec![back]);
+}
+
+fn event(sequence: u16, timestamp: u32, duration: u16, end: bool) -> Vec<u8> {
+    RtpHeader {
+        payload_type: EVENT.0,
+        ssrc: 7,
+        sequence,
+        timestamp,
+        marker: duration == 160,
+        ..RtpHeader::default()
+    }
+    .packet(
+        &TelephoneEvent {
+            event: 5,
+            end,
+            volume: 10,
+            duration,
+        }
+        .to_bytes(),
+    )
+}
+
+#[test]
+fn events_are_passed_in_the_other_clock() {
+    let to = (111, Kind::Opus);
+    let recode = plan((0, Kind::Pcmu), to, 20, Events::Passed((110, 48_000)));
+    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
+    let first = line.pass(A, &speaker.next()).unwrap();
+    let first = RtpView::parse(&first[0]).unwrap().timestamp();
+    let begin = speaker.start.wrapping_add(160);
+    let mut seen = Vec::new();
+    for (count, (duration, end)) in [(160, false), (320, false), (480, true), (480, true)]
+        .into_iter()
+        .enumerate()
+    {
+        let sequence = 65_531u16.wrapping_add(count as u16);
+        let left = line
+            .pass(A, &event(sequence, begin, duration, end))
+            .unwrap();
+        let view = RtpView::parse(&left[0]).unwrap();
+        assert_eq!(view.payload_type(), 110);
+        assert_eq!(view.timestamp(), first.wrapping_add(960));
+        seen.push(TelephoneEvent::parse(view.payload().unwrap()).unwrap());
+    }
+    let durations: Vec<u16> = seen.iter().map(|event| event.duration).collect();
+    assert_eq!(durations, [960, 1920, 2880, 2880]);
+    assert!(seen.iter().all(|event| event.event == 5) && seen[3].end);
+}
+
+#[test]
+fn events_become_tones_where_the_other_side_has_none() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let mut line = Line::new(session(
+        Some(plan(from, to, 20, Events::Tones)),
+        None,
+        Protection::None,
+    ));
+    let mut speaker = Speaker::new(from, 600.0);
+    let mut left = line.pass(A, &speaker.next()).unwrap();
+    let begin = speaker.start.wrapping_add(160);
+    for count in 0..8u16 {
+        let duration = 160 * (count + 1);
+        let sequence = 65_531u16.wrapping_add(count);
+        let end = count >= 5;
+        let packet = event(sequence, begin, duration.min(960), end);
+        left.extend(line.pass(A, &packet).unwrap());
+    }
+    // 120 ms of the digit 5: 770 and 1336 Hz.
+    let (samples, rate) = heard(&left, to);
+    assert_eq!(samples.len(), 160 + 960);
+    let tone = &samples[160..];
+    let (low, high) = (share(tone, 770.0, rate), share(tone, 1336.0, rate));
+    assert!(low > 0.2 && high > 0.2 && low + high > 0.7, "{low} {high}");
+    // Speech goes on behind it, where its clock is then.
+    for _ in 0..6 {
+        speaker.next();
+    }
+    speaker.sequence = 65_531u16.wrapping_add(8);
+    let next = line.pass(A, &speaker.next()).unwrap();
+    let (last, next) = (left.last().unwrap(), &next[0]);
+    let (last, next) = (RtpView::parse(last).unwrap(), RtpView::parse(next).unwrap());
+    assert_eq!(next.timestamp().wrapping_sub(last.timestamp()), 160);
+    assert_eq!(next.sequence(), last.sequence().wrapping_add(1));
+}
+
+#[test]
+fn reports_speak_of_what_their_reader_knows() {
+    let (a, b) = ((0, Kind::Pcmu), (111, Kind::Opus));
+    let mut line = Line::new(session(
+        Some(plan(a, b, 20, Events::Tones)),
+        Some(plan(b, a, 20, Events::Tones)),
+        Protection::None,
+    ));
+    let mut speaker = Speaker::new(a, 600.0);
+    let mut last = Vec::new();
+    for _ in 0..10 {
+        last = line.pass(A, &speaker.next()).unwrap();
+    }
+    let last = RtpView::parse(&last[0]).unwrap().timestamp();
+    let info = SenderInfo {
+        ntp: 77 << 32,
+        rtp_timestamp: speaker.start.wrapping_add(9 * 160 + 80),
+        packets: 10,
+        octets: 1600,
+    };
+    let report = CompoundBuilder::new()
+        .sender_report(7, &info, &[])
+        .cname(7, "a@b")
+        .finish();
+    let left = line.pass(A, &report).unwrap();
+    let told = Compound::new(&left[0])
+        .next()
+        .unwrap()
+        .sender_info()
+        .unwrap();
+    assert_eq!(
+        told.rtp_timestamp,
+        last.wrapping_add(480),
+        "half a packet later"
+    );
+    assert_eq!((told.ntp, told.packets), (77 << 32, 10));
+    assert_ne!(told.octets, 1600);
+    // The receiver's report about it, on its way back.
+    let block = ReportBlock {
+        ssrc: 7,
+        fraction_lost: 3,
+        cumulative_lost: 2,
+        highest_sequence: 9,
+        jitter: 4800,
+        last_sr: 5,
+        delay_since_last_sr: 6,
+    };
+    let report = CompoundBuilder::new()
+        .receiver_report(8, &[block])
+        .cname(8, "b@a")
+        .finish();
+    let left = line.pass(B, &report).unwrap();
+    let part = Compound::new(&left[0]).next().unwrap();
+    let told = part.reports().next().unwrap();
+    assert_eq!(told.highest_sequence, 65_530 + 9, "with its cycle");
+    assert_eq!(told.jitter, 800, "in the clock of its reader");
+    assert_eq!(
+        (told.fraction_lost, told.cumulative_lost, told.last_sr),
+        (3, 2, 5)
+    );
+}
+
+#[test]
+fn what_is_made_is_sealed() {
+    let key = |number| {
+        MasterKey::generate(
+            Suite::AesCm128HmacSha1_80,
+            &mut Entropy::from_number(number),
+        )
+    };
+    let keys = Keys {
+        association: 0,
+        local: key(1),
+        remote: vec![key(2)],
+        window: 0,
+    };
+    let to = (8, Kind::Pcma);
+    let recode = plan((0, Kind::Pcmu), to, 10, Events::Tones);
+    let protection = Protection::Srtp(Arc::new(keys));
+    let mut line = Line::new(session(Some(recode), None, protection));
+    let mut inbound = Inbound::new(&key(1), ContextLimits::default()).unwrap();
+    let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
+    let mut opened = Vec::new();
+    for _ in 0..5 {
+        for mut packet in line.pass(A, &speaker.next()).unwrap() {
+            let length = inbound.unprotect_rtp(&mut packet).unwrap();
+            packet.truncate(length);
+            opened.push(packet);
+        }
+    }
+    assert_eq!(opened.len(), 10);
+    heard(&opened, to);
+}
