@@ -1,10 +1,14 @@
 //! Any bytes at any time into a forwarder with a few sessions.
 
 use super::{
-    Carriage, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent, SessionPlan, SidePlan,
+    Carriage, Events, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent, RecodePlan,
+    SessionPlan, SidePlan,
 };
+use codec::format::Format;
+use codec::kind::Kind;
 use engine::{Forward, HashKey, Packet, SocketId, Time, Verdict};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Addresses that packets come from: even ones are signalled.
 const ADDRESSES: [&str; 6] = [
@@ -39,12 +43,29 @@ fn plan(session: u64, flavour: u8) -> SessionPlan {
         1 => Latching::SameAddress(address(2).ip()),
         _ => Latching::Anywhere,
     };
+    if flavour >> 5 & 3 == 3 {
+        // Where it is transcoded, payload types 0 to 2 are something.
+        a.recode = Some(recode(Kind::Pcmu, Kind::G722, Events::Tones));
+        b.recode = Some(recode(Kind::G722, Kind::Opus, Events::Passed((2, 48_000))));
+    }
     let carriage = if flavour & 128 != 0 {
         Carriage::Datagrams
     } else {
         Carriage::Rtp
     };
     SessionPlan::single(session, carriage, [a, b])
+}
+
+fn recode(from: Kind, to: Kind, events: Events) -> Arc<RecodePlan> {
+    Arc::new(RecodePlan {
+        from: [(0, Format::new(from)), (3, Format::new(Kind::Pcma))]
+            .into_iter()
+            .collect(),
+        to: (0, Format::new(to)),
+        packet_ms: 20,
+        events: [((1, 8000), events)].into_iter().collect(),
+        noise: Some(2),
+    })
 }
 
 /// Runs `data` as a list of steps: a packet, a command or a span of time. Panics where an invariant is broken.
@@ -93,6 +114,10 @@ pub fn fuzz_forward(data: &[u8]) {
                 let mut bytes = bytes.to_vec();
                 one_packet(&mut forwarder, *argument, *source, &mut bytes, now);
             }
+        }
+        while let Some((socket, destination, bytes)) = forwarder.next_packet() {
+            assert!(socket.0 < 16 && destination.port() != 0);
+            assert!(wire::rtp::RtpView::parse(bytes).is_some());
         }
         drain(&mut forwarder);
     }
