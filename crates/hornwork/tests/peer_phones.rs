@@ -42,7 +42,7 @@ fn baresip_that(
     baresip_in("PCMA", folder, user, sip, voice, encryption, more)
 }
 
-/// The same, which speaks only this codec.
+/// The same, which speaks only this codec, as baresip names it: with its rate and channels where they are not 8000 and 1.
 fn baresip_in(
     codec: &str,
     folder: &Path,
@@ -73,7 +73,7 @@ fn baresip_in(
     .unwrap_or("/usr/lib/baresip/modules");
     let config = format!(
         "net_interface 127.0.0.1\nsip_listen 127.0.0.1:{own}\naudio_player aufile,{0}/player.wav\n\
-         audio_source aufile,{1}\naudio_alert aufile,/dev/null\nausrc_srate 8000\nauplay_srate 8000\n\
+         audio_source aufile,{1}\naudio_alert aufile,/dev/null\nausrc_srate 8000\nauplay_srate 8000\nausrc_channels 1\nauplay_channels 1\n\
          audio_txmode thread\nrtp_ports {2}-{3}\nmodule_path {modules}\nmodule g711.so\nmodule g722.so\nmodule opus.so\n\
          module aufile.so\nmodule sndfile.so\n{module}module_app account.so\nmodule_app menu.so\nsnd_path {0}\n",
         folder.display(),
@@ -261,7 +261,7 @@ fn baresip_calls_baresip_through_three_workers() {
 #[test]
 fn baresip_in_pcma_calls_baresip_in_opus() {
     let interface = "transcode = [\"PCMA\", \"opus\"]";
-    let codecs = ["PCMA", "opus"];
+    let codecs = ["PCMA", "opus/48000/2"];
     if let Some(said) = baresip_calls_in(codecs, "phones-opus", interface, ["", ""], "") {
         let told = "media_transcoded call=1 line=0 caller=PCMA callee=opus";
         assert!(said.contains(told), "{said}");
@@ -271,7 +271,7 @@ fn baresip_in_pcma_calls_baresip_in_opus() {
 #[test]
 fn baresip_in_g722_with_sdes_calls_baresip_in_pcma() {
     let interface = format!("{SDES}\ntranscode = [\"PCMA\", \"G722\"]");
-    let codecs = ["G722", "PCMA"];
+    let codecs = ["G722/16000/1", "PCMA"];
     let encryption = ["srtp-mand", ""];
     if let Some(said) = baresip_calls_in(codecs, "phones-g722", &interface, encryption, "") {
         let told = "media_transcoded call=1 line=0 caller=G722 callee=PCMA";

@@ -75,7 +75,7 @@ impl Line {
             ..Packet::new(socket, source, self.now, &mut buffer)
         };
         let verdict = self.forwarder.forward(&mut packet, self.now);
-        self.now = self.now + core::time::Duration::from_millis(20);
+        self.now += core::time::Duration::from_millis(20);
         let mut left = match verdict {
             Verdict::Forward { .. } => vec![packet.bytes().to_vec()],
             Verdict::Consumed => Vec::new(),
