@@ -257,6 +257,7 @@ impl Stage {
                 receive_buffer_errors_before: kernel_before,
                 receive_buffer_errors_after: kernel_after,
                 subject_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),
+                subject_grew_bytes: None,
                 generator_cpu_seconds: phones.cpu_seconds + pbx.cpu_seconds,
                 resident_bytes: net::resident_bytes()
                     .map_err(|error| LabError::cannot(format!("/proc: {error}"), "mount /proc"))?,

@@ -51,6 +51,10 @@ pub struct Surroundings {
     pub receive_buffer_errors_after: u64,
     /// CPU time of the subject, seconds; `null` where it cannot be read.
     pub subject_cpu_seconds: Option<f64>,
+    /// By how much the resident memory of the subject's process grew meanwhile, bytes; `null` where it shares this process or is not
+    /// on this machine.
+    #[serde(default)]
+    pub subject_grew_bytes: Option<u64>,
     /// CPU time of the generator's threads, seconds.
     pub generator_cpu_seconds: f64,
     /// Resident memory of this process afterwards, bytes.

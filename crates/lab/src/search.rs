@@ -1,4 +1,4 @@
-//! The search for a capacity as RFC 7502 describes it (section 4.10), in the terms of RFC 7501.
+//! The search for a capacity as RFC 7502 describes it (Benchmarking Algorithm), in the terms of RFC 7501.
 //!
 //! The quantity searched is what the experiment's sweep sets: the Session Attempt Rate, the Registration Attempt Rate, or a
 //! number of sessions at a time. A trial is good where it has no failure and holds every threshold of the experiment, and
@@ -18,7 +18,7 @@ use serde_json::json;
 use std::cmp::Ordering;
 use std::path::Path;
 
-/// Neither weight falls below this (RFC 7502 section 4.10).
+/// Neither weight falls below this (RFC 7502, Benchmarking Algorithm).
 const LEAST_WEIGHT: f64 = 0.10;
 
 /// One trial of a search.
@@ -53,7 +53,7 @@ pub struct SearchRecord {
     pub step: f64,
     /// The highest value that may be tried.
     pub highest: f64,
-    /// Test setup as RFC 7502 section 5.1 wants it reported: name and value.
+    /// Test setup as RFC 7502 (Test Setup Report) wants it reported: name and value.
     pub setup: Vec<(String, String)>,
     /// Trials in their order.
     pub trials: Vec<Step>,
@@ -207,7 +207,7 @@ impl Search {
     }
 }
 
-/// What a sweep over these keys searches for, as RFC 7501 section 3.4 calls it.
+/// What a sweep over these keys searches for, as RFC 7501 calls it among its benchmarks.
 pub fn benchmark(keys: &[String]) -> String {
     let sets = |key: &str| keys.iter().any(|known| known == key);
     if sets("callers.rate") {
@@ -224,7 +224,7 @@ pub fn benchmark(keys: &[String]) -> String {
     .to_owned()
 }
 
-/// The test setup, as RFC 7502 section 5.1 wants it reported.
+/// The test setup, as RFC 7502 (Test Setup Report) wants it reported.
 pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
     use crate::report::plain;
     let mut rows: Vec<(&str, String)> = Vec::new();

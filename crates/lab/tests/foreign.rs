@@ -5,7 +5,7 @@ use lab::run::{RunOptions, run};
 use lab::search::search;
 use serde_json::Value;
 use std::fs::File;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -67,9 +67,16 @@ impl Drop for Process {
     }
 }
 
+/// A port that nobody has, neither for datagrams nor for streams: what is started there may listen for both.
 fn free_port() -> SocketAddr {
-    let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
-    socket.local_addr().unwrap()
+    for _ in 0..100 {
+        let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let address = socket.local_addr().unwrap();
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+    panic!("no port is free for UDP and TCP");
 }
 
 fn wait_until_it_answers(subject: SocketAddr) {

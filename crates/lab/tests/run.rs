@@ -305,6 +305,10 @@ fn every_built_in_experiment_runs_in_virtual_time() {
             &["levels.values=[50]", "registrations.users=50"],
         ),
         (
+            "registrations-million",
+            &["levels.values=[500]", "registrations.rate=1000.0"],
+        ),
+        (
             "rtp-streams",
             &[
                 "levels.values=[10]",

@@ -93,10 +93,10 @@ impl Receiver {
         }
     }
 
-    /// Takes what waits on `fd`, at most [`BATCH`] datagrams, in place of what it held. `Ok(0)` where nothing waits.
-    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Takes what waits on `fd`, at most `most` datagrams, in place of what it held. `Ok(0)` where nothing waits.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         self.clear();
-        self.add(fd, BATCH)
+        self.add(fd, most)
     }
 
     /// Forgets what it holds.

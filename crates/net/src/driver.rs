@@ -568,7 +568,8 @@ impl<F: Forward> Driver<F> {
             let Some(mut receiver) = buffers.take() else {
                 break;
             };
-            let n = self.plane.receive(index, &mut receiver);
+            let most = budget.min(BATCH);
+            let n = self.plane.receive(index, &mut receiver, most);
             let done = self.batch(control, &mut receiver, n, id, media, now);
             if media {
                 self.media_buffers = Some(receiver);
@@ -577,7 +578,7 @@ impl<F: Forward> Driver<F> {
             }
             done?;
             budget = budget.saturating_sub(n);
-            if n < BATCH {
+            if n < most {
                 break;
             }
             if budget == 0 {

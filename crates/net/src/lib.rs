@@ -37,7 +37,7 @@ pub use machine::{KernelCounters, Machine, kernel_counters, machine};
 pub use media::Waker;
 pub use noise::{NoiseReport, NoiseSampler, host_noise};
 pub use process::{
-    allowed_cpus, open_files, pin, process_cpu, raise_open_files, realtime, resident_bytes,
-    thread_cpu, tight_timers,
+    allowed_cpus, open_files, page_bytes, pin, process_cpu, raise_open_files, realtime,
+    resident_bytes, thread_cpu, tight_timers,
 };
 pub use signals::{Signals, block_all as block_signals};

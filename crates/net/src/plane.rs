@@ -357,7 +357,7 @@ impl Plane {
     }
 
     /// Receives a batch on the socket at `index`.
-    pub(crate) fn receive(&self, index: u32, receiver: &mut Receiver) -> usize {
+    pub(crate) fn receive(&self, index: u32, receiver: &mut Receiver, most: usize) -> usize {
         let Some(UdpSocket {
             way: Way::Own(fd), ..
         }) = self.sockets.get(index as usize)
@@ -367,7 +367,7 @@ impl Plane {
         self.shared.receive_calls.add(1);
         // An error here is one that the network reported about an earlier send (ICMP), told once; datagrams that wait stay
         // and epoll tells of them again.
-        receiver.receive(fd.as_fd()).unwrap_or(0)
+        receiver.receive(fd.as_fd(), most).unwrap_or(0)
     }
 
     /// The oldest thing that the network said about a datagram of the socket at `index`.

@@ -120,5 +120,10 @@ pub fn resident_bytes() -> io::Result<u64> {
         .nth(1)
         .and_then(|word| word.parse().ok())
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/statm"))?;
-    Ok(pages * rustix::param::page_size() as u64)
+    Ok(pages * page_bytes())
+}
+
+/// What a page of memory has, bytes.
+pub fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
 }

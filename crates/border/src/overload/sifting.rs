@@ -41,6 +41,8 @@ const REFUSAL: f64 = 0.15;
 const SMOOTH: f64 = 0.05;
 /// No less is taken than this much of what was taken on average.
 const LOWEST: f64 = 0.75;
+/// After more looks in a row than this with more than half as many late calls as others it is a flood.
+const FLOOD: u32 = 1;
 /// After so many looks without a queue the rise is steeper: it is over.
 const OVER: u32 = 4;
 
@@ -172,6 +174,8 @@ struct Sifting {
     offered: f64,
     /// Looks without a queue.
     idle: u32,
+    /// Looks in a row before which more than half as many as were taken had waited too long.
+    flooded: u32,
 }
 
 impl Sifting {
@@ -202,6 +206,7 @@ impl Sifting {
             taken: 0.0,
             offered: 0.0,
             idle: 0,
+            flooded: 0,
         }
     }
 
@@ -240,8 +245,10 @@ impl Sifting {
         // While a queue is worked off nothing is taken: what was refused tells what could have been.
         let could = taken + (late + beyond) * REFUSAL;
         let fair = (could.max(free) / (taken + late)).min(1.0);
+        let much = late >= taken / 2.0;
         let factor = match late > free {
-            true if late < taken / 2.0 => fair.powf(EASE),
+            // One look with many of them may tell of a thread that was kept from running; more tell of a flood.
+            true if !much || self.flooded < FLOOD => fair.powf(EASE),
             true => fair.max(0.2),
             false => {
                 let room = ((wanted - wait) / wanted).max(-3.0);
@@ -251,6 +258,10 @@ impl Sifting {
                 };
                 1.0 + (room * rise - DAMPING * slope).clamp(-0.1, 0.05)
             }
+        };
+        self.flooded = match much && late > free {
+            true => self.flooded + 1,
+            false => 0,
         };
         self.could = (self.could * factor).clamp(LEAST, 1.0);
         // What cannot be taken for another reason says nothing of what could be.

@@ -59,6 +59,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/registrations.toml"),
     ),
     (
+        "registrations-million",
+        include_str!("../../../../scenarios/registrations-million.toml"),
+    ),
+    (
         "rtp-streams",
         include_str!("../../../../scenarios/rtp-streams.toml"),
     ),

@@ -164,8 +164,8 @@ pub struct Subject {
     /// Memory for which our border admits calls and registrations, MiB (`[limits] memory`). 0: any.
     #[serde(skip_serializing_if = "nothing")]
     pub memory_mib: u32,
-    /// Share of one core that our border may use, percent; 0: all of it. In simulation each datagram takes 9 microseconds of
-    /// a whole core, which is a seven-message call in 63.
+    /// Share of one core that our border may use, percent; 0: all of it. Each datagram that it gets then takes 9 microseconds of
+    /// a whole core, which is a seven-message call in 63: in simulation exactly, on sockets at least.
     #[serde(skip_serializing_if = "is_whole")]
     pub processor_percent: f64,
     /// CPU to which our border's thread is pinned.
@@ -186,7 +186,8 @@ pub struct Generator {
     pub workers: u16,
     /// What is due within so many microseconds of each other is begun together, and what is received may wait as long for
     /// more of it while much comes: a thread that wakes for every message spends most of its time on waking. Response times count from
-    /// when the kernel had a datagram. At most 10,000; 0: never. On sockets only; virtual time has no need of it.
+    /// when the kernel had a datagram; lateness, from the plan, is what this costs. At most 10,000; 0: never. On sockets only; virtual
+    /// time has no need of it.
     pub batch_us: u32,
 }
 
@@ -194,7 +195,7 @@ impl Default for Generator {
     fn default() -> Self {
         Generator {
             workers: 1,
-            batch_us: 250,
+            batch_us: 750,
         }
     }
 }

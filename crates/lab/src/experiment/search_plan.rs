@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Parameters of the search (RFC 7502 section 4.10; its names are in brackets).
+/// Parameters of the search (RFC 7502, Benchmarking Algorithm; its names are in brackets).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SearchPlan {

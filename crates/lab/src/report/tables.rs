@@ -270,7 +270,7 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
         return;
     };
     let note = format!(
-        "{}. Algorithm of RFC 7502 section 4.10: r = {}, N = {}, w = {}, d = {}, converged after {} good trials without a higher \
+        "{}. Algorithm of RFC 7502: r = {}, N = {}, w = {}, d = {}, converged after {} good trials without a higher \
          one; then the gap halved down to {}. A good trial has no threshold missed and is steady: the median response time of \
          its last third is at most twice that of its middle third and 5 ms more.",
         search.sentence(label(raw)),
@@ -304,7 +304,7 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
     let row = |(name, value): &(String, String)| Row::from(vec![escape(name), escape(value)]);
     Table {
         title: "Test setup",
-        note: "As RFC 7502 section 5.1 wants it reported.",
+        note: "As the Test Setup Report of RFC 7502 wants it.",
         columns: vec!["parameter", "value"],
         words: &[1],
         rows: search.setup.iter().map(row).collect(),
@@ -643,6 +643,10 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
         cells.push(count(super::data::receive_buffer_errors(around) as f64));
         cells.push(number(around.subject_cpu_seconds));
         cells.push(plain(around.generator_cpu_seconds));
+        let made = trial.details.registrations.established + trial.figures.calls.established;
+        let each = around.subject_grew_bytes.filter(|_| made > 0);
+        let each = each.map(|bytes| bytes as f64 / made as f64);
+        cells.push(number(each));
         Some(Row::from(cells))
     };
     let rows: Vec<Row> = raw.run.trials.iter().filter_map(row).collect();
@@ -662,6 +666,7 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
             "RcvbufErrors",
             "CPU of subject, s",
             "CPU of generator, s",
+            "memory of subject, B each",
         ],
         folded: rows.len() > FOLD,
         rows,

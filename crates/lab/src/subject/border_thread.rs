@@ -1,10 +1,10 @@
 //! Our border on a thread of its own, apart from the generators, so that its CPU time can be told from theirs.
 
-use super::Layout;
+use super::{DATAGRAM, Layout};
 use crate::error::LabError;
 use border::border::{Border, BorderCensus, Counters};
 use border::config::Config;
-use engine::{Entropy, Event, HashKey, Note};
+use engine::{Entropy, Event, HashKey, Note, Time};
 use media::{Forwarder, ForwarderLimits};
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig};
@@ -44,17 +44,52 @@ enum Order {
 pub struct Processor {
     /// CPU to which its thread is pinned.
     pub cpu: Option<usize>,
-    /// Share of it, percent; 0: all. The thread sleeps for the rest after each turn.
+    /// Share of it, percent; 0: all.
     pub percent: f64,
 }
 
-impl Processor {
-    /// How long to sleep after so much work.
-    fn rest(self, work: Duration) -> Duration {
-        match self.percent > 0.0 && self.percent < 100.0 {
-            true => work.mul_f64(100.0 / self.percent - 1.0),
-            false => Duration::ZERO,
+/// Datagrams between two rests of a thread that may not use all of a processor: it stands still for as long as these take.
+const AT_ONCE: usize = 4;
+
+/// A thread that may not use all of a processor: each datagram takes its time, as in simulation, however fast the build.
+#[derive(Debug)]
+struct Rest {
+    /// What a datagram takes.
+    effort: Duration,
+    /// Datagrams that it was made to wait for.
+    datagrams: u64,
+    /// When the work of those is done.
+    until: Time,
+}
+
+impl Rest {
+    /// What a rest that lasted too long, by the timer of the system, is made up for.
+    const LATE: Duration = Duration::from_millis(2);
+
+    /// Waits until the work of so many datagrams in all is done, those of the turn that began to work at `began` included.
+    fn take(&mut self, datagrams: u64, began: Time, clock: Clock) {
+        let new = datagrams.saturating_sub(self.datagrams);
+        self.datagrams = datagrams;
+        let effort = self
+            .effort
+            .saturating_mul(u32::try_from(new).unwrap_or(u32::MAX));
+        let began = Time(began.0.saturating_sub(Self::LATE.as_nanos() as u64));
+        self.until = self.until.max(began) + effort;
+        let rest = self.until.since(clock.now());
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
         }
+    }
+}
+
+impl Processor {
+    /// Where not all of it may be used.
+    fn rest(self, clock: Clock) -> Option<Rest> {
+        (self.percent > 0.0).then(|| Rest {
+            effort: DATAGRAM.mul_f64(100.0 / self.percent),
+            datagrams: 0,
+            until: clock.now(),
+        })
     }
 }
 
@@ -203,9 +238,8 @@ fn serve(
             .sip
             .trains
             .then_some(wire::sip::call_number as fn(&[u8]) -> u32),
-        // A share of a processor is taken in small pieces.
         datagram_budget: match processor.percent > 0.0 {
-            true => 64,
+            true => AT_ONCE,
             false => DriverConfig::default().datagram_budget,
         },
         ..DriverConfig::default()
@@ -219,18 +253,17 @@ fn serve(
     }
     let mut opened = 0;
     let mut listener: Option<Sender<Event>> = None;
-    let mut worked = net::thread_cpu();
+    let mut rest = processor.rest(clock);
     loop {
+        let worked = net::thread_cpu();
         driver
             .turn(&mut border, LOOK)
             .map_err(|error| error.to_string())?;
-        if processor.percent > 0.0 {
-            let until = net::thread_cpu();
-            let rest = processor.rest(until.saturating_sub(worked));
-            worked = until;
-            if !rest.is_zero() {
-                std::thread::sleep(rest);
-            }
+        if let Some(rest) = &mut rest {
+            // A turn may have waited for something to come; what it worked comes after that.
+            let worked = net::thread_cpu().saturating_sub(worked);
+            let began = Time(clock.now().0.saturating_sub(worked.as_nanos() as u64));
+            rest.take(driver.counters().datagrams_in, began, clock);
         }
         while let Some(event) = driver.next_event() {
             match &event.note {

@@ -112,6 +112,21 @@ impl Subject {
         }
     }
 
+    /// Its resident memory, bytes; `None` where it shares this process, or is not on this machine.
+    ///
+    /// # Errors
+    /// Where the stated process does not exist.
+    pub fn resident_bytes(&self) -> Result<Option<u64>, LabError> {
+        let Subject::Foreign { process, .. } = self else {
+            return Ok(None);
+        };
+        let pages = process.map(|process| {
+            let stat = stat(process).map_err(|error| no_process(process, &error))?;
+            Ok(stat.pages * net::page_bytes())
+        });
+        pages.transpose()
+    }
+
     /// Calls, legs, ports and sessions that it holds once all is over; `None` where it cannot be asked.
     ///
     /// # Errors
@@ -226,8 +241,7 @@ impl Layout {
 /// CPU time of a process and of all processes below it, those that have ended and were waited for included, seconds: a
 /// server that works in children has done next to nothing itself.
 fn process_cpu(process: u32) -> Result<f64, LabError> {
-    let own = stat(process)
-        .map_err(|error| LabError::bad(format!("subject.process: {process}: {error}")))?;
+    let own = stat(process).map_err(|error| no_process(process, &error))?;
     let mut family = vec![process];
     let mut ticks = own.ticks;
     // A child may have a number below its parent's: rounds, until nobody is found any more.
@@ -248,13 +262,18 @@ fn process_cpu(process: u32) -> Result<f64, LabError> {
     }
 }
 
+fn no_process(process: u32, error: &std::io::Error) -> LabError {
+    LabError::bad(format!("subject.process: {process}: {error}"))
+}
+
 /// What `/proc/N/stat` tells.
 struct Stat {
     parent: u32,
     ticks: u64,
+    pages: u64,
 }
 
-/// Fields 4 and 14 to 17 of `stat` (proc(5)).
+/// Fields 4, 14 to 17 and 24 of `stat` (proc(5)).
 fn stat(process: u32) -> std::io::Result<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The name, in parentheses, may contain spaces.
@@ -263,8 +282,12 @@ fn stat(process: u32) -> std::io::Result<Stat> {
     let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
     let parent = number(1).and_then(|parent| u32::try_from(parent).ok());
     let ticks: Option<u64> = (11..15).map(number).sum();
-    match (parent, ticks) {
-        (Some(parent), Some(ticks)) => Ok(Stat { parent, ticks }),
+    match (parent, ticks, number(21)) {
+        (Some(parent), Some(ticks), Some(pages)) => Ok(Stat {
+            parent,
+            ticks,
+            pages,
+        }),
         _ => Err(std::io::Error::other("not as proc(5) says")),
     }
 }

@@ -1,6 +1,6 @@
 //! A trial in virtual time: the same hosts, the same subject, on links that do what the experiment says.
 
-use super::{Cast, Outcomes, Trial, held, merge};
+use super::{Cast, Outcomes, Patience, Trial, held, merge};
 use crate::error::LabError;
 use crate::experiment::Network;
 use crate::host::{Holdings, Host, Results};
@@ -136,8 +136,7 @@ fn address(world: &mut World, host: HostId) -> Option<SocketAddr> {
 fn run(world: &mut World, trial: &Trial, near: HostId, far: Option<HostId>) -> Time {
     let network = &trial.experiment.network;
     let heal = START + Duration::from_secs_f64(network.heal_seconds.max(0.0));
-    let settle = Duration::try_from_secs_f64(trial.experiment.settle_seconds.max(0.0))
-        .unwrap_or(Duration::MAX);
+    let patience = Patience::of(&trial.experiment);
     let mut healed = network.heal_seconds <= 0.0;
     let (mut due, mut last_due) = (0, START);
     loop {
@@ -155,7 +154,7 @@ fn run(world: &mut World, trial: &Trial, near: HostId, far: Option<HostId>) -> T
             due = progress.due;
             last_due = world.now();
         }
-        let idle = progress.up == 0 && world.now().since(last_due) > settle;
+        let idle = patience.is_over(progress.up, world.now().since(last_due));
         if healed && ((done && up.unwrap_or(true)) || idle) {
             return world.now();
         }

@@ -1,6 +1,6 @@
 //! A trial on real sockets: the hosts on threads of their own, apart from the subject's.
 
-use super::{Cast, Finished, HostThread, Outcomes, Trial, held, merge};
+use super::{Cast, Finished, HostThread, Outcomes, Patience, Trial, held, merge};
 use crate::error::LabError;
 use crate::experiment::{Experiment, TransportName};
 use crate::host::{HostPlan, Progress, SecurePeer};
@@ -92,6 +92,7 @@ pub fn on_sockets(
         .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
     let kernel_before = kernel()?;
     let mut cpu_before = subject.cpu_seconds()?;
+    let memory_before = subject.resident_bytes()?;
     let start = clock.now() + LEAD;
     for (index, host) in far.iter().enumerate() {
         host.begin(target(index, host.address()), start)?;
@@ -100,7 +101,7 @@ pub fn on_sockets(
         host.begin(target(index, host.address()), start)?;
     }
     watch(
-        experiment.settle_seconds,
+        Patience::of(experiment),
         &near,
         clock,
         start,
@@ -116,6 +117,10 @@ pub fn on_sockets(
     let end = clock.now();
     let cpu = match (subject.cpu_seconds()?, cpu_before) {
         (Some(after), Some(before)) => Some(after - before),
+        _ => None,
+    };
+    let grew = match (subject.resident_bytes()?, memory_before) {
+        (Some(after), Some(before)) => Some(after.saturating_sub(before)),
         _ => None,
     };
     // What was hung up last is still being answered at the far end.
@@ -164,6 +169,7 @@ pub fn on_sockets(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: cpu,
+            subject_grew_bytes: grew,
             generator_cpu_seconds: generator_cpu,
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot(format!("/proc: {error}"), ""))?,
@@ -222,15 +228,14 @@ fn are_done(hosts: &[HostThread]) -> Result<bool, LabError> {
         .try_fold(true, |done, host| Ok(done && host.is_done()?))
 }
 
-/// Waits until the calling hosts are done, at most `settle` seconds after its last attempt was due.
+/// Waits until the calling hosts are done, or for as long as there is patience.
 fn watch(
-    settle: f64,
+    patience: Patience,
     near: &[HostThread],
     clock: Clock,
     start: Time,
     mut progress: impl FnMut(f64, &Progress) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
-    let settle = Duration::try_from_secs_f64(settle.max(0.0)).unwrap_or(Duration::MAX);
     let mut due = 0;
     let mut last_due = start;
     loop {
@@ -242,9 +247,7 @@ fn watch(
             due = seen.due;
             last_due = now;
         }
-        // Established calls may last longer than `settle`: they are waited for as long as they live.
-        let idle = seen.up == 0 && now.since(last_due) > settle;
-        if are_done(near)? || idle {
+        if are_done(near)? || patience.is_over(seen.up, now.since(last_due)) {
             return Ok(());
         }
     }
@@ -314,4 +317,85 @@ pub(crate) fn from_start(
         }
     }
     (attempts, streams)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::File;
+    use std::net::UdpSocket;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Answers each INVITE with 200, and never hangs up.
+    fn answers(socket: &UdpSocket, own: SocketAddr) {
+        let mut room = [0; 4096];
+        let Ok((length, from)) = socket.recv_from(&mut room) else {
+            return;
+        };
+        let text = String::from_utf8_lossy(&room[..length]).into_owned();
+        if !text.starts_with("INVITE ") {
+            return;
+        }
+        let kept = ["Via: ", "From: ", "Call-ID: ", "CSeq: "];
+        let lines = text
+            .lines()
+            .filter(|l| kept.iter().any(|k| l.starts_with(k)));
+        let lines: String = lines.map(|line| format!("{line}\r\n")).collect();
+        let to = text.lines().find(|line| line.starts_with("To: ")).unwrap();
+        let body = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio 6000 RTP/AVP 8\r\n";
+        let answer = format!(
+            "SIP/2.0 200 OK\r\n{lines}{to};tag=x\r\nContact: <sip:x@{own}>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let _ = socket.send_to(answer.as_bytes(), from);
+    }
+
+    #[test]
+    fn a_bye_that_never_comes_is_not_waited_for() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let own = socket.local_addr().unwrap();
+        let wait = Some(Duration::from_millis(50));
+        socket.set_read_timeout(wait).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let stop = over.clone();
+        let peer = std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                answers(&socket, own);
+            }
+        });
+        let text = format!(
+            "name = \"t\"\ntitle = \"t\"\n[subject]\naddress = \"{own}\"\n[callers]\nrate = 10.0\ntotal = 2\nhold_seconds = 0.1\nhang_up = \"callee\"\n"
+        );
+        let experiment = File::parse("t", &text).unwrap().experiment().clone();
+        let cast = Cast::of(&experiment, own.ip(), own.ip(), 0).unwrap();
+        let clock = Clock::new();
+        let entropy = Entropy::from_number(1);
+        let near = HostThread::start(cast.near, None, entropy, clock).unwrap();
+        let start = clock.now() + LEAD;
+        near.begin(own, start).unwrap();
+        let near = [near];
+        let mut most = 0;
+        let seen = |up: &mut u64, seen: &Progress| *up = seen.up.max(*up);
+        // Both are up, and nobody hangs up.
+        let limit = clock.now() + Duration::from_secs(60);
+        while most < 2 {
+            seen(&mut most, &total(&near).unwrap());
+            assert!(clock.now() < limit, "{most}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let patience = Patience {
+            settle: Duration::from_millis(100),
+            life: Duration::from_millis(400),
+        };
+        watch(patience, &near, clock, start, |_, progress| {
+            seen(&mut most, progress);
+            Ok(())
+        })
+        .unwrap();
+        assert!(!are_done(&near).unwrap());
+        assert_eq!(most, 2);
+        over.store(true, Ordering::Relaxed);
+        peer.join().unwrap();
+    }
 }

@@ -339,6 +339,25 @@ fn where_every_refusal_is_said_nothing_is_dropped() {
     );
 }
 
+/// A thread that is kept from running for a moment now and then takes most of what it still could.
+#[test]
+fn moments_of_standstill_cost_little() {
+    for (times, least) in [(2.0, 0.93), (10.0, 0.78)] {
+        let mut flood = Flood::new(1_500.0);
+        let mut before = 0;
+        for second in 0..35 {
+            if second == 10 {
+                before = flood.taken;
+            }
+            flood.threads[0].left -= 60.0 * flood.power;
+            flood.run(1_500.0 * times, 1);
+        }
+        let could = 1_500.0 * 25.0 * 0.94;
+        let taken = (flood.taken - before) as f64 / could;
+        assert!(taken >= least, "{times}: {taken}");
+    }
+}
+
 /// What one worker has dropped others refuse, though there is room.
 #[test]
 fn what_another_worker_dropped_is_known() {
