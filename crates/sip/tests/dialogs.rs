@@ -589,38 +589,6 @@ fn our_bye_waits_for_the_ack_of_our_2xx() {
 }
 
 #[test]
-fn a_leg_ends_where_there_is_no_room_for_its_bye() {
-    let config = EndpointConfig {
-        limits: engine::Limits {
-            transactions: 1,
-            ..engine::Limits::default()
-        },
-        ..EndpointConfig::default()
-    };
-    let (mut pair, caller, callee) = standing([config, EndpointConfig::default()]);
-    // The only place is taken by a request that has no answer yet.
-    let now = pair.now + Duration::from_secs(60);
-    pair.run(Duration::from_secs(60));
-    let endpoint = &mut pair.hosts[0].endpoint;
-    let info = Method::Other(b"INFO");
-    endpoint
-        .request(caller, info, &Content::default(), now)
-        .unwrap();
-    let content = Content::default();
-    assert_eq!(endpoint.bye(caller, &content, now), Err(Refused::Full));
-    assert_eq!(endpoint.hang_up(caller, &content, now), Ok(()));
-    pair.run(Duration::from_millis(1));
-    let ended = Said::Ended(caller, Ending::Unanswered);
-    assert!(pair.hosts[0].log.said.contains(&ended));
-    assert_eq!(pair.hosts[0].endpoint.state_of(caller), None);
-    // The peer has not heard of it, and ends its own.
-    let now = pair.now;
-    let other = &mut pair.hosts[1].endpoint;
-    other.bye(callee, &content, now).unwrap();
-    pair.settle();
-}
-
-#[test]
 fn prack_is_answered_once_although_the_invite_was_refused() {
     // By a refusal, by CANCEL, and by us for want of PRACK.
     for how in ["refused", "cancelled", "given up"] {

@@ -620,6 +620,43 @@ fn a_full_table_answers_503_without_state() {
 }
 
 #[test]
+fn a_leg_ends_where_there_is_no_room_for_its_bye() {
+    let config = EndpointConfig {
+        limits: Limits {
+            transactions: 1,
+            ..Limits::default()
+        },
+        ..EndpointConfig::default()
+    };
+    let mut pair = Pair::new([config, EndpointConfig::default()], 5);
+    let caller = pair.call(0, Transport::Udp);
+    pair.run(Duration::from_millis(100));
+    let Said::Offered(callee) = pair.hosts[1].log.said[0] else {
+        panic!("no call");
+    };
+    // The only place is taken by a request that has no answer yet.
+    let now = pair.now + Duration::from_secs(60);
+    pair.run(Duration::from_secs(60));
+    let endpoint = &mut pair.hosts[0].endpoint;
+    let info = Method::Other(b"INFO");
+    endpoint
+        .request(caller, info, &Content::default(), now)
+        .unwrap();
+    let content = Content::default();
+    assert_eq!(endpoint.bye(caller, &content, now), Err(Refused::Full));
+    assert_eq!(endpoint.hang_up(caller, &content, now), Ok(()));
+    pair.run(Duration::from_millis(1));
+    let ended = Said::Ended(caller, Ending::Unanswered);
+    assert!(pair.hosts[0].log.said.contains(&ended));
+    assert_eq!(pair.hosts[0].endpoint.state_of(caller), None);
+    // The peer has not heard of it, and ends its own.
+    let now = pair.now;
+    let other = &mut pair.hosts[1].endpoint;
+    other.bye(callee, &content, now).unwrap();
+    pair.settle();
+}
+
+#[test]
 fn large_requests_go_over_tcp_where_the_peer_takes_it() {
     let mut host = host(EndpointConfig::default());
     let body = vec![b'x'; 1_300];
