@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
-pub const TARGETS: [&str; 11] = [
+pub const TARGETS: [&str; 12] = [
     "sip",
     "sdp",
     "media",
@@ -18,6 +18,7 @@ pub const TARGETS: [&str; 11] = [
     "rules",
     "ws",
     "scenario_xml",
+    "ng",
 ];
 
 /// Runs each target for the given number of seconds, side by side, then minimises its corpus.

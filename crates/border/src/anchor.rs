@@ -5,18 +5,18 @@
 //! BFCP over TCP) are offered on as rejected (port 0); where an offer has no other lines it is refused with 488.
 
 mod codecs;
-mod protected;
+pub(crate) mod protected;
 pub(crate) mod sdp;
 mod secure;
 #[cfg(test)]
 mod secure_tests;
-mod secured;
+pub(crate) mod secured;
 #[cfg(test)]
 mod tests;
 
 use crate::border::sockets::{MediaSockets, SocketWork};
 use crate::call::Side;
-use crate::config::{MediaSecurity, Transcoding};
+use crate::config::{MediaSecurity, Mux, Transcoding};
 use crate::private_headers::EarlyMedia;
 use codecs::Codecs;
 use core::time::Duration;
@@ -161,6 +161,23 @@ struct LineSide {
 struct Line {
     carriage: media::Carriage,
     sides: [LineSide; 2],
+}
+
+/// One side of a line, as others may see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlaceView {
+    /// Our port for RTP.
+    pub(crate) rtp: SocketAddr,
+    /// Our port for RTCP, where it has one of its own.
+    pub(crate) rtcp: Option<SocketAddr>,
+    /// Where the side receives RTP, as it said.
+    pub(crate) signalled_rtp: Option<SocketAddr>,
+    /// Where the side receives RTCP, as it said.
+    pub(crate) signalled_rtcp: Option<SocketAddr>,
+    /// RTCP shares the port with RTP.
+    pub(crate) mux: bool,
+    /// Which way media flows, from the side's point of view.
+    pub(crate) direction: Direction,
 }
 
 /// An offer without its answer.
@@ -590,6 +607,45 @@ impl CallMedia {
         Ok(())
     }
 
+    /// How a side is reached.
+    pub(crate) fn side(&self, side: Side) -> &MediaSide {
+        let [caller, callee] = &self.sides;
+        match side {
+            Side::Caller => caller,
+            Side::Callee => callee,
+        }
+    }
+
+    /// The answer to `side` will not speak of ICE, although its offer did.
+    pub(crate) fn answer_without_ice(&mut self, side: Side) {
+        for line in self.lines.iter_mut().flatten() {
+            if let Some(secure) = line
+                .sides
+                .get_mut(side.index())
+                .and_then(|side| side.secure.as_deref_mut())
+            {
+                secure.without_ice();
+            }
+        }
+    }
+
+    /// What stands, for those who ask: the number of each line, and both its sides.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, [PlaceView; 2])> {
+        let view = |side: &LineSide| PlaceView {
+            rtp: side.pair.rtp(),
+            rtcp: side.rtcp.map(|_| side.pair.rtcp()),
+            signalled_rtp: side.signalled_rtp,
+            signalled_rtcp: side.signalled_rtcp,
+            mux: side.mux,
+            direction: side.direction,
+        };
+        let lines = self.lines.iter().enumerate();
+        lines.filter_map(move |(index, line)| {
+            let [caller, callee] = &line.as_ref()?.sides;
+            Some((index, [view(caller), view(callee)]))
+        })
+    }
+
     /// Whether a socket belongs to this call.
     pub(crate) fn uses(&self, socket: SocketId) -> bool {
         self.lines
@@ -685,7 +741,10 @@ impl CallMedia {
                     (None, _) => mux,
                     // Each side has its own where we protect media.
                     (Some(_), true) => fact.mux,
-                    (Some(_), false) => fact.mux && side.mux_offered,
+                    (Some(secure), false) => {
+                        let demanded = secure.policy().mux == Some(Mux::Require);
+                        (fact.mux || demanded) && side.mux_offered
+                    }
                 };
                 let alone = side.secure.as_ref().is_some_and(|secure| secure.listens());
                 let with_rtcp = line.carriage == media::Carriage::Rtp && !side.mux && !alone;

@@ -9,7 +9,7 @@ mod resolve;
 pub(crate) mod sockets;
 mod subscriptions;
 
-pub(crate) use self::core::{Alarm, Core, Placed, identities};
+pub(crate) use self::core::{Alarm, Core, MEDIA_SOCKETS, Placed, identities};
 pub(crate) use outside::address_of_record;
 pub use report::{BorderCensus, CallInfo, Counters, Outcome};
 
@@ -332,6 +332,8 @@ impl Control for Border {
                 }
                 self.core.last_stats = Some((session, stats));
             }
+            // Calls of the border are not recorded.
+            MediaEvent::Taken { .. } => {}
             MediaEvent::Refused { session, .. } => {
                 self.core
                     .media_refused(&mut self.endpoint, CallKey(session), now);

@@ -9,6 +9,7 @@ mod address;
 mod check;
 mod codecs;
 mod interfaces;
+mod media_node;
 mod mistake;
 mod node;
 mod rates;
@@ -25,11 +26,12 @@ mod workers;
 
 pub use address::{Cidr, HostName, ListenAddress};
 pub use codecs::{TranscodeWhen, Transcoding};
+pub use media_node::{Node as MediaNode, NodeInterface};
 pub use mistake::Mistake;
 pub use rates::Rates;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
-pub use security::{Keying, MediaSecurity, SrtpPolicy};
+pub use security::{Keying, MediaSecurity, Mux, SrtpPolicy};
 pub use tls::{
     CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
 };
@@ -53,8 +55,10 @@ pub struct TrunkId(pub u16);
 /// A configuration that makes sense. Every index in it is valid.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Listening points, in the order of the file; at least one.
+    /// Listening points, in the order of the file; at least one, or a node.
     pub interfaces: Vec<Interface>,
+    /// Media for others.
+    pub node: Option<MediaNode>,
     /// Systems that calls are sent to.
     pub trunks: Vec<Trunk>,
     /// Routes, tried in order.

@@ -540,6 +540,7 @@ impl World {
                         assert!(self.sockets.remove(&socket).is_some(), "shut, not open");
                         self.shut.push(socket);
                     }
+                    Output::Record { .. } => panic!("the border records nothing"),
                     Output::Sieve { socket, sieve } => {
                         sifted.push((socket, u64::from(sieve.is_none())));
                     }

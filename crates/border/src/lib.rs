@@ -13,6 +13,7 @@ mod feedback;
 pub mod fuzz;
 mod gate;
 pub(crate) mod identity;
+pub mod node;
 pub mod operate;
 pub(crate) mod overload;
 pub mod policy;

@@ -70,6 +70,9 @@ drop_reasons! {
     DtlsUnexpected "dtls_unexpected" "DTLS on a flow that uses none, or whose association has failed or ended.";
     StunMalformed "stun_malformed" "No STUN message: lengths that do not fit, or a wrong FINGERPRINT.";
     StunUnauthorised "stun_unauthorised" "A STUN request without the credentials of its flow; answered with an error at most.";
+    NgUnauthorised "ng_unauthorised" "A command for the media node from a source that may not send any; a connection of such a source is closed.";
+    NgMalformed "ng_malformed" "Something at a command port of the media node that is no message of the \"ng\" protocol.";
+    RecordOverflow "record_overflow" "A packet of a recorded call, or a piece of its recording, for which there was no room on the way to the disk.";
     LinkLost "link_lost" "Lost by a simulated link.";
     LinkQueueFull "link_queue_full" "The queue of a simulated link was full.";
     SendFailed "send_failed" "The operating system refused to send it.";

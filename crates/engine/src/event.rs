@@ -264,6 +264,47 @@ events! {
         /// The address of the RTP port that takes its place.
         instead: String,
     }
+    /// A commander of a media node has begun a call.
+    NodeCallBegun "node_call_begun" {
+        /// Number of the call.
+        call: u64,
+        /// Its Call-ID, as the commander said.
+        call_id: String,
+        /// Tag of whoever offered.
+        from_tag: String,
+    }
+    /// A call of a media node has ended.
+    NodeCallEnded "node_call_ended" {
+        /// Number of the call.
+        call: u64,
+        /// Why: deleted, media timeout, media port, media keys, media refused, offer refused, drained.
+        why: String,
+    }
+    /// A call is being recorded from now on.
+    RecordingBegun "recording_begun" {
+        /// Number of the call.
+        call: u64,
+        /// Name of the file in the folder for recordings.
+        file: String,
+    }
+    /// A recording came to nothing, or ends before its time.
+    RecordingFailed "recording_failed" {
+        /// Name of the file.
+        file: String,
+        /// The operating system's words.
+        error: String,
+    }
+    /// Media ports lie among those that the kernel lends to other programs for a while, who may then have one that a call needs.
+    MediaPortsLent "media_ports_lent" {
+        /// The address.
+        address: String,
+        /// The media ports.
+        ports: String,
+        /// The ports that the kernel lends (net.ipv4.ip_local_port_range).
+        lent: String,
+        /// What to do about it.
+        remedy: String,
+    }
     /// A socket is open.
     SocketOpened "socket_opened" {
         /// What it is for.

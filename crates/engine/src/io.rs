@@ -245,6 +245,23 @@ pub enum Input<'a> {
     Handed(Parcel<'a>),
 }
 
+/// What is done with a recording of an engine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// It begins: a new file of this name in the folder for recordings. The name has no path in it.
+    Begin {
+        /// The name.
+        name: &'a str,
+    },
+    /// These bytes are appended.
+    Append {
+        /// The bytes; a piece that the disk does not take in time is left out as a whole, and counted.
+        bytes: &'a [u8],
+    },
+    /// It is over.
+    End,
+}
+
 /// One output of an engine that stands at the network. Byte slices are valid until the next call into the engine.
 #[derive(Debug)]
 pub enum Output<'a> {
@@ -308,6 +325,13 @@ pub enum Output<'a> {
         worker: u8,
         /// What.
         parcel: Parcel<'a>,
+    },
+    /// Something for a file. A driver without a folder for recordings drops it, and counts that.
+    Record {
+        /// The engine's number for the recording.
+        file: u64,
+        /// What.
+        record: Record<'a>,
     },
     /// Something worth telling.
     Event(Event),

@@ -20,8 +20,8 @@ pub use drops::{DropReason, Drops};
 pub use entropy::Entropy;
 pub use event::{Event, Note};
 pub use io::{
-    CloseWhy, ConnectionId, Control, Datagram, Engine, Forward, Input, Output, Packet, Secure,
-    SocketId, SocketKind, Transport, Verdict,
+    CloseWhy, ConnectionId, Control, Datagram, Engine, Forward, Input, Output, Packet, Record,
+    Secure, SocketId, SocketKind, Transport, Verdict,
 };
 pub use limits::Limits;
 pub use sieve::{Prefix, Sieve};

@@ -98,7 +98,10 @@ pub fn check(options: &Check) -> ExitCode {
     match load_all(&options.config, None) {
         Err(code) => code,
         Ok((config, loaded)) => {
-            print!("{}", summary(&config));
+            if !config.interfaces.is_empty() {
+                print!("{}", summary(&config));
+            }
+            print!("{}", node_summary(&config));
             for hint in config.hints() {
                 println!("hint: {hint}");
             }
@@ -108,6 +111,19 @@ pub fn check(options: &Check) -> ExitCode {
                 } = alarm
                 {
                     println!("hint: {certificate} is valid until {until}: have it renewed");
+                }
+            }
+            for note in lent_ports(&config) {
+                if let engine::Note::MediaPortsLent {
+                    address,
+                    ports,
+                    lent,
+                    remedy,
+                } = note
+                {
+                    println!(
+                        "hint: media ports {ports} of {address} lie among {lent}, which the kernel lends to other programs: {remedy}"
+                    );
                 }
             }
             for address in foreign(&config) {
@@ -120,14 +136,51 @@ pub fn check(options: &Check) -> ExitCode {
     }
 }
 
+/// Media ports that the kernel may lend to other programs, range by range.
+pub fn lent_ports(config: &Config) -> Vec<engine::Note> {
+    let read = |name: &str| {
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        std::fs::read_to_string(path).unwrap_or_default()
+    };
+    let lent = crate::machine::LentPorts::read(
+        &read("ip_local_port_range"),
+        &read("ip_local_reserved_ports"),
+    );
+    let Some(lent) = lent else {
+        return Vec::new();
+    };
+    let ranges = config.media_ranges.iter();
+    ranges
+        .filter(|range| lent.overlap(range.first, range.last))
+        .map(|range| engine::Note::MediaPortsLent {
+            address: range.address.to_string(),
+            ports: format!("{}-{}", range.first, range.last),
+            lent: format!("{}-{}", lent.first, lent.last),
+            remedy: format!(
+                "choose others, or reserve them: sysctl -w net.ipv4.ip_local_reserved_ports={}-{}",
+                range.first, range.last
+            ),
+        })
+        .collect()
+}
+
 /// Addresses to listen on or to anchor media at that this machine has not; each once.
 fn foreign(config: &Config) -> Vec<IpAddr> {
     let interfaces = config.interfaces.iter();
+    let node = config.node.iter().flat_map(|node| {
+        let listens = node.listen.iter().map(|point| point.address.ip());
+        let media = node
+            .interfaces
+            .iter()
+            .flat_map(|interface| &interface.media);
+        listens.chain(media.map(|media| media.address))
+    });
     let mut addresses: Vec<IpAddr> = interfaces
         .flat_map(|interface| {
             let listens = interface.listen.iter().map(|point| point.address.ip());
             listens.chain(interface.media.iter().map(|media| media.address))
         })
+        .chain(node)
         .filter(|ip| {
             let bound = UdpSocket::bind((*ip, 0));
             bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
@@ -136,6 +189,35 @@ fn foreign(config: &Config) -> Vec<IpAddr> {
     addresses.sort_unstable();
     addresses.dedup();
     addresses
+}
+
+/// What the media node of a configuration does, in a few lines; nothing where there is none.
+pub fn node_summary(config: &Config) -> String {
+    let Some(node) = &config.node else {
+        return String::new();
+    };
+    let listens: Vec<String> = node.listen.iter().map(ToString::to_string).collect();
+    let mut text = format!("media node: commands on {}", listens.join(", "));
+    if let Some(folder) = &node.recordings {
+        text.push_str(&format!("; recordings in {}", folder.display()));
+    }
+    text.push('\n');
+    for interface in &node.interfaces {
+        let media: Vec<String> = interface
+            .media
+            .iter()
+            .filter_map(|media| {
+                let range = config.media_ranges.get(media.range)?;
+                Some(format!("{} {}-{}", media.address, range.first, range.last))
+            })
+            .collect();
+        text.push_str(&format!(
+            "node interface {}: media {}\n",
+            interface.name,
+            media.join(", ")
+        ));
+    }
+    text
 }
 
 /// What a configuration does, in a few lines.

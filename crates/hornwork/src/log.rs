@@ -117,6 +117,8 @@ impl Log {
             | Note::CertificateExpires { .. }
             | Note::MediaPortsExhausted { .. }
             | Note::MediaPortTaken { .. }
+            | Note::MediaPortsLent { .. }
+            | Note::RecordingFailed { .. }
             | Note::MediaNotKeyed { .. }
             | Note::MediaConsentLost { .. }
             | Note::MediaTimeout { .. } => write!(warn, WARN),

@@ -27,6 +27,59 @@ pub fn machine() -> Machine {
     )
 }
 
+/// Ports that the kernel lends to whoever sends from any port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentPorts {
+    /// The first.
+    pub first: u16,
+    /// The last, included.
+    pub last: u16,
+    /// Ranges that it keeps back.
+    reserved: Vec<(u16, u16)>,
+}
+
+impl LentPorts {
+    /// By the texts of `ip_local_port_range` and `ip_local_reserved_ports`; `None` where the kernel does not say.
+    pub fn read(range: &str, reserved: &str) -> Option<LentPorts> {
+        let mut ends = range.split_whitespace().map(str::parse);
+        let (Some(Ok(first)), Some(Ok(last))) = (ends.next(), ends.next()) else {
+            return None;
+        };
+        let reserved = reserved
+            .trim()
+            .split(',')
+            .filter_map(|part| {
+                let (first, last) = part.split_once('-').unwrap_or((part, part));
+                Some((first.parse().ok()?, last.parse().ok()?))
+            })
+            .collect();
+        Some(LentPorts {
+            first,
+            last,
+            reserved,
+        })
+    }
+
+    /// Whether a port of this range may be lent to somebody.
+    pub fn overlap(&self, first: u16, last: u16) -> bool {
+        let (mut at, end) = (
+            u32::from(first.max(self.first)),
+            u32::from(last.min(self.last)),
+        );
+        while at <= end {
+            let held = self
+                .reserved
+                .iter()
+                .find(|(first, last)| (u32::from(*first)..=u32::from(*last)).contains(&at));
+            match held {
+                Some((_, last)) => at = u32::from(*last) + 1,
+                None => return true,
+            }
+        }
+        false
+    }
+}
+
 /// Our control group (version 2), relative to the root of all.
 fn own_group(cgroup: &str) -> String {
     let line = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -57,6 +110,19 @@ fn machine_of(meminfo: &str, memory_max: &str, cpu_max: &str) -> Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_that_the_kernel_lends() {
+        let lent = |reserved| LentPorts::read("32768\t60999\n", reserved).unwrap();
+        assert!(!lent("").overlap(20_000, 32_767));
+        assert!(lent("").overlap(20_000, 39_999));
+        assert!(!lent("").overlap(61_000, 65_535));
+        assert!(!lent("32768-39999\n").overlap(20_000, 39_999));
+        assert!(lent("32768-39998").overlap(20_000, 39_999));
+        assert!(!lent("40000,32768-33000,33001-39999").overlap(20_000, 39_999));
+        assert!(!lent("1-65535").overlap(2, 65_535));
+        assert_eq!(LentPorts::read("", ""), None);
+    }
 
     #[test]
     fn the_smaller_of_machine_and_group_counts() {

@@ -6,6 +6,7 @@ mod isolate;
 mod laboratory;
 mod log;
 mod machine;
+mod node;
 mod notify;
 mod rules;
 mod scenario;

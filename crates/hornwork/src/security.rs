@@ -137,6 +137,7 @@ impl Loaded {
                         WebSocketSettings {
                             origins: interface.websocket.origins.clone(),
                             hosts: interface.websocket.hosts.clone(),
+                            protocol: None,
                         },
                     );
                 }
@@ -147,6 +148,15 @@ impl Loaded {
                     let set = security.server(listen.address, websocket, settings.clone(), before);
                     impossible.extend(set.err());
                 }
+            }
+        }
+        for listen in config.node.iter().flat_map(|node| &node.listen) {
+            if listen.transport == Transport::Ws {
+                let settings = WebSocketSettings {
+                    protocol: Some(wire::ng::WEBSOCKET_PROTOCOL),
+                    ..WebSocketSettings::default()
+                };
+                security.websocket(listen.address, settings);
             }
         }
         for trunk in &config.trunks {

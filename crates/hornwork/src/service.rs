@@ -2,6 +2,7 @@
 
 use crate::configuration;
 use crate::log::Log;
+use crate::node;
 use crate::notify::notify;
 use crate::security::Loaded;
 use crate::workers::{Mates, shared};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a signal may wait for its answer: one that comes just before the driver's wait is seen after it.
-const SIGNAL_WAIT: Duration = Duration::from_millis(200);
+pub(crate) const SIGNAL_WAIT: Duration = Duration::from_millis(200);
 
 /// How long carriers have to answer that we are leaving.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(2);
@@ -50,8 +51,8 @@ enum Role {
 
 /// `hornwork run`.
 pub fn run(options: &Run) -> ExitCode {
-    if options.role != Role::All {
-        eprintln!("hornwork: this version runs signalling and media in one process only");
+    if options.role == Role::Signalling {
+        eprintln!("hornwork: this version cannot leave the media of its calls to other nodes");
         eprintln!("  remedy: leave --role out, or say --role all");
         return ExitCode::from(3);
     }
@@ -59,9 +60,29 @@ pub fn run(options: &Run) -> ExitCode {
         Ok(loaded) => loaded,
         Err(code) => return code,
     };
+    let media = options.role == Role::Media;
+    if media && config.node.is_none() {
+        eprintln!("hornwork: {}: {}", options.config.display(), node::NO_NODE);
+        return ExitCode::from(2);
+    }
+    if !media && config.interfaces.is_empty() {
+        eprintln!(
+            "hornwork: {}: the configuration describes a media node, and no interface for calls",
+            options.config.display()
+        );
+        eprintln!("  remedy: say --role media, or add an [[interface]]");
+        return ExitCode::from(2);
+    }
     let clock = Clock::new();
     let log = Log::start(&config, clock);
-    match serve(&options.config, config, loaded, log, clock) {
+    if !media && config.node.is_some() {
+        tracing::warn!("[node] is served by a process of its own: hornwork run --role media");
+    }
+    let served = match media {
+        true => node::serve(&options.config, config, loaded, log, clock),
+        false => serve(&options.config, config, loaded, log, clock),
+    };
+    match served {
         Ok(code) => code,
         Err(error) => {
             eprintln!("hornwork: {error}");
@@ -125,7 +146,7 @@ fn name_servers(text: &str) -> Vec<SocketAddr> {
 }
 
 /// What the border lacks or has too much of on this machine; said once.
-fn look_around(config: &Config) {
+pub(crate) fn look_around(config: &Config) {
     match net::raise_open_files() {
         Ok(files) => {
             let pairs: u64 = config
@@ -150,7 +171,7 @@ fn look_around(config: &Config) {
 }
 
 /// What DTLS in media paths needs: a certificate of our own making, which only this start has, for descriptions tell of it.
-fn media_keying(clock: &Clock) -> io::Result<dtls::Endpoint> {
+pub(crate) fn media_keying(clock: &Clock) -> io::Result<dtls::Endpoint> {
     let certificate = dtls::Certificate::generate().map_err(io::Error::other)?;
     let epoch = dtls::Epoch::new(clock.zero());
     dtls::Endpoint::new(dtls::Settings::default(), certificate, epoch).map_err(io::Error::other)
@@ -168,6 +189,9 @@ fn serve(
     let drain = config.drain.timeout;
     let config = with_servers(config);
     print!("{}", configuration::summary(&config));
+    for note in configuration::lent_ports(&config) {
+        log.event(&Event::new(clock.now(), note));
+    }
     let mut entropy = net::entropy()?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let workers = config.sip.workers;

@@ -18,6 +18,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("scenario_xml", lab::sipp::fuzz_scenario),
     ("border", border),
     ("rules", rules::fuzz_rules),
+    ("ng", wire::fuzz::fuzz_ng),
 ];
 
 fn media(data: &[u8]) {

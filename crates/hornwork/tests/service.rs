@@ -151,7 +151,7 @@ fn what_cannot_run_says_why_and_what_to_do() {
     assert!(said.contains("remedy:"), "{said}");
 
     let output = run(&root().join("examples/loopback.toml"), &["--role", "media"]);
-    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.status.code(), Some(2));
     assert!(error(&output).contains("remedy:"));
     let output = run(
         &root().join("examples/loopback.toml"),

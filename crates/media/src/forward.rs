@@ -50,6 +50,8 @@ use std::net::SocketAddr;
 
 /// The largest datagram taken for media, in bytes.
 pub const MAX_PACKET: usize = 4096;
+/// Packets of recordings that wait for control at most.
+const MAX_TAKEN: usize = 4096;
 
 /// What control tells the forwarder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +64,9 @@ pub enum MediaCommand {
     Remove(u64),
     /// Asks for [`MediaEvent::Stats`].
     Query(u64),
+    /// Whether what is accepted from the sides of a session is told packet by packet ([`MediaEvent::Taken`]). It costs a copy of
+    /// each packet.
+    Record(u64, bool),
 }
 
 /// What the forwarder tells control.
@@ -95,6 +100,23 @@ pub enum MediaEvent {
         last: bool,
         /// The figures.
         stats: Box<SessionStats>,
+    },
+    /// A packet of a session that is recorded, in the clear.
+    Taken {
+        /// Session.
+        session: u64,
+        /// Media line.
+        line: u8,
+        /// The side from which it came, 0 or 1.
+        side: u8,
+        /// It came to the port for RTCP.
+        rtcp: bool,
+        /// Who sent it.
+        source: SocketAddr,
+        /// When it came.
+        at: Time,
+        /// RTP, RTCP, or whatever the line carries.
+        bytes: Vec<u8>,
     },
     /// A command was refused; nothing has changed.
     Refused {
@@ -133,6 +155,8 @@ struct Session {
     timer: Option<TimerKey>,
     /// Lines that a later plan no longer has.
     retired: Vec<FlowStats>,
+    /// Its packets are told.
+    recorded: bool,
 }
 
 /// The forwarder. See the module's text.
@@ -147,6 +171,8 @@ pub struct Forwarder {
     drops: Drops,
     reports: VecDeque<MediaEvent>,
     outbox: Outbox,
+    /// Packets of recordings among the reports.
+    taken: usize,
 }
 
 impl Forwarder {
@@ -162,6 +188,7 @@ impl Forwarder {
             drops: Drops::new(),
             reports: VecDeque::with_capacity(16),
             outbox: Outbox::new(),
+            taken: 0,
         }
     }
 
@@ -223,6 +250,7 @@ impl Forwarder {
             last_packet: now,
             timer: None,
             retired: Vec::new(),
+            recorded: false,
         }) as u32;
         if self.by_id.insert(plan.session, index).is_err() {
             self.sessions.try_remove(index as usize);
@@ -283,6 +311,7 @@ impl Forwarder {
             };
             if let Some(slot) = self.flows.get_mut(flow as usize) {
                 slot.apply(flow_plan);
+                slot.set_recorded(session.recorded);
                 for (socket, side, component) in slot.places() {
                     self.sockets.set(socket, Place::new(flow, side, component));
                 }
@@ -325,6 +354,20 @@ impl Forwarder {
             last: true,
             stats,
         });
+        Ok(())
+    }
+
+    fn record(&mut self, id: u64, recorded: bool) -> Result<(), PlanError> {
+        let index = *self.by_id.get(&id).ok_or(PlanError::NoSuchSession)?;
+        let Some(session) = self.sessions.get_mut(index as usize) else {
+            return Err(PlanError::NoSuchSession);
+        };
+        session.recorded = recorded;
+        for flow in &session.flows {
+            if let Some(flow) = self.flows.get_mut(*flow as usize) {
+                flow.set_recorded(recorded);
+            }
+        }
         Ok(())
     }
 
@@ -384,7 +427,32 @@ impl Forwarder {
             .get_mut(place.flow())
             .ok_or(DropReason::MediaNoFlow)?;
         let session = flow.session();
-        let outcome = flow.forward(place.side(), place.component(), packet, &mut self.outbox)?;
+        let mut copy = Vec::new();
+        let outcome = flow.forward(
+            place.side(),
+            place.component(),
+            packet,
+            &mut self.outbox,
+            &mut copy,
+        )?;
+        if !copy.is_empty()
+            && let Some(session) = self.sessions.get(session as usize)
+        {
+            if self.taken < MAX_TAKEN {
+                self.taken += 1;
+                self.reports.push_back(MediaEvent::Taken {
+                    session: session.id,
+                    line: flow.line(),
+                    side: place.side() as u8,
+                    rtcp: place.component() == Component::Rtcp,
+                    source: packet.source,
+                    at: packet.arrived,
+                    bytes: copy,
+                });
+            } else {
+                self.drops.count(DropReason::RecordOverflow);
+            }
+        }
         match outcome {
             Outcome::Punt(why) => Ok(Verdict::Punt(why)),
             Outcome::Accepted { latched, result } => {
@@ -422,6 +490,7 @@ impl Forward for Forwarder {
             MediaCommand::Update(plan) => (plan.session, self.update(plan, now)),
             MediaCommand::Remove(id) => (*id, self.remove(*id)),
             MediaCommand::Query(id) => (*id, self.query(*id)),
+            MediaCommand::Record(id, recorded) => (*id, self.record(*id, *recorded)),
         };
         if let Err(why) = result {
             self.reports.push_back(MediaEvent::Refused { session, why });
@@ -449,7 +518,11 @@ impl Forward for Forwarder {
     }
 
     fn next_report(&mut self) -> Option<MediaEvent> {
-        self.reports.pop_front()
+        let report = self.reports.pop_front()?;
+        if let MediaEvent::Taken { .. } = report {
+            self.taken -= 1;
+        }
+        Some(report)
     }
 
     fn next_deadline(&self) -> Option<Deadline> {

@@ -1,6 +1,7 @@
 //! The driver: one control plane, with its forwarder on the same thread or on its own.
 
 mod gather;
+mod recording;
 
 use crate::batch::{BATCH, Receiver};
 use crate::clock::Clock;
@@ -10,6 +11,7 @@ use crate::counters::{Counters, Shared};
 use crate::exchange::Desk;
 use crate::media::{FromMedia, MediaThread, Waker};
 use crate::plane::{Plane, Token, arrived};
+use crate::record::Recorder;
 use crate::tcp::{Pending, ReadOutcome, Streams};
 use crate::tls::Security;
 use crate::{process, socket};
@@ -121,6 +123,7 @@ pub struct Driver<F: Forward = NoForward> {
     waker: Waker,
     /// Where other workers leave what is ours.
     desk: Option<Desk>,
+    recorder: Option<Recorder>,
     settled: bool,
     inputs: usize,
     /// This turn took in signalling.
@@ -260,6 +263,7 @@ impl<F: Forward> Driver<F> {
             media,
             waker,
             desk: None,
+            recorder: None,
         })
     }
 
@@ -805,6 +809,7 @@ impl<F: Forward> Driver<F> {
                     self.plane.shared.drop_one(DropReason::SipNotHanded);
                 }
             }
+            Output::Record { file, record } => self.record(file, record, now),
             Output::Event(event) => self.tell(event),
         }
         Ok(())

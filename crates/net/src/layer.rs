@@ -1,6 +1,6 @@
 //! What lies between TCP and the engine on a connection: TLS, WebSocket, or one in the other.
 
-use crate::tls::{Failure, Session, Sink, WebSocketSettings};
+use crate::tls::{Failure, Session, Sink, WebSocketSettings as Settings};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use wire::ws::{self, Decoder, Handshake};
@@ -67,7 +67,7 @@ pub(crate) struct Heard {
 
 enum Web {
     Opening {
-        settings: Arc<WebSocketSettings>,
+        settings: Arc<Settings>,
         request: Vec<u8>,
         limit: usize,
     },
@@ -88,10 +88,7 @@ pub(crate) struct Layer {
 
 impl Layer {
     /// `websocket`: the settings, and how large a message may be.
-    pub(crate) fn new(
-        tls: Option<Session>,
-        websocket: Option<(Arc<WebSocketSettings>, usize)>,
-    ) -> Layer {
+    pub(crate) fn new(tls: Option<Session>, websocket: Option<(Arc<Settings>, usize)>) -> Layer {
         Layer {
             tls,
             web: websocket.map(|(settings, limit)| Web::Opening {
@@ -265,7 +262,9 @@ impl Web {
             } => {
                 request.extend_from_slice(bytes);
                 let limit = *limit;
-                let used = match ws::handshake(request, &settings.origins, &settings.hosts, reply) {
+                let protocol = settings.protocol.unwrap_or(ws::SIP_PROTOCOL);
+                let Settings { origins, hosts, .. } = &**settings;
+                let used = match ws::handshake(request, protocol, origins, hosts, reply) {
                     Handshake::Partial => return Ok(false),
                     Handshake::Refused(why) => return Err(Broken::Handshake(why.to_owned())),
                     Handshake::Open(used) => used,

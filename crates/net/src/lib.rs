@@ -20,6 +20,7 @@ mod plane;
 mod process;
 mod range;
 mod raw;
+mod record;
 mod sieve;
 mod signals;
 mod socket;
@@ -40,4 +41,5 @@ pub use process::{
     allowed_cpus, open_files, page_bytes, pin, process_cpu, raise_open_files, realtime,
     resident_bytes, thread_cpu, tight_timers,
 };
+pub use record::Recorder;
 pub use signals::{Signals, block_all as block_signals};

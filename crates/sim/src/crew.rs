@@ -178,6 +178,8 @@ where
             }
             // Members share the world's sockets: one's wish is not the others'. Nothing is dropped.
             Output::Sieve { .. } => return Some(false),
+            // There is no disk.
+            Output::Record { .. } => return Some(false),
             Output::Event(event) => Out::Event(event),
         };
         self.out = match out {

@@ -592,6 +592,8 @@ impl World {
             Output::Close { connection } => self.close(id, connection),
             // There is no other on this host, see `World::add_crew`.
             Output::Hand { .. } => self.counts.strays += 1,
+            // There is no disk.
+            Output::Record { .. } => self.counts.drops.count(DropReason::RecordOverflow),
             Output::Event(event) => {
                 let name = &self.hosts[id.0 as usize].name;
                 self.log

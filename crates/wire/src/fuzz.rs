@@ -330,3 +330,52 @@ fn anchored(sdp: &Sdp<'_>) {
         }
     }
 }
+
+/// Takes `data` as a message of the "ng" protocol and as a stream of them: what can be read can be written and read again, and a
+/// stream says the same however it is cut.
+///
+/// # Panics
+/// Where an invariant is broken: that is the finding.
+pub fn fuzz_ng(data: &[u8]) {
+    use crate::ng::{Item, Message, StreamFramer, Value};
+    fn walk(item: Item<'_>) -> usize {
+        match item {
+            Item::Integer(_) | Item::Bytes(_) => 1,
+            Item::List(list) => 1 + list.iter().map(walk).sum::<usize>(),
+            Item::Dictionary(dictionary) => {
+                1 + dictionary
+                    .iter()
+                    .map(|(_, value)| walk(value))
+                    .sum::<usize>()
+            }
+        }
+    }
+    if let Ok(message) = Message::parse(data) {
+        let item = Item::Dictionary(message.body);
+        assert!(walk(item) <= data.len(), "more items than octets");
+        let value = Value::from(item);
+        let mut out = Vec::new();
+        Message::write(message.cookie, &value, &mut out);
+        let again = Message::parse(&out).expect("what we write can be read");
+        assert_eq!(again.cookie, message.cookie);
+        assert_eq!(Value::from(Item::Dictionary(again.body)), value);
+    }
+    let run = |size: usize| {
+        let mut framer = StreamFramer::default();
+        let mut messages = Vec::new();
+        for piece in data.chunks(size) {
+            framer.push(piece);
+            loop {
+                match framer.next_message() {
+                    Ok(Some(message)) => messages.push(message.to_vec()),
+                    Ok(None) => break,
+                    Err(_) => return messages,
+                }
+            }
+        }
+        messages
+    };
+    let whole = run(data.len().max(1));
+    assert_eq!(run(1), whole, "octet by octet");
+    assert_eq!(run(7), whole, "in pieces of seven");
+}

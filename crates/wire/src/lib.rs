@@ -6,6 +6,7 @@ pub mod ethernet;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod ip;
+pub mod ng;
 pub mod rtcp;
 pub mod rtp;
 pub mod sdp;

@@ -5,7 +5,7 @@ mod frames;
 mod opening;
 
 pub use frames::{CloseCode, Decoder, Kind, WsError, close, frame};
-pub use opening::{Handshake, MAX_REQUEST, handshake};
+pub use opening::{Handshake, MAX_REQUEST, SIP_PROTOCOL, handshake};
 
 /// Takes any bytes as what a client sends, for fuzzing: whole and in pieces the outcome must be the same.
 #[doc(hidden)]
@@ -14,7 +14,7 @@ pub fn fuzz(data: &[u8]) {
         return;
     };
     let mut reply = Vec::new();
-    let opened = handshake(data, &[], &[], &mut reply);
+    let opened = handshake(data, SIP_PROTOCOL, &[], &[], &mut reply);
     if let Handshake::Open(used) = opened {
         assert!(used <= data.len(), "more is used than came");
     }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use wire::ws::{
-    CloseCode, Decoder, Handshake, Kind, MAX_REQUEST, WsError, close, frame, handshake,
+    CloseCode, Decoder, Handshake, Kind, MAX_REQUEST, SIP_PROTOCOL, WsError, close, frame,
+    handshake,
 };
 
 /// The request of RFC 7118 section 4.1, with the key of RFC 6455 section 1.3.
@@ -45,7 +46,7 @@ fn the_sample_of_the_rfc_is_opened() {
     let bytes = request(same);
     let mut reply = Vec::new();
     assert_eq!(
-        handshake(&bytes, &[], &[], &mut reply),
+        handshake(&bytes, SIP_PROTOCOL, &[], &[], &mut reply),
         Handshake::Open(bytes.len())
     );
     let reply = String::from_utf8(reply).unwrap();
@@ -57,7 +58,7 @@ fn the_sample_of_the_rfc_is_opened() {
     for cut in 0..bytes.len() {
         let mut reply = Vec::new();
         assert_eq!(
-            handshake(&bytes[..cut], &[], &[], &mut reply),
+            handshake(&bytes[..cut], SIP_PROTOCOL, &[], &[], &mut reply),
             Handshake::Partial,
             "{cut}"
         );
@@ -65,7 +66,7 @@ fn the_sample_of_the_rfc_is_opened() {
     }
     let longer = [&bytes[..], b"\x81"].concat();
     assert_eq!(
-        handshake(&longer, &[], &[], &mut Vec::new()),
+        handshake(&longer, SIP_PROTOCOL, &[], &[], &mut Vec::new()),
         Handshake::Open(bytes.len())
     );
 }
@@ -112,7 +113,7 @@ fn what_asks_for_something_else_is_refused_with_a_status() {
         (with("Origin", Some(huge)), "431", "large"),
     ] {
         let mut reply = Vec::new();
-        let Handshake::Refused(said) = handshake(&bytes, &[], &[], &mut reply) else {
+        let Handshake::Refused(said) = handshake(&bytes, SIP_PROTOCOL, &[], &[], &mut reply) else {
             panic!("taken: {}", bytes.escape_ascii());
         };
         assert!(said.contains(why), "{said} for {}", bytes.escape_ascii());
@@ -127,7 +128,7 @@ fn what_asks_for_something_else_is_refused_with_a_status() {
     ]
     .concat();
     assert!(matches!(
-        handshake(&many, &[], &[], &mut Vec::new()),
+        handshake(&many, SIP_PROTOCOL, &[], &[], &mut Vec::new()),
         Handshake::Refused("too many headers")
     ));
 }
@@ -138,7 +139,7 @@ fn origins_and_hosts_are_held_against_the_lists() {
     let hosts = vec!["SIP-WS.example.com".to_owned()];
     let open = |bytes: &[u8]| {
         matches!(
-            handshake(bytes, &origins, &hosts, &mut Vec::new()),
+            handshake(bytes, SIP_PROTOCOL, &origins, &hosts, &mut Vec::new()),
             Handshake::Open(_)
         )
     };
@@ -149,7 +150,13 @@ fn origins_and_hosts_are_held_against_the_lists() {
     // With a list of origins a program that names none is refused too.
     assert!(!open(&with("Origin", None)));
     assert!(matches!(
-        handshake(&with("Origin", None), &[], &hosts, &mut Vec::new()),
+        handshake(
+            &with("Origin", None),
+            SIP_PROTOCOL,
+            &[],
+            &hosts,
+            &mut Vec::new()
+        ),
         Handshake::Open(_)
     ));
 }
@@ -341,4 +348,22 @@ fn the_seeds_of_the_fuzz_target_do_no_harm() {
         count += 1;
     }
     assert!(count >= 5, "{count} seeds");
+}
+
+#[test]
+fn another_subprotocol_is_served_where_that_is_asked_for() {
+    let ng = wire::ng::WEBSOCKET_PROTOCOL;
+    let request = b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+        Sec-WebSocket-Protocol: other\r\nSec-WebSocket-Protocol: x, ng.rtpengine.com\r\n\r\n";
+    let mut reply = Vec::new();
+    let opened = handshake(request, ng, &[], &[], &mut reply);
+    assert_eq!(opened, Handshake::Open(request.len()));
+    let text = String::from_utf8(reply).unwrap();
+    assert!(
+        text.ends_with("\r\nSec-WebSocket-Protocol: ng.rtpengine.com\r\n\r\n"),
+        "{text}"
+    );
+    let refused = handshake(request, SIP_PROTOCOL, &[], &[], &mut Vec::new());
+    assert!(matches!(refused, Handshake::Refused(_)));
 }

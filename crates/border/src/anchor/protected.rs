@@ -37,7 +37,7 @@ impl Profile {
         ("UDP/TLS/RTP/SAVPF", Transport::Dtls, true),
     ];
 
-    fn parse(text: &[u8]) -> Option<Profile> {
+    pub(crate) fn parse(text: &[u8]) -> Option<Profile> {
         let known = Profile::ALL
             .iter()
             .find(|known| known.0.as_bytes().eq_ignore_ascii_case(text))?;

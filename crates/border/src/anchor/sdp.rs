@@ -228,7 +228,7 @@ fn media_line(rest: &[u8]) -> Option<(u16, Carriage)> {
     Some((port, carriage))
 }
 
-pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ')
         .filter(|word| !word.is_empty())
 }
@@ -303,7 +303,7 @@ pub(super) fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     write_address(address, out);
 }
 
-pub(super) fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
+pub(crate) fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(b"c=");
     // Hold in the manner of RFC 2543 stays hold.
     let held = connection(rest).is_some_and(|address| address.is_unspecified());

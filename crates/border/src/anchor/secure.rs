@@ -312,6 +312,14 @@ impl Secure {
         told
     }
 
+    /// Whoever is there gets no ICE with the answer, although it was offered.
+    pub(crate) fn without_ice(&mut self) {
+        self.ice = None;
+        if let Some(pending) = &mut self.pending {
+            pending.ice = None;
+        }
+    }
+
     /// Forgets an offer that was refused.
     pub(crate) fn abandon(&mut self) {
         self.pending = None;
@@ -470,6 +478,7 @@ impl Secure {
         let dtls = may(Keying::Dtls) && means.dtls.is_some();
         let sdes = may(Keying::Sdes);
         let feedback = source.is_some_and(|source| source.feedback);
+        let wanted = self.policy.feedback;
         if !keyed {
             let transport = match (self.policy.srtp, dtls, sdes) {
                 (SrtpPolicy::Require, true, false) => Transport::Dtls,
@@ -479,10 +488,10 @@ impl Secure {
             self.profile = Profile {
                 transport,
                 // Browsers demand feedback (RFC 8834 section 4.2); telephones often refuse it.
-                feedback: match transport {
+                feedback: wanted.unwrap_or(match transport {
                     Transport::Dtls => true,
                     _ => feedback && !browser,
-                },
+                }),
             };
         }
         if sdes && self.offered.is_empty() {

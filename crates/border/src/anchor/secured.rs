@@ -6,7 +6,7 @@ use super::secure::{Datagrams, Means, Secure, Tell, Turn, Why};
 use super::{AnchorError, CallMedia, Line, LineSide, MediaPlane, Offer};
 use crate::border::{Alarm, Core};
 use crate::call::{CallKey, Side};
-use crate::config::{Keying, MediaSecurity};
+use crate::config::{Keying, MediaSecurity, Mux};
 use codec::kind::Kind;
 use core::time::Duration;
 use engine::{DropReason, Entropy, Note, SocketId, Time};
@@ -37,13 +37,58 @@ pub(crate) enum MediaWord {
 /// The same, with whose it is.
 #[derive(Debug)]
 pub(crate) struct MediaNote {
-    session: u64,
+    pub(crate) session: u64,
     number: u64,
     side: Side,
     line: usize,
     word: MediaWord,
     /// The call cannot go on.
-    ends: bool,
+    pub(crate) ends: bool,
+}
+
+impl MediaNote {
+    /// As it is told.
+    pub(crate) fn event(&self) -> Note {
+        let call = self.number;
+        let side = self.side.name().to_owned();
+        let line = self.line as u64;
+        match &self.word {
+            MediaWord::Keyed(keying, suite) => Note::MediaKeyed {
+                call,
+                side,
+                line,
+                keying: match keying {
+                    Keying::Sdes => "sdes",
+                    Keying::Dtls => "dtls",
+                }
+                .to_owned(),
+                suite: suite.name().to_owned(),
+            },
+            MediaWord::Failed(why) => Note::MediaNotKeyed {
+                call,
+                side,
+                line,
+                why: why.clone(),
+            },
+            MediaWord::Transcoded([caller, callee]) => Note::MediaTranscoded {
+                call,
+                line,
+                caller: caller.name().to_owned(),
+                callee: callee.name().to_owned(),
+            },
+            MediaWord::ConsentLost => Note::MediaConsentLost { call, side, line },
+        }
+    }
+}
+
+/// Why something that nobody waits for on a media port is dropped.
+pub(crate) fn unexpected(bytes: &[u8]) -> DropReason {
+    use wire::stun::{MediaProtocol, media_protocol};
+    match media_protocol(bytes) {
+        MediaProtocol::Stun => DropReason::StunUnexpected,
+        MediaProtocol::Dtls => DropReason::DtlsUnexpected,
+        _ => DropReason::MediaNoFlow,
+    }
 }
 
 impl MediaNote {
@@ -93,6 +138,16 @@ impl Keyer {
         let (socket, destination, bytes) = self.datagrams.pop_front()?;
         self.sending = bytes;
         Some((socket, destination, &self.sending))
+    }
+
+    /// The next session that wants to be told the time, and when.
+    pub(crate) fn next_wake(&mut self) -> Option<(u64, Time)> {
+        self.wakes.pop_front()
+    }
+
+    /// The next thing that happened to the protection of a side.
+    pub(crate) fn next_told(&mut self) -> Option<MediaNote> {
+        self.notes.pop_front()
     }
 
     /// The next note, for tests.
@@ -474,7 +529,13 @@ impl LineSide {
         };
         if offers {
             secure.make_offer(said.and_then(|said| said.profile), browser, means);
-            self.mux_offered = self.mux || secure.listens() || said.is_some_and(|said| said.mux);
+            let offered = || said.is_some_and(|said| said.mux);
+            self.mux_offered = secure.listens()
+                || match secure.policy().mux {
+                    None => self.mux || offered(),
+                    Some(Mux::Offer | Mux::Require) => true,
+                    Some(Mux::Separate) => false,
+                };
         }
         let mux = if offers { self.mux_offered } else { self.mux };
         *look = secure.look(offers, mux, address, means);
@@ -489,12 +550,7 @@ impl Core {
         source: SocketAddr,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
-        use wire::stun::{MediaProtocol, media_protocol};
-        let unexpected = match media_protocol(bytes) {
-            MediaProtocol::Stun => DropReason::StunUnexpected,
-            MediaProtocol::Dtls => DropReason::DtlsUnexpected,
-            _ => DropReason::MediaNoFlow,
-        };
+        let unexpected = unexpected(bytes);
         let owner = self.plane.sockets.owner(socket).ok_or(unexpected)?;
         let slot = self.slot_of(CallKey(owner)).ok_or(unexpected)?;
         let media = self
@@ -519,7 +575,7 @@ impl Core {
 
     /// Tells what came of protecting media, and ends the calls that cannot have it.
     pub(crate) fn settle_media(&mut self, endpoint: &mut Endpoint, now: Time) {
-        while let Some((session, at)) = self.plane.keyer.wakes.pop_front() {
+        while let Some((session, at)) = self.plane.keyer.next_wake() {
             // A call that has ended in the meantime needs no waking.
             let media = self
                 .slot_of(CallKey(session))
@@ -530,7 +586,7 @@ impl Core {
                 self.timers.cancel(later);
             }
         }
-        while let Some(note) = self.plane.keyer.notes.pop_front() {
+        while let Some(note) = self.plane.keyer.next_told() {
             self.tell_protection(endpoint, note, now);
         }
     }
@@ -539,39 +595,7 @@ impl Core {
         if let MediaWord::Transcoded(kinds) = note.word {
             self.take_cost_of_transcoding(CallKey(note.session), kinds);
         }
-        let call = note.number;
-        let side = note.side.name();
-        let line = note.line as u64;
-        self.events.tell(now, || match note.word {
-            MediaWord::Keyed(keying, suite) => Note::MediaKeyed {
-                call,
-                side: side.to_owned(),
-                line,
-                keying: match keying {
-                    Keying::Sdes => "sdes",
-                    Keying::Dtls => "dtls",
-                }
-                .to_owned(),
-                suite: suite.name().to_owned(),
-            },
-            MediaWord::Failed(why) => Note::MediaNotKeyed {
-                call,
-                side: side.to_owned(),
-                line,
-                why,
-            },
-            MediaWord::Transcoded([caller, callee]) => Note::MediaTranscoded {
-                call,
-                line,
-                caller: caller.name().to_owned(),
-                callee: callee.name().to_owned(),
-            },
-            MediaWord::ConsentLost => Note::MediaConsentLost {
-                call,
-                side: side.to_owned(),
-                line,
-            },
-        });
+        self.events.tell(now, || note.event());
         if note.ends
             && let Some(slot) = self.slot_of(CallKey(note.session))
         {

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use wire::sip::{HeaderId, Host, Message, NameAddr, Uri};
 
 /// Media sockets open at a time: below the limit of descriptors that systems grant.
-const MEDIA_SOCKETS: usize = 16_000;
+pub(crate) const MEDIA_SOCKETS: usize = 16_000;
 
 /// TLS connections from addresses that are not welcome, whose peers have not shown their certificates yet.
 const TO_PROVE: usize = 1_024;

@@ -105,6 +105,7 @@ impl Sink<'_> {
 fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     let mut config = Config {
         interfaces: Vec::new(),
+        node: None,
         trunks: Vec::new(),
         routes: Vec::new(),
         rules: ::rules::RuleSet::default(),
@@ -193,11 +194,12 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         );
         config.interfaces.push(checked);
     }
-    if config.interfaces.is_empty() {
+    config.node = super::media_node::node_of(raw, &mut config.media_ranges, &mut placed, sink);
+    if config.interfaces.is_empty() && config.node.is_none() {
         sink.report(
             "interface",
             "there is no interface",
-            "add an [[interface]] with name and listen",
+            "add an [[interface]] with name and listen, or [node] for a media node",
         );
     }
     listening_clashes(&config.interfaces, raw, sink);

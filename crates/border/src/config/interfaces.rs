@@ -54,7 +54,7 @@ pub(super) fn interface_of(
         assert_registered: interface.assert == RawAssert::Registered,
         gate_early_media: interface.early_media == RawEarlyMedia::Gate,
         charging_vector: interface.charging_vector == RawCharging::Generate,
-        media: media_addresses(interface, &listen, &path, ranges, placed, sink),
+        media: media_addresses(&interface.media, &listen, &path, ranges, placed, sink),
         tls: tls::listen_tls(interface.tls.as_ref(), &listen, &path, sink),
         security: security::media_security(
             &security::Written {
@@ -149,8 +149,8 @@ fn register(raw: &Raw, interface: &RawInterface, path: &str, sink: &mut Sink<'_>
     }
 }
 
-fn media_addresses(
-    interface: &RawInterface,
+pub(super) fn media_addresses(
+    media: &OneOrMany<RawMediaAddress>,
     listen: &[ListenAddress],
     path: &str,
     ranges: &mut Vec<MediaRange>,
@@ -163,14 +163,14 @@ fn media_addresses(
         advertise: None,
         ports: default_ports(),
     }];
-    let (written, entries): (bool, &[RawMediaAddress]) = match interface.media.as_slice() {
+    let (written, entries): (bool, &[RawMediaAddress]) = match media.as_slice() {
         [] => (false, &default),
         entries => (true, entries),
     };
     let mut addresses: Vec<MediaAddress> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let at = if written {
-            interface.media.path(&base, index)
+            media.path(&base, index)
         } else {
             path.to_owned()
         };
@@ -259,8 +259,13 @@ fn media_address(
         }
         return Some(ip);
     }
-    // Where nothing could be read of `listen`, that was reported.
-    let ip = listen.first()?.address.ip();
+    // Where nothing could be read of `listen`, that was reported; a media node listens elsewhere.
+    let node = at.starts_with("node.");
+    let ip = match listen.first() {
+        Some(listen) => listen.address.ip(),
+        None if node => IpAddr::from([0u8; 4]),
+        None => return None,
+    };
     if ip.is_unspecified() {
         sink.report(
             at,

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Hornwork configuration")]
 pub(super) struct Raw {
-    /// Listening points.
+    /// Listening points; at least one, but for a file with `[node]` alone.
+    #[serde(default)]
     pub interface: Vec<RawInterface>,
+    /// Media for others.
+    pub node: Option<super::media_node::RawNode>,
     /// Systems that calls are sent to and come from: PBXs, softswitches, carriers.
     #[serde(default)]
     pub trunk: Vec<RawTrunk>,

@@ -43,6 +43,17 @@ pub(super) enum RawIce {
     Lite,
 }
 
+/// What becomes of RTCP on the port of RTP (rtcp-mux, RFC 5761) towards a side, where whoever commands a media node says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mux {
+    /// We offer it, whatever the other side does.
+    Offer,
+    /// The same, and it counts as agreed on.
+    Require,
+    /// We do not offer it. Where DTLS or ICE is spoken, RTP and RTCP share a port all the same.
+    Separate,
+}
+
 /// How media towards a side is protected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediaSecurity {
@@ -54,6 +65,10 @@ pub struct MediaSecurity {
     pub suites: Vec<Suite>,
     /// Whether we are an ICE-lite agent there.
     pub ice: bool,
+    /// Whether a profile with feedback (RFC 4585) is offered there; `None`: as the other side does, and as DTLS demands.
+    pub feedback: Option<bool>,
+    /// What becomes of rtcp-mux there; `None`: it is offered where the other side does.
+    pub mux: Option<Mux>,
 }
 
 impl Default for MediaSecurity {
@@ -63,6 +78,8 @@ impl Default for MediaSecurity {
             keying: vec![Keying::Sdes],
             suites: protect::sdes::Policy::default().suites,
             ice: false,
+            feedback: None,
+            mux: None,
         }
     }
 }
@@ -70,7 +87,7 @@ impl Default for MediaSecurity {
 impl MediaSecurity {
     /// Whether nothing is asked of media here.
     pub fn is_pass(&self) -> bool {
-        self.srtp == SrtpPolicy::Pass && !self.ice
+        self.srtp == SrtpPolicy::Pass && !self.ice && self.feedback.is_none() && self.mux.is_none()
     }
 
     /// Whether DTLS may come to be spoken here.

@@ -747,7 +747,7 @@ impl Neighbourhood {
                     Out::Stream(connection, bytes.to_vec())
                 }
                 Some(Output::Close { connection }) => Out::Close(connection),
-                Some(Output::Hand { .. }) => panic!("there is one worker"),
+                Some(Output::Hand { .. } | Output::Record { .. }) => panic!("one worker, no file"),
                 Some(Output::Event(event)) => {
                     self.events.push(event);
                     continue;

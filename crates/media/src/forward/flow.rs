@@ -225,6 +225,8 @@ pub(crate) struct Flow {
     line: u8,
     carriage: Carriage,
     sides: [Side; 2],
+    /// What it accepts is copied.
+    recorded: bool,
 }
 
 impl Flow {
@@ -235,7 +237,12 @@ impl Flow {
             line: plan.line,
             carriage: plan.carriage,
             sides: [Side::new(a), Side::new(b)],
+            recorded: false,
         }
+    }
+
+    pub(crate) fn set_recorded(&mut self, recorded: bool) {
+        self.recorded = recorded;
     }
 
     pub(crate) fn apply(&mut self, plan: &FlowPlan) {
@@ -282,18 +289,21 @@ impl Flow {
         }
     }
 
-    /// Decides about a packet that came to `component` of side `from`. Drops are counted at that side.
+    /// Decides about a packet that came to `component` of side `from`. Drops are counted at that side. What a recorded line
+    /// accepts is appended to `copy`, in the clear.
     pub(crate) fn forward(
         &mut self,
         from: usize,
         component: Component,
         packet: &mut Packet<'_>,
         outbox: &mut Outbox,
+        copy: &mut Vec<u8>,
     ) -> Result<Outcome, DropReason> {
         let carriage = self.carriage;
+        let copy = self.recorded.then_some(copy);
         let [a, b] = &mut self.sides;
         let (from, to) = if from == 0 { (a, b) } else { (b, a) };
-        let outcome = move_packet(from, to, carriage, component, packet, outbox);
+        let outcome = move_packet(from, to, carriage, component, packet, outbox, copy);
         if let Err(reason)
         | Ok(Outcome::Accepted {
             result: Err(reason),
@@ -313,6 +323,7 @@ fn move_packet(
     component: Component,
     packet: &mut Packet<'_>,
     outbox: &mut Outbox,
+    copy: Option<&mut Vec<u8>>,
 ) -> Result<Outcome, DropReason> {
     if packet.length > MAX_PACKET {
         return Err(DropReason::MediaTooLarge);
@@ -338,6 +349,9 @@ fn move_packet(
         Some(latched) => latched,
         None => from.admit(component, packet.source, &kind)?,
     };
+    if let Some(copy) = copy {
+        copy.extend_from_slice(packet.bytes());
+    }
     let locked = locked_component(component, &kind);
     let rtcp = matches!(kind, Kind::Rtcp);
     let way = match &kind {

@@ -369,6 +369,8 @@ pub struct WebSocketSettings {
     pub origins: Vec<String>,
     /// Hosts that may be asked for; empty: all.
     pub hosts: Vec<String>,
+    /// The subprotocol that is served; `None`: that of SIP.
+    pub protocol: Option<&'static str>,
 }
 
 /// Everything of a driver's that is about TLS and WebSocket: read from files, given to the driver, and exchanged while

@@ -11,8 +11,8 @@ pub const MAX_REQUEST: usize = 8 << 10;
 const MAX_LINES: usize = 100;
 /// What is hashed behind the key (RFC 6455 section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// The subprotocol (RFC 7118 section 4.1).
-const SUBPROTOCOL: &[u8] = b"sip";
+/// The subprotocol of SIP (RFC 7118 section 4.1).
+pub const SIP_PROTOCOL: &str = "sip";
 
 /// What came of a request so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +33,17 @@ struct Request<'r> {
     connection: bool,
     key: Option<&'r [u8]>,
     version: Option<&'r [u8]>,
-    sip: bool,
+    /// Subprotocols, each list as it came.
+    protocols: smallvec::SmallVec<[&'r [u8]; 1]>,
     origin: Option<&'r [u8]>,
     twice: bool,
 }
 
-/// Reads a request to open a WebSocket for SIP and appends its answer to `reply`. `origins`: the values of Origin that may
+/// Reads a request to open a WebSocket for a subprotocol and appends its answer to `reply`. `origins`: the values of Origin that may
 /// come, with none of them written any may, and none at all; `hosts`: the same for Host, without regard to a port.
 pub fn handshake(
     request: &[u8],
+    protocol: &str,
     origins: &[String],
     hosts: &[String],
     reply: &mut Vec<u8>,
@@ -107,11 +109,15 @@ pub fn handshake(
     let Some(key) = parsed.key.filter(|key| is_key(key)) else {
         return refuse("400 Bad Request", "", "no good Sec-WebSocket-Key");
     };
-    if !parsed.sip {
+    if !parsed
+        .protocols
+        .iter()
+        .any(|list| list_has(list, protocol.as_bytes()))
+    {
         return refuse(
             "400 Bad Request",
             "",
-            "the subprotocol sip is not among those offered",
+            "our subprotocol is not among those offered",
         );
     }
     if !hosts.is_empty() && !hosts.iter().any(|known| same_host(host, known.as_bytes())) {
@@ -130,7 +136,9 @@ pub fn handshake(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ",
     );
     reply.extend_from_slice(proof.as_bytes());
-    reply.extend_from_slice(b"\r\nSec-WebSocket-Protocol: sip\r\n\r\n");
+    reply.extend_from_slice(b"\r\nSec-WebSocket-Protocol: ");
+    reply.extend_from_slice(protocol.as_bytes());
+    reply.extend_from_slice(b"\r\n\r\n");
     Handshake::Open(end + 4)
 }
 
@@ -195,7 +203,7 @@ impl<'r> Request<'r> {
                 return;
             }
             () if is("sec-websocket-protocol") => {
-                self.sip |= list_has(value, SUBPROTOCOL);
+                self.protocols.push(value);
                 return;
             }
             () => return,

@@ -1,0 +1,167 @@
+//! `hornwork run --role media`: a media node in service, from its configuration to the last call of its drain.
+
+use crate::configuration;
+use crate::log::Log;
+use crate::notify::notify;
+use crate::security::Loaded;
+use crate::service::{SIGNAL_WAIT, driver_config, look_around, media_keying, opened};
+use border::config::Config;
+use border::node::Node;
+use engine::{Event, HashKey, Note, Time};
+use media::forward::{Forwarder, ForwarderLimits};
+use net::{Clock, Driver, Recorder, Signals};
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+struct Service<'a> {
+    path: &'a Path,
+    loaded: Loaded,
+    log: Log,
+    clock: Clock,
+    /// Signals to stop so far.
+    stops: u32,
+    ready: bool,
+}
+
+/// The folder for recordings, ready to be written to.
+fn recorder(config: &Config) -> io::Result<Option<Recorder>> {
+    let folder = config
+        .node
+        .as_ref()
+        .and_then(|node| node.recordings.as_ref());
+    let Some(folder) = folder else {
+        return Ok(None);
+    };
+    let recorder = Recorder::start(folder).map_err(|error| {
+        io::Error::other(format!(
+            "recordings cannot be written to {}: {error}\n  remedy: make the folder, and let this program's user write there; `recordings` of [node] names it",
+            folder.display()
+        ))
+    })?;
+    Ok(Some(recorder))
+}
+
+/// Runs the node of a configuration.
+///
+/// # Errors
+/// It cannot run: a socket, a right or a folder is wanting.
+pub fn serve(
+    path: &Path,
+    config: Config,
+    loaded: Loaded,
+    log: Log,
+    clock: Clock,
+) -> io::Result<ExitCode> {
+    let signals = Signals::install()?;
+    look_around(&config);
+    print!("{}", configuration::node_summary(&config));
+    let mut entropy = net::entropy()?;
+    let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
+    let mut driver = Driver::new(driver_config(&config), clock, forwarder)?;
+    driver.set_security(loaded.security.clone());
+    driver.set_recorder(recorder(&config)?);
+    let lent = configuration::lent_ports(&config);
+    let epoch = clock.unix_nanos(Time::ZERO);
+    let Some(mut node) = Node::new(config, epoch, entropy) else {
+        return Err(io::Error::other(NO_NODE));
+    };
+    node.set_dtls(media_keying(&clock)?);
+    let mut service = Service {
+        path,
+        loaded,
+        log,
+        clock,
+        stops: 0,
+        ready: false,
+    };
+    for note in lent {
+        service.log.event(&Event::new(clock.now(), note));
+    }
+    loop {
+        let wait = match service.ready {
+            true => SIGNAL_WAIT,
+            false => Duration::ZERO,
+        };
+        driver.turn(&mut node, wait)?;
+        if !service.events(&mut driver) {
+            return Ok(ExitCode::from(3));
+        }
+        service.signals(&signals, &mut node, &mut driver);
+        if node.is_drained() {
+            // What was said last still has to leave.
+            driver.turn(&mut node, Duration::ZERO)?;
+            service.events(&mut driver);
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+/// Why a file cannot be run as a media node.
+pub const NO_NODE: &str = "the configuration describes no media node\n  remedy: add [node] with listen and [[node.interface]], or leave --role media out";
+
+impl Service<'_> {
+    /// Logs what happened; `false` where the node does not listen as it should: its supervisor shall know at once.
+    fn events(&mut self, driver: &mut Driver<Forwarder>) -> bool {
+        while let Some(event) = driver.next_event() {
+            self.log.event(&event);
+            if !self.ready
+                && let Err(error) = opened(&event.note)
+            {
+                eprintln!("hornwork: {error}");
+                return false;
+            }
+        }
+        self.log.flush();
+        if !self.ready {
+            self.ready = true;
+            notify("READY=1");
+        }
+        true
+    }
+
+    fn signals(&mut self, signals: &Signals, node: &mut Node, driver: &mut Driver<Forwarder>) {
+        let now = self.clock.now();
+        if signals.take_reload() {
+            self.reload(node, driver, now);
+        }
+        if signals.stops() > self.stops {
+            self.stops = signals.stops();
+            notify("STOPPING=1");
+            let limit = match self.stops {
+                1 => node.config().drain.timeout,
+                _ => Duration::ZERO,
+            };
+            node.drain(limit, now);
+        }
+    }
+
+    /// SIGHUP: a good file takes over, a bad one changes nothing.
+    fn reload(&mut self, node: &mut Node, driver: &mut Driver<Forwarder>, now: Time) {
+        let refuse = |log: &Log, why: String| {
+            log.event(&Event::new(now, Note::ConfigurationRefused { why }));
+        };
+        let Ok((config, loaded)) = configuration::load_all(self.path, Some(&self.loaded)) else {
+            let why = format!("{}: the old one stays in force", self.path.display());
+            return refuse(&self.log, why);
+        };
+        let folder = |config: &Config| config.node.as_ref().and_then(|n| n.recordings.clone());
+        let moved = folder(&config) != folder(node.config());
+        if config.node.is_none() {
+            return refuse(&self.log, "it describes no media node any more".to_owned());
+        }
+        if moved {
+            match recorder(&config) {
+                Ok(recorder) => driver.set_recorder(recorder),
+                Err(error) => return refuse(&self.log, error.to_string()),
+            }
+        }
+        driver.set_security(loaded.security.clone());
+        self.loaded = loaded;
+        for note in configuration::lent_ports(&config) {
+            self.log.event(&Event::new(now, note));
+        }
+        node.reload(config, now);
+    }
+}
