@@ -44,6 +44,16 @@ impl Cost {
         memory: 16,
         processor: 2,
     };
+    /// What a seat in a conference adds to a call: its jitter buffer, coders and filters, and packets both ways.
+    pub const SEAT: Cost = Cost {
+        memory: 160,
+        processor: 1_500,
+    };
+    /// What a codec adds to a seat that models the voice (G.729, Opus): encoding a mix of its own, decoding.
+    pub const VOCODER: Cost = Cost {
+        memory: 40,
+        processor: 10_000,
+    };
     /// What a line adds whose speech is transcoded, by what its two sides speak: each is decoded and encoded, 50 packets a second.
     pub fn of_transcoding(kinds: [Kind; 2]) -> Cost {
         let processor = kinds.map(|kind| match kind {
@@ -75,6 +85,16 @@ impl Cost {
             if matches!(side, Transport::Tls | Transport::Ws | Transport::Wss) {
                 cost += Cost::SECURE;
             }
+        }
+        cost
+    }
+
+    /// What a participant of a conference costs, by his codec and what his signalling comes by.
+    pub fn of_seat(kind: codec::Kind, transport: Transport) -> Cost {
+        let mut cost = Cost::of_call(false, [Some(transport), None]);
+        cost += Cost::SEAT;
+        if matches!(kind, codec::Kind::G729 | codec::Kind::Opus) {
+            cost += Cost::VOCODER;
         }
         cost
     }
@@ -202,6 +222,11 @@ impl Core {
         });
         let anchored = plan.media == MediaMode::Anchor;
         let cost = Cost::of_call(anchored, [Some(flow.transport), callee.flatten()]);
+        self.take(uri, cost, now)
+    }
+
+    /// Takes this out of what there is.
+    pub(crate) fn take(&mut self, uri: &[u8], cost: Cost, now: Time) -> Result<Cost, Refused> {
         // Workers have equal shares; registrations are in common.
         let workers = u64::from(self.config.sip.workers.max(1));
         let limit = self.config.admission.limit().map(|limit| Cost {

@@ -7,6 +7,7 @@
 mod codecs;
 pub(crate) mod protected;
 pub(crate) mod sdp;
+pub(crate) mod seat;
 mod secure;
 #[cfg(test)]
 mod secure_tests;
@@ -96,13 +97,18 @@ pub(crate) enum AnchorError {
     Encoded,
     /// Its media cannot be protected, or left in the clear, as policy demands.
     Protection,
+    /// None of its codecs is one of the conference's.
+    NoCodec,
 }
 
 impl AnchorError {
     /// The status for the request that carried the description.
     pub(crate) fn status(self) -> u16 {
         match self {
-            AnchorError::Bad(_) | AnchorError::Unanchorable | AnchorError::Protection => 488,
+            AnchorError::Bad(_)
+            | AnchorError::Unanchorable
+            | AnchorError::Protection
+            | AnchorError::NoCodec => 488,
             AnchorError::Exhausted(_) => 503,
             AnchorError::Encoded => 415,
         }
@@ -115,6 +121,7 @@ impl AnchorError {
             AnchorError::Exhausted(_) => "no media port left",
             AnchorError::Unanchorable => "no media line that can be anchored",
             AnchorError::Protection => "media cannot be protected as policy demands",
+            AnchorError::NoCodec => "no codec that the conference takes",
             AnchorError::Encoded => "encoded session description in a multipart body",
         }
     }
@@ -160,7 +167,8 @@ struct LineSide {
 #[derive(Debug)]
 struct Line {
     carriage: media::Carriage,
-    sides: [LineSide; 2],
+    /// The caller's and the callee's; of a seat in a conference there is the caller's alone.
+    sides: SmallVec<[LineSide; 2]>,
 }
 
 /// One side of a line, as others may see it.
@@ -232,6 +240,8 @@ pub(crate) struct CallMedia {
     codecs: Option<Box<Codecs>>,
     /// The timer for it: it may be far away, and must not outlive the call.
     pub(crate) wake_timer: Option<engine::timers::TimerKey>,
+    /// The callee is a conference of ours.
+    seat: Option<Box<seat::SeatFacts>>,
 }
 
 impl CallMedia {
@@ -251,6 +261,7 @@ impl CallMedia {
             wake: None,
             wake_timer: None,
             codecs: None,
+            seat: None,
         }
     }
 
@@ -679,10 +690,16 @@ impl CallMedia {
     ) -> Result<Line, AnchorError> {
         let [caller, callee] = &self.sides;
         let caller_side = new_side(plane, caller.pool, carriage)?;
+        if self.seat.is_some() {
+            return Ok(Line {
+                carriage,
+                sides: SmallVec::from_iter([caller_side]),
+            });
+        }
         match new_side(plane, callee.pool, carriage) {
             Ok(callee_side) => Ok(Line {
                 carriage,
-                sides: [caller_side, callee_side],
+                sides: SmallVec::from_iter([caller_side, callee_side]),
             }),
             Err(error) => {
                 drop_side(plane, caller.pool, caller_side);
@@ -762,12 +779,15 @@ impl CallMedia {
     /// Tells the forwarder what is in force.
     fn command(&mut self, plane: &mut MediaPlane) {
         self.listen(plane);
+        if self.seat.is_some() {
+            return self.command_seat(plane);
+        }
         let flows = self
             .lines
             .iter()
             .enumerate()
             .filter_map(|(index, line)| line.as_ref().map(|line| (index, line)))
-            .map(|(index, line)| self.flow_plan(index, line))
+            .filter_map(|(index, line)| self.flow_plan(index, line))
             .collect();
         let plan = SessionPlan {
             session: self.session,
@@ -784,59 +804,60 @@ impl CallMedia {
         }
     }
 
-    fn flow_plan(&self, index: usize, line: &Line) -> FlowPlan {
-        let side = |number: usize| -> SidePlan {
-            let [caller, callee] = &line.sides;
-            let (own, other) = if number == 0 {
-                (caller, callee)
-            } else {
-                (callee, caller)
-            };
-            let [first, second] = &self.sides;
-            let media = if number == 0 { first } else { second };
-            let may_send = self.gate.is_none_or(|gate| match number {
-                0 => gate.forward,
-                _ => gate.backward,
-            });
-            // A side sends the payload types that the other side described; before that is known, its own.
-            let mut clock_rates = other.clock_rates.clone();
-            for rate in &own.clock_rates {
-                if !clock_rates.iter().any(|known| known.0 == rate.0) {
-                    clock_rates.push(*rate);
-                }
-            }
-            let secure = own.secure.as_deref();
-            // With ICE, media comes from and goes to the pair that was nominated.
-            let (signalled_rtp, latching) = match secure.and_then(Secure::selected) {
-                Some(selected) => (selected, Latching::Signalled),
-                None => (own.signalled_rtp, media.latching),
-            };
-            SidePlan {
-                rtp: own.rtp,
-                rtcp: own.rtcp,
-                ipv6: own.pair.rtp().is_ipv6(),
-                signalled_rtp,
-                signalled_rtcp: own.signalled_rtcp,
-                mux: own.mux,
-                latching,
-                latch_epoch: 0,
-                sends: own.direction.sends && may_send,
-                receives: own.direction.receives,
-                dscp: media.dscp,
-                clock_rates,
-                protection: secure.map_or(Protection::None, Secure::protection),
-                dtls: secure.is_some_and(Secure::speaks_dtls),
-                recode: self
-                    .codecs
-                    .as_ref()
-                    .and_then(|codecs| codecs.plan(index, number)),
-            }
-        };
-        FlowPlan {
+    fn flow_plan(&self, index: usize, line: &Line) -> Option<FlowPlan> {
+        Some(FlowPlan {
             line: index as u8,
             carriage: line.carriage,
-            sides: [side(0), side(1)],
+            sides: [
+                self.side_plan(index, line, 0)?,
+                self.side_plan(index, line, 1)?,
+            ],
+        })
+    }
+
+    fn side_plan(&self, index: usize, line: &Line, number: usize) -> Option<SidePlan> {
+        let own = line.sides.get(number)?;
+        let media = self.sides.get(number)?;
+        let may_send = self.gate.is_none_or(|gate| match number {
+            0 => gate.forward,
+            _ => gate.backward,
+        });
+        // A side sends the payload types that the other side described; before that is known, its own.
+        let mut clock_rates = match line.sides.get(1 - number) {
+            Some(other) => other.clock_rates.clone(),
+            None => SmallVec::new(),
+        };
+        for rate in &own.clock_rates {
+            if !clock_rates.iter().any(|known| known.0 == rate.0) {
+                clock_rates.push(*rate);
+            }
         }
+        let secure = own.secure.as_deref();
+        // With ICE, media comes from and goes to the pair that was nominated.
+        let (signalled_rtp, latching) = match secure.and_then(Secure::selected) {
+            Some(selected) => (selected, Latching::Signalled),
+            None => (own.signalled_rtp, media.latching),
+        };
+        Some(SidePlan {
+            rtp: own.rtp,
+            rtcp: own.rtcp,
+            ipv6: own.pair.rtp().is_ipv6(),
+            signalled_rtp,
+            signalled_rtcp: own.signalled_rtcp,
+            mux: own.mux,
+            latching,
+            latch_epoch: 0,
+            sends: own.direction.sends && may_send,
+            receives: own.direction.receives,
+            dscp: media.dscp,
+            clock_rates,
+            protection: secure.map_or(Protection::None, Secure::protection),
+            dtls: secure.is_some_and(Secure::speaks_dtls),
+            recode: self
+                .codecs
+                .as_ref()
+                .and_then(|codecs| codecs.plan(index, number)),
+        })
     }
 
     /// Appends `sdp` as `towards` gets to see it.

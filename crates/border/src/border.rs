@@ -334,6 +334,9 @@ impl Control for Border {
             }
             // Calls of the border are not recorded.
             MediaEvent::Taken { .. } => {}
+            MediaEvent::Seat { session, event } => {
+                self.core.seat_event(CallKey(session), event, now);
+            }
             MediaEvent::Refused { session, .. } => {
                 self.core
                     .media_refused(&mut self.endpoint, CallKey(session), now);

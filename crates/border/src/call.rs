@@ -7,6 +7,7 @@ pub(crate) mod join;
 pub(crate) mod offered;
 pub(crate) mod outcome;
 pub(crate) mod pass;
+pub(crate) mod room;
 pub(crate) mod try_next;
 
 use crate::admission::Cost;
@@ -308,6 +309,8 @@ pub(crate) struct Call {
     pub(crate) status: u16,
     /// Its outcome is among the counters.
     pub(crate) counted: bool,
+    /// Its seat in a conference of ours, which is the other side then.
+    pub(crate) seat: Option<Box<room::Seat>>,
     /// P-Charging-Vector of the trusted side, for what comes from the other one.
     pub(crate) charging: Option<Box<[u8]>>,
 }

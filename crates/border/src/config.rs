@@ -14,6 +14,7 @@ mod mistake;
 mod node;
 mod rates;
 mod raw;
+mod rooms;
 mod routes;
 mod rules;
 mod schema;
@@ -29,6 +30,7 @@ pub use codecs::{TranscodeWhen, Transcoding};
 pub use media_node::{Node as MediaNode, NodeInterface};
 pub use mistake::Mistake;
 pub use rates::Rates;
+pub use rooms::Room;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
 pub use security::{Keying, MediaSecurity, Mux, SrtpPolicy};
@@ -63,6 +65,8 @@ pub struct Config {
     pub trunks: Vec<Trunk>,
     /// Routes, tried in order.
     pub routes: Vec<Route>,
+    /// Conferences, looked at before routes.
+    pub rooms: Vec<Arc<Room>>,
     /// Header rules, compiled.
     pub rules: ::rules::RuleSet,
     /// Identities where trust begins and ends.

@@ -139,6 +139,7 @@ impl World {
             border.set_dtls(endpoint.clone());
         }
         let limits = ForwarderLimits {
+            rooms: 4,
             sessions: 2 * CALLS,
             ..ForwarderLimits::default()
         };

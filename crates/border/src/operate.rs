@@ -224,6 +224,10 @@ fn describe(before: &Config, after: &Config) -> String {
         format!("{:?}", before.routes) != format!("{:?}", after.routes),
         "routes",
     );
+    note(
+        format!("{:?}", before.rooms) != format!("{:?}", after.rooms),
+        "rooms",
+    );
     note(before.rules != after.rules, "rules");
     note(before.identity != after.identity, "identity");
     note(before.sip != after.sip, "sip");

@@ -291,6 +291,21 @@ fn only_to(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn View) 
     }
 }
 
+/// The number (or user) that is called, of a call that may be taken at all; `None` where no number is.
+///
+/// # Errors
+/// The refusal.
+pub(crate) fn called_number(config: &Config, facts: &Facts<'_>) -> Result<Option<String>, Refusal> {
+    match admissible(config, facts) {
+        Ok(to) => {
+            let party = Party::read(&to);
+            Ok((party.service.is_none()).then(|| party.user.into_owned()))
+        }
+        Err(Plan::Refuse(refusal)) => Err(refusal),
+        Err(Plan::Call(_)) => Ok(None),
+    }
+}
+
 /// The Request-URI of a call that may be sent on at all.
 fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
     if facts.draining {

@@ -74,6 +74,13 @@ impl Resampler {
         })
     }
 
+    /// Forgets what came before: the stream begins anew.
+    pub fn reset(&mut self) {
+        self.history.clear();
+        self.history.resize(self.taps - 1, 0.0);
+        self.position = 0;
+    }
+
     /// How much later a sound is in the output, in output samples.
     pub fn delay(&self) -> usize {
         (self.taps / 2) * self.up / self.down

@@ -54,6 +54,9 @@ drop_reasons! {
     MediaTooLarge "media_too_large" "A datagram larger than any media packet.";
     MediaFlood "media_flood" "Far more packets on one media port than media can be; told when the port is closed.";
     MediaTooManySources "media_too_many_sources" "More synchronisation sources on one flow than are kept.";
+    RoomPayload "room_payload" "RTP for a conference of a payload type that was not agreed, or that its codec cannot read.";
+    RoomLate "room_late" "RTP for a conference that came after its time had been played, or that came twice.";
+    RoomOverrun "room_overrun" "RTP for a conference beyond what its jitter buffer holds.";
     StunUnexpected "stun_unexpected" "STUN on a flow that uses no ICE.";
     DnsUnexpected "dns_unexpected" "A DNS answer that answers no open question of ours, or not truthfully.";
     DnsMalformed "dns_malformed" "A DNS message that cannot be read.";

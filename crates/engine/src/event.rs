@@ -206,6 +206,50 @@ events! {
         /// Number of the call.
         call: u64,
     }
+    /// A participant has come to a conference.
+    RoomJoined "room_joined" {
+        /// Number of the call.
+        call: u64,
+        /// Name of the room in the configuration.
+        room: String,
+        /// The number that was called, which tells its conferences from each other.
+        number: String,
+        /// Participants now.
+        seats: u64,
+        /// The codec, with the milliseconds of the packets that he is sent.
+        codec: String,
+    }
+    /// A participant has left a conference.
+    RoomLeft "room_left" {
+        /// Number of the call.
+        call: u64,
+        /// Name of the room in the configuration.
+        room: String,
+        /// The number that was called.
+        number: String,
+        /// Participants who are left.
+        seats: u64,
+    }
+    /// A participant silenced himself in a conference, or is heard again.
+    RoomMuted "room_muted" {
+        /// Number of the call.
+        call: u64,
+        /// Name of the room in the configuration.
+        room: String,
+        /// Whether he is silenced now.
+        muted: bool,
+    }
+    /// A conference, or all that may be, is full: a call to it was refused.
+    RoomFull "room_full" {
+        /// Name of the room in the configuration.
+        room: String,
+        /// The number that was called.
+        number: String,
+        /// What is full: `seats` or `rooms`.
+        what: String,
+        /// With which status the call was refused.
+        status: u16,
+    }
     /// There was no media port left.
     MediaPortsExhausted "media_ports_exhausted" {
         /// Name of the interface.

@@ -3,8 +3,8 @@
 use crate::security::Loaded;
 use border::admission::Cost;
 use border::config::{
-    Action, Authenticate, Config, Interface, InterfaceKind, MediaMode, Mistake, Register, Route,
-    Trunk, TrunkId,
+    Action, Authenticate, Config, Interface, InterfaceKind, MediaMode, Mistake, Register, Room,
+    Route, Trunk, TrunkId,
 };
 use clap::Args;
 use std::io::ErrorKind;
@@ -229,6 +229,9 @@ pub fn summary(config: &Config) -> String {
     for trunk in &config.trunks {
         text.push_str(&trunk_line(config, trunk));
     }
+    for room in &config.rooms {
+        text.push_str(&room_line(config, room));
+    }
     for route in &config.routes {
         text.push_str(&route_line(config, route));
     }
@@ -320,6 +323,40 @@ fn trunk_line(config: &Config, trunk: &Trunk) -> String {
         parts.push(format!("at most {most} calls"));
     }
     format!("trunk {}: {}\n", trunk.name, parts.join("; "))
+}
+
+fn room_line(config: &Config, room: &Room) -> String {
+    let mut called = room.numbers.clone();
+    called.extend(
+        room.regex
+            .as_ref()
+            .map(|regex| format!("numbers like {regex}")),
+    );
+    let codecs: Vec<&str> = room.codecs.iter().map(|kind| kind.name()).collect();
+    let mut parts = vec![format!(
+        "conferences at {}, {} of them with {} seats each",
+        called.join(", "),
+        room.rooms,
+        room.terms.seats
+    )];
+    let names = room
+        .interfaces
+        .iter()
+        .filter_map(|id| config.interface(*id));
+    let names: Vec<&str> = names.map(|interface| interface.name.as_str()).collect();
+    if !names.is_empty() {
+        parts.push(format!("from {}", names.join(", ")));
+    }
+    let trunks = room
+        .from_trunks
+        .iter()
+        .map(|trunk| trunk_name(config, *trunk));
+    let trunks: Vec<&str> = trunks.collect();
+    if !trunks.is_empty() {
+        parts.push(format!("from {}", trunks.join(", ")));
+    }
+    parts.push(codecs.join(", "));
+    format!("room {}: {}\n", room.name, parts.join("; "))
 }
 
 fn route_line(config: &Config, route: &Route) -> String {

@@ -41,6 +41,7 @@ const COMMANDS: &[(&str, By)] = &[
     ("hornwork check -c examples/pbx.toml", By::Border),
     (RUN, By::Border),
     ("hornwork schema", By::Border),
+    ("hornwork check -c examples/conference.toml", By::Border),
     (TRY, By::Rules),
     ("hornwork check -c examples/crowds.toml", By::Border),
     (ISOLATE, By::Shares),

@@ -17,14 +17,14 @@
 //! place. Nothing of such a side counts, its address least of all, before its tag was right. DTLS on such a side, and STUN on any, is
 //! control's affair.
 
-mod flow;
+pub(crate) mod flow;
 pub(crate) mod fuzz;
 mod latch;
 mod made;
 mod plan;
 mod recode;
 mod secure;
-mod sockets;
+pub(crate) mod sockets;
 mod statistics;
 
 pub use latch::LATCH_PACKETS;
@@ -35,6 +35,7 @@ pub use recode::{Clocked, Events, RecodePlan};
 pub use secure::{Keys, Protection};
 pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
 
+use crate::room::{RoomLimits, Rooms, SeatEvent, SeatPlan};
 use core::time::Duration;
 use engine::timers::{TimerKey, Wheel};
 use engine::{
@@ -60,7 +61,11 @@ pub enum MediaCommand {
     Add(SessionPlan),
     /// A new plan for a session: lines keep their statistics, and their latches where nothing changed that bears on them.
     Update(SessionPlan),
-    /// The end of a session. Answered by [`MediaEvent::Stats`] with `last` set.
+    /// A participant of a conference.
+    Join(Box<SeatPlan>),
+    /// A new plan for a participant.
+    Change(Box<SeatPlan>),
+    /// The end of a session, or of a participant's seat. Answered by [`MediaEvent::Stats`] with `last` set.
     Remove(u64),
     /// Asks for [`MediaEvent::Stats`].
     Query(u64),
@@ -118,6 +123,13 @@ pub enum MediaEvent {
         /// RTP, RTCP, or whatever the line carries.
         bytes: Vec<u8>,
     },
+    /// A participant of a conference did something.
+    Seat {
+        /// His session.
+        session: u64,
+        /// What.
+        event: SeatEvent,
+    },
     /// A command was refused; nothing has changed.
     Refused {
         /// Session.
@@ -130,8 +142,10 @@ pub enum MediaEvent {
 /// Capacities of a forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwarderLimits {
-    /// Sessions at a time.
+    /// Sessions at a time; seats in conferences, too.
     pub sessions: usize,
+    /// Conferences at a time.
+    pub rooms: usize,
     /// Highest socket number plus one.
     pub sockets: u32,
 }
@@ -140,6 +154,7 @@ impl Default for ForwarderLimits {
     fn default() -> Self {
         ForwarderLimits {
             sessions: 200_000,
+            rooms: 10_000,
             sockets: 1 << 22,
         }
     }
@@ -173,6 +188,7 @@ pub struct Forwarder {
     outbox: Outbox,
     /// Packets of recordings among the reports.
     taken: usize,
+    rooms: Rooms,
 }
 
 impl Forwarder {
@@ -189,17 +205,30 @@ impl Forwarder {
             reports: VecDeque::with_capacity(16),
             outbox: Outbox::new(),
             taken: 0,
+            rooms: Rooms::new(
+                RoomLimits {
+                    rooms: limits.rooms,
+                    seats: limits.sessions,
+                    sockets: limits.sockets,
+                },
+                key,
+            ),
         }
     }
 
-    /// Sessions at present.
+    /// Sessions at present, seats in conferences included.
     pub fn sessions(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() + self.rooms.seats()
     }
 
-    /// Sockets with a flow at present.
+    /// The conferences.
+    pub fn rooms(&self) -> &Rooms {
+        &self.rooms
+    }
+
+    /// Sockets with a flow or a seat at present.
     pub fn sockets(&self) -> usize {
-        self.sockets.len()
+        self.sockets.len() + self.rooms.socket_count()
     }
 
     /// Everything dropped so far, by reason.
@@ -209,14 +238,18 @@ impl Forwarder {
 
     /// The code point (DSCP) with which packets leave by `socket`.
     pub fn dscp(&self, socket: SocketId) -> Option<u8> {
-        let place = self.sockets.get(socket)?;
+        let Some(place) = self.sockets.get(socket) else {
+            return self.rooms.dscp(socket);
+        };
         let flow = self.flows.get(place.flow())?;
         Some(flow.side(place.side()).dscp())
     }
 
     /// The figures of a session as they are now.
     pub fn stats(&self, session: u64) -> Option<SessionStats> {
-        let index = *self.by_id.get(&session)?;
+        let Some(&index) = self.by_id.get(&session) else {
+            return self.rooms.stats(session);
+        };
         Some(self.stats_of(self.sessions.get(index as usize)?))
     }
 
@@ -236,7 +269,7 @@ impl Forwarder {
 
     fn add(&mut self, plan: &SessionPlan, now: Time) -> Result<(), PlanError> {
         plan.check(self.limits.sockets)?;
-        if self.by_id.get(&plan.session).is_some() {
+        if self.by_id.get(&plan.session).is_some() || self.rooms.holds(plan.session) {
             return Err(PlanError::SessionExists);
         }
         if self.by_id.is_full() {
@@ -279,6 +312,9 @@ impl Forwarder {
     /// Every socket of the plan has to be free, or to belong to the session already.
     fn check_sockets(&self, plan: &SessionPlan, own: &[u32]) -> Result<(), PlanError> {
         for socket in plan.sockets() {
+            if self.rooms.uses(socket) {
+                return Err(PlanError::SocketInUse(socket));
+            }
             if let Some(place) = self.sockets.get(socket)
                 && !own.contains(&(place.flow() as u32))
             {
@@ -335,7 +371,30 @@ impl Forwarder {
         self.arm(index, now);
     }
 
-    fn remove(&mut self, id: u64) -> Result<(), PlanError> {
+    /// A new seat, or with `change` a new plan for one.
+    fn seat(&mut self, plan: &SeatPlan, change: bool, now: Time) -> Result<(), PlanError> {
+        for socket in plan.sockets() {
+            if self.sockets.get(socket).is_some() {
+                return Err(PlanError::SocketInUse(socket));
+            }
+        }
+        match change {
+            true => self.rooms.update(plan, now),
+            false if self.by_id.get(&plan.session).is_some() => Err(PlanError::SessionExists),
+            false => self.rooms.join(plan, now),
+        }
+    }
+
+    fn remove(&mut self, id: u64, now: Time) -> Result<(), PlanError> {
+        if self.rooms.holds(id) {
+            let stats = Box::new(self.rooms.leave(id, now)?);
+            self.reports.push_back(MediaEvent::Stats {
+                session: id,
+                last: true,
+                stats,
+            });
+            return Ok(());
+        }
         let index = self.by_id.remove(&id).ok_or(PlanError::NoSuchSession)?;
         let Some(session) = self.sessions.try_remove(index as usize) else {
             return Err(PlanError::NoSuchSession);
@@ -418,10 +477,10 @@ impl Forwarder {
     }
 
     fn decide(&mut self, packet: &mut Packet<'_>, now: Time) -> Result<Verdict, DropReason> {
-        let place = self
-            .sockets
-            .get(packet.socket)
-            .ok_or(DropReason::MediaNoFlow)?;
+        let Some(place) = self.sockets.get(packet.socket) else {
+            let seat = self.rooms.take(packet, now);
+            return seat.unwrap_or(Err(DropReason::MediaNoFlow));
+        };
         let flow = self
             .flows
             .get_mut(place.flow())
@@ -488,7 +547,9 @@ impl Forward for Forwarder {
         let (session, result) = match &command {
             MediaCommand::Add(plan) => (plan.session, self.add(plan, now)),
             MediaCommand::Update(plan) => (plan.session, self.update(plan, now)),
-            MediaCommand::Remove(id) => (*id, self.remove(*id)),
+            MediaCommand::Join(plan) => (plan.session, self.seat(plan, false, now)),
+            MediaCommand::Change(plan) => (plan.session, self.seat(plan, true, now)),
+            MediaCommand::Remove(id) => (*id, self.remove(*id, now)),
             MediaCommand::Query(id) => (*id, self.query(*id)),
             MediaCommand::Record(id, recorded) => (*id, self.record(*id, *recorded)),
         };
@@ -511,14 +572,18 @@ impl Forward for Forwarder {
         while let Some(index) = self.timers.pop_due(now) {
             self.check_activity(index, now);
         }
+        self.rooms.timeout(now);
     }
 
     fn next_packet(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
-        self.outbox.next()
+        let conference = self.rooms.next_packet();
+        conference.or_else(|| self.outbox.next())
     }
 
     fn next_report(&mut self) -> Option<MediaEvent> {
-        let report = self.reports.pop_front()?;
+        let Some(report) = self.reports.pop_front() else {
+            return self.rooms.next_report();
+        };
         if let MediaEvent::Taken { .. } = report {
             self.taken -= 1;
         }
@@ -526,8 +591,8 @@ impl Forward for Forwarder {
     }
 
     fn next_deadline(&self) -> Option<Deadline> {
-        self.timers
-            .next_at()
-            .map(|at| Deadline::new(at, "media inactivity"))
+        let inactivity = self.timers.next_at();
+        let inactivity = inactivity.map(|at| Deadline::new(at, "media inactivity"));
+        Deadline::earlier(inactivity, self.rooms.next_deadline())
     }
 }

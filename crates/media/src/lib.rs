@@ -7,6 +7,7 @@ pub mod echo;
 pub mod forward;
 pub mod ports;
 pub mod quality;
+pub mod room;
 pub mod rtcp;
 pub mod sink;
 pub mod source;
@@ -16,5 +17,5 @@ pub mod stats;
 pub use forward::fuzz::fuzz_forward;
 pub use forward::{
     Carriage, Clocked, Component, Events, FlowPlan, Forwarder, ForwarderLimits, Keys, Latching,
-    MediaCommand, MediaEvent, Protection, RecodePlan, SessionPlan, SidePlan,
+    MediaCommand, MediaEvent, PlanError, Protection, RecodePlan, SessionPlan, SidePlan,
 };

@@ -1,42 +1,16 @@
 //! Counts what the forwarder asks of the allocator per packet: nothing.
 
+mod counting;
+
 use engine::{Entropy, Forward, HashKey, Packet, SocketId, Time, Verdict};
 use media::{
     Carriage, Forwarder, ForwarderLimits, Keys, MediaCommand, Protection, SessionPlan, SidePlan,
 };
 use protect::srtp::{ContextLimits, MasterKey, Outbound, Suite};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use wire::rtcp::CompoundBuilder;
 use wire::rtp::RtpHeader;
-
-struct Counting;
-
-static CALLS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is handed to the system's allocator unchanged; only a counter is added.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// One test only in this file: the counter is the process's.
 #[test]
@@ -128,9 +102,9 @@ fn steady_state_asks_for_no_memory() {
     };
     // Beyond the first look at inactivity (60 s), for which the wheel of timers makes its list of due ones.
     run(1..3_200);
-    let before = CALLS.load(Ordering::Relaxed);
+    let before = counting::calls();
     let forwarded = run(3_200..10_000);
-    let calls = CALLS.load(Ordering::Relaxed) - before;
+    let calls = counting::calls() - before;
     assert_eq!(forwarded, (10_000 - 3_200) * 2 * SESSIONS);
     assert_eq!(calls, 0, "calls of the allocator for {forwarded} packets");
 }

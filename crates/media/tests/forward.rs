@@ -488,6 +488,7 @@ fn silence_is_told_in_virtual_time() {
 #[test]
 fn bad_plans_are_refused_and_change_nothing() {
     let limits = ForwarderLimits {
+        rooms: 1,
         sessions: 2,
         sockets: 80_000,
     };

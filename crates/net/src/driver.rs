@@ -356,6 +356,7 @@ impl<F: Forward> Driver<F> {
         self.waker.awake();
         let mut now = self.clock.now();
         let (woke, before) = (now, self.inputs);
+        self.media_due(control, now)?;
         self.collect(control, now)?;
         if matches!(self.media, Media::Here(_)) {
             now = self.gathered(control, ready, now)?;
@@ -378,6 +379,25 @@ impl<F: Forward> Driver<F> {
             inputs: self.inputs,
             ready,
         })
+    }
+
+    /// Lets the forwarder here do what is due before anything that came is looked at: what it sends must not be late.
+    fn media_due<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let Media::Here(forwarder) = &mut self.media else {
+            return Ok(());
+        };
+        let due = forwarder.next_deadline();
+        if due.is_some_and(|deadline| deadline.at <= now) {
+            self.plane.shared.timeouts.add(1);
+            forwarder.timeout(now);
+            self.plane.packets_of(forwarder);
+            self.plane.flush();
+            self.drain(control, now)?;
+        }
+        Ok(())
     }
 
     /// Waits, with signalling held up for as long as the load justifies. Gives the number of events.
@@ -962,16 +982,7 @@ impl<F: Forward> Driver<F> {
         C: Control<Command = F::Command, Report = F::Report>,
     {
         self.streams.timeout(&self.plane, &self.config, now);
-        if let Media::Here(forwarder) = &mut self.media
-            && forwarder
-                .next_deadline()
-                .is_some_and(|deadline| deadline.at <= now)
-        {
-            self.plane.shared.timeouts.add(1);
-            forwarder.timeout(now);
-            self.plane.packets_of(forwarder);
-            self.drain(control, now)?;
-        }
+        self.media_due(control, now)?;
         for _ in 0..TIMEOUTS_PER_TURN {
             let Some(deadline) = control.next_deadline() else {
                 break;

@@ -291,6 +291,19 @@ impl CallMedia {
             };
             let mut means = plane.keyer.means();
             let Some(secure) = line.secure(answerer) else {
+                // A conference of ours has answered.
+                let given = line
+                    .secure(offer.from)
+                    .and_then(|secure| secure.answer_given(&mut means));
+                if let Some(Tell::Keyed(keying, suite)) = given {
+                    self.note(
+                        plane,
+                        offer.from,
+                        index,
+                        MediaWord::Keyed(keying, suite),
+                        false,
+                    );
+                }
                 continue;
             };
             let taken = secure.take_answer(said, &mut means);

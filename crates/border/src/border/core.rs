@@ -137,6 +137,8 @@ pub(crate) struct Core {
     pub(crate) question: Option<Query>,
     /// What header rules said while the message was being passed on.
     pub(crate) said: RefCell<Vec<Said>>,
+    /// Conferences with their participants.
+    pub(crate) conferences: crate::call::room::Conferences,
     pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
     pub(crate) now: Time,
 }
@@ -246,6 +248,7 @@ impl Core {
             queries: VecDeque::new(),
             question: None,
             said: RefCell::default(),
+            conferences: crate::call::room::Conferences::default(),
             last_stats: None,
             now: Time::ZERO,
             entropy,
@@ -547,6 +550,9 @@ impl Core {
             .is_none_or(|media| media.hold_back(plane))
         {
             return;
+        }
+        if call.seat.is_some() {
+            return self.seat_opened(endpoint, slot, now);
         }
         if let Some(held) = call.held.take() {
             self.pass_held(endpoint, slot, &held, now);

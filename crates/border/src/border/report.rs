@@ -109,6 +109,8 @@ pub struct BorderCensus {
     pub outside: usize,
     /// Subscriptions that pass through.
     pub subscriptions: usize,
+    /// Participants of conferences.
+    pub seats: usize,
     /// Pairs of media ports that calls hold.
     pub ports: usize,
     /// Sessions in the forwarder.
@@ -174,6 +176,7 @@ impl Border {
             lookups: core.names.waiting(),
             outside: core.asked.len(),
             subscriptions: core.subscriptions.len(),
+            seats: core.conferences.seats(),
             ports: core.plane.ports_in_use(),
             sessions: core.plane.sessions,
             sockets_busy: core.plane.sockets.busy(),

@@ -195,7 +195,11 @@ impl Core {
         }
         let asked = std::mem::take(&mut call.links).into_iter();
         let held = call.held.take().map(|held| held.server);
-        for server in asked.map(|link| link.server).chain(held) {
+        let seat = call
+            .seat
+            .as_deref_mut()
+            .and_then(|seat| seat.give_up_waiting());
+        for server in asked.map(|link| link.server).chain(held).chain(seat) {
             // Whoever asked something of a call that ends is told so.
             let _ = endpoint.respond(server, 487, &Content::default(), now);
         }
@@ -233,6 +237,7 @@ impl Core {
 
     /// Ports and session go back; once.
     pub(crate) fn release_media(&mut self, slot: usize) {
+        self.leave_room(slot);
         if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
             if let Some(timer) = media.wake_timer {
                 self.timers.cancel(timer);

@@ -40,6 +40,9 @@ impl Core {
         if call.phase == Phase::Answered {
             call.phase = Phase::Confirmed;
         }
+        if call.seat.is_some() {
+            return self.seat_acked(endpoint, slot, ack, now);
+        }
         let due = call.ack_due.take();
         self.free_set_up(slot);
         let Some(call) = self.calls.get(slot) else {
@@ -112,6 +115,9 @@ impl Core {
         };
         if call.phase == Phase::Ending {
             return refuse(endpoint, transaction, 481, now);
+        }
+        if call.seat.is_some() {
+            return self.seat_requested(endpoint, slot, leg, transaction, request, now);
         }
         if request.method() == Method::Refer && self.acts_on_refer(call, from) {
             return self.referred(endpoint, slot, from, leg, transaction, request, now);

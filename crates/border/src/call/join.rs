@@ -324,6 +324,9 @@ impl Core {
         let Some(side) = call.side_of(leg) else {
             return;
         };
+        if call.seat.is_some() {
+            return self.seat_refresh(endpoint, slot, leg, now);
+        }
         if call.join.is_some() || call.ack_due.is_some() || call.phase != Phase::Confirmed {
             return;
         }
@@ -628,6 +631,9 @@ impl Core {
         if status < 200 {
             return;
         }
+        if self.calls.get(slot).is_some_and(|call| call.seat.is_some()) {
+            return self.seat_refreshed(endpoint, slot, leg, transaction, Some(response), now);
+        }
         let success = status < 300;
         let stage = self
             .calls
@@ -876,6 +882,12 @@ impl Core {
         transaction: TransactionId,
         now: Time,
     ) {
+        if let Some(call) = self.calls.get(slot).filter(|call| call.seat.is_some()) {
+            if let Some(leg) = call.leg(Side::Caller) {
+                self.seat_refreshed(endpoint, slot, leg, transaction, None, now);
+            }
+            return;
+        }
         let waits = self
             .calls
             .get(slot)

@@ -115,6 +115,12 @@ impl Core {
                 Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
             };
         }
+        if admitted.route.is_none()
+            && let Some(called) = self.room_called(request.request_uri(), origin)
+        {
+            let kept = (admitted.tags.clone(), called);
+            return self.seat_offered(endpoint, leg, request, flow, origin, kept, now);
+        }
         let planned = self.plan(request, origin, admitted.route);
         let planned = planned.and_then(|plan| {
             let cost = self.take_cost(request.request_uri(), &plan, flow, now)?;
@@ -337,6 +343,7 @@ impl Core {
             tags,
             status: 0,
             counted: false,
+            seat: None,
             charging: None,
         });
         self.tell_crew();
@@ -363,7 +370,7 @@ impl Core {
 impl Core {
     /// The charging vector of a new call: made for calls from an untrusted side whose interface is configured so, kept for
     /// those of a trusted one.
-    fn charge(&mut self, slot: usize, origin: Origin, request: &Message<'_>) {
+    pub(crate) fn charge(&mut self, slot: usize, origin: Origin, request: &Message<'_>) {
         let config = self.config.clone();
         let value = match config.trusts(origin.interface, origin.trunk) {
             true => request

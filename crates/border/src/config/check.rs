@@ -108,6 +108,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         node: None,
         trunks: Vec::new(),
         routes: Vec::new(),
+        rooms: Vec::new(),
         rules: ::rules::RuleSet::default(),
         identity: super::rules::identity_policy(&raw.identity),
         users: users(raw, sink),
@@ -209,6 +210,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     }
     super::tls::known_by_certificate(raw, &config.interfaces, &config.trunks, sink);
     config.routes = routes::check(raw, sink);
+    config.rooms = super::rooms::check(raw, &config.interfaces, sink);
     config.rules = super::rules::rules(raw, sink);
     super::workers::check(&config, raw, sink);
     config
@@ -444,7 +446,12 @@ fn servers(raw: &Raw, sink: &mut Sink<'_>) -> Vec<SocketAddr> {
 fn unique_names(raw: &Raw, sink: &mut Sink<'_>) {
     let interfaces: Vec<&str> = raw.interface.iter().map(|i| i.name.as_str()).collect();
     let trunks: Vec<&str> = raw.trunk.iter().map(|t| t.name.as_str()).collect();
-    for (what, names) in [("interface", interfaces), ("trunk", trunks)] {
+    let rooms: Vec<&str> = raw.room.iter().map(|r| r.name.as_str()).collect();
+    for (what, names) in [
+        ("interface", interfaces),
+        ("trunk", trunks),
+        ("room", rooms),
+    ] {
         for (index, name) in names.iter().enumerate() {
             if let Some(earlier) = names.iter().take(index).position(|other| other == name) {
                 let line = sink.line(&format!("{what}[{earlier}].name"));

@@ -81,26 +81,31 @@ fn names<'r>(
         .map(move |(index, name)| (name.as_str(), names.path(path, index)))
 }
 
-fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
-    let regex = raw.regex.as_ref().and_then(|text| {
-        // Anchored by us: a rule for numbers that matches somewhere inside is nearly always a hole.
-        match regex::RegexBuilder::new(&format!("^(?:{text})$"))
-            .size_limit(1 << 20)
-            .build()
-        {
-            Ok(regex) => Some(regex),
-            Err(error) => {
-                let why = regex::Regex::new(text).err().unwrap_or(error).to_string();
-                let why = why.lines().last().unwrap_or_default().to_owned();
-                sink.report(
-                    &format!("{path}.regex"),
-                    format!("\"{text}\" is no regular expression: {why}"),
-                    "correct it; in TOML, '...' keeps backslashes as they are",
-                );
-                None
-            }
+/// Anchored by us: a rule for numbers that matches somewhere inside is nearly always a hole.
+pub(super) fn anchored(text: &str, path: &str, sink: &mut Sink<'_>) -> Option<Regex> {
+    match regex::RegexBuilder::new(&format!("^(?:{text})$"))
+        .size_limit(1 << 20)
+        .build()
+    {
+        Ok(regex) => Some(regex),
+        Err(error) => {
+            let why = regex::Regex::new(text).err().unwrap_or(error).to_string();
+            let why = why.lines().last().unwrap_or_default().to_owned();
+            sink.report(
+                path,
+                format!("\"{text}\" is no regular expression: {why}"),
+                "correct it; in TOML, '...' keeps backslashes as they are",
+            );
+            None
         }
-    });
+    }
+}
+
+fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
+    let regex = raw
+        .regex
+        .as_ref()
+        .and_then(|text| anchored(text, &format!("{path}.regex"), sink));
     for (list, key) in [
         (&raw.prefix, "prefix"),
         (&raw.user, "user"),

@@ -938,3 +938,82 @@ fn keys_that_anyone_reads_are_hinted_at() {
     let trunk = format!("{tls}[[trunk]]\nname=\"t\"\ntarget=\"tls:192.0.2.2\"\n");
     assert_eq!(hints("tls:192.0.2.1:5061", &trunk), "");
 }
+
+#[test]
+fn conferences() {
+    let head = "[[interface]]\nname=\"a\"\nkind=\"core\"\nlisten=\"udp:192.0.2.1:5060\"\n";
+    let with = |more: &str| {
+        parse(&format!("{head}{more}"), "f")
+            .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<String>())
+    };
+    let room = "[[room]]\nname=\"m\"\n";
+    let config = with(&format!("{room}number=\"800\"\nregex='9\\d'\n")).unwrap();
+    let meeting = &config.rooms[0];
+    let here = InterfaceId(0);
+    assert!(meeting.takes("800", here, None) && meeting.takes("91", here, None));
+    assert!(!meeting.takes("8000", here, None) && !meeting.takes("911", here, None));
+    assert_eq!((meeting.rooms, meeting.packet_ms), (100, 20));
+    assert_eq!(meeting.terms, media::room::RoomTerms::default());
+    assert_eq!(meeting.codecs[0], codec::Kind::Opus);
+    let narrow = format!(
+        "{room}number=\"800\"\ncodecs=[\"PCMU\",\"PCMA\"]\ntones=\"leave\"\nmute=\"\"\nseats=3\nspeakers=2\npacket_time=30\n"
+    );
+    let config = with(&narrow).unwrap();
+    let terms = &config.rooms[0].terms;
+    assert_eq!(
+        config.rooms[0].codecs,
+        [codec::Kind::Pcmu, codec::Kind::Pcma]
+    );
+    assert_eq!(
+        (terms.entry_tone, terms.leave_tone, terms.seats),
+        (false, true, 3)
+    );
+    assert!(terms.mute.is_empty());
+    for (more, expected) in [
+        (room.to_owned(), "it has no number"),
+        (
+            format!("{room}number=\"\"\n"),
+            "is no number that can be called",
+        ),
+        (format!("{room}regex=\"(\"\n"), "is no regular expression"),
+        (format!("{room}number=\"1\"\nseats=1\n"), "seats"),
+        (format!("{room}number=\"1\"\nspeakers=0\n"), "speakers"),
+        (format!("{room}number=\"1\"\npin=\"1\"\n"), "pin"),
+        (
+            format!("{room}number=\"1\"\nmute=\"x\"\n"),
+            "cannot be dialled",
+        ),
+        (
+            format!("{room}number=\"1\"\npacket_time=25\n"),
+            "no packet lasts 25 ms",
+        ),
+        (
+            format!("{room}number=\"1\"\ncodecs=[\"PCMA\",\"PCMA\"]\n"),
+            "PCMA is there twice",
+        ),
+        (format!("{room}number=\"1\"\ncodecs=[\"GSM\"]\n"), "GSM"),
+        (
+            format!("{room}number=\"1\"\ninterface=\"b\"\n"),
+            "interface",
+        ),
+        (format!("{room}number=\"1\"\nfrom_trunk=\"b\"\n"), "trunk"),
+        (
+            format!("{room}number=\"1\"\n{room}number=\"2\"\n"),
+            "is there already",
+        ),
+        (
+            format!("{room}number=\"1\"\n[[room]]\nname=\"n\"\nnumber=\"1\"\n"),
+            "calls to 1 go to the conference in line",
+        ),
+        (
+            format!("{room}number=\"1\"\n[sip]\nworkers=2\n"),
+            "have to be in one place",
+        ),
+    ] {
+        let said = with(&more).unwrap_err();
+        assert!(said.contains(expected), "{more}: {said}");
+        assert!(said.contains("f:"), "with its line: {said}");
+    }
+    let config = with(&format!("{room}number=\"1\"\ncodecs=[\"G729\"]\n"));
+    assert_eq!(config.is_ok(), codec::Kind::G729.is_available());
+}

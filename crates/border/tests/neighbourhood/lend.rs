@@ -22,3 +22,12 @@ pub fn forwarded(
     bytes.truncate(length);
     verdict
 }
+
+/// The packets of the forwarder's own making.
+pub fn made(forwarder: &mut Forwarder) -> Vec<(SocketId, SocketAddr, Vec<u8>)> {
+    let mut made = Vec::new();
+    while let Some((socket, to, bytes)) = forwarder.next_packet() {
+        made.push((socket, to, bytes.to_vec()));
+    }
+    made
+}

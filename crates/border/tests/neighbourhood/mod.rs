@@ -820,12 +820,8 @@ impl Neighbourhood {
     }
 
     fn drain_forwarder(&mut self) {
-        let mut made = Vec::new();
-        while let Some((socket, destination, bytes)) = self.forwarder.next_packet() {
-            made.push((self.border_sockets[&socket], destination, bytes.to_vec()));
-        }
-        for (from, destination, bytes) in made {
-            self.send_datagram(from, destination, &bytes);
+        for (socket, to, bytes) in lend::made(&mut self.forwarder) {
+            self.send_datagram(self.border_sockets[&socket], to, &bytes);
         }
         while let Some(report) = self.forwarder.next_report() {
             self.border.report(report, self.now);

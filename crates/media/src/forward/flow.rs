@@ -7,15 +7,15 @@ use super::plan::{Carriage, Component, FlowPlan, Latching, SidePlan};
 use super::recode::{Recoder, recode, translate};
 use super::secure::{Protection, Secure};
 use super::statistics::{Counters, FlowStats, Reports, SideDrops, SideStats, Sources};
-use engine::{DropReason, Packet, SocketId};
+use engine::{DropReason, Packet, SocketId, Time};
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
-use wire::rtcp;
+use wire::rtcp::{self, ReportBlock, SenderInfo};
 use wire::rtp::RtpView;
 use wire::stun::{MediaProtocol, StunHeader, media_protocol};
 
 /// What a packet on a media port turned out to be.
-enum Kind<'a> {
+pub(crate) enum Kind<'a> {
     Rtp(RtpView<'a>),
     Rtcp,
     Stun,
@@ -64,7 +64,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    fn new(plan: &SidePlan) -> Side {
+    pub(crate) fn new(plan: &SidePlan) -> Side {
         let mut side = Side {
             rtp: plan.rtp,
             rtcp: plan.rtcp,
@@ -95,7 +95,7 @@ impl Side {
     }
 
     /// Takes a new plan. A latch holds unless what was signalled about its address changed.
-    fn apply(&mut self, plan: &SidePlan) {
+    pub(crate) fn apply(&mut self, plan: &SidePlan) {
         let rtp = usable(plan.signalled_rtp, plan.ipv6);
         let rtcp = usable(plan.signalled_rtcp, plan.ipv6);
         let moved = self.rtp != plan.rtp
@@ -178,8 +178,75 @@ impl Side {
         Ok(locks.then(|| latch.proved(packet.source)).flatten())
     }
 
+    /// Its sockets, with what each is for.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (SocketId, Component)> + use<> {
+        let rtcp = self.rtcp.map(|socket| (socket, Component::Rtcp));
+        core::iter::once((self.rtp, Component::Rtp)).chain(rtcp)
+    }
+
+    /// Whether this side may send media.
+    pub(crate) fn sends(&self) -> bool {
+        self.sends
+    }
+
+    /// Socket and address for media towards this side, where it receives any.
+    pub(crate) fn way(&self) -> Option<(SocketId, SocketAddr)> {
+        let destination = self.latch.destination().filter(|_| self.receives)?;
+        Some((self.rtp, destination))
+    }
+
+    /// Media that ends with us came from this side.
+    pub(crate) fn heard(&mut self, wire: usize, view: &RtpView<'_>, arrived: Time) {
+        self.received.add(wire);
+        self.sources.receive(view, arrived, &self.clock_rates);
+    }
+
+    /// RTCP that ends with us came from this side.
+    pub(crate) fn heard_rtcp(&mut self, wire: usize, bytes: &[u8], arrived: Time) {
+        self.received_rtcp.add(wire);
+        if !rtcp::is_compound(bytes) {
+            return;
+        }
+        for part in rtcp::Compound::new(bytes) {
+            for block in part.reports() {
+                self.reports.received(block, arrived);
+            }
+        }
+    }
+
+    /// A sender report of ours goes to this side.
+    pub(crate) fn reported(&mut self, info: &SenderInfo, now: Time) {
+        self.reports.sent(info, now);
+    }
+
+    /// What is to be reported about this side's stream.
+    pub(crate) fn report_block(&mut self) -> Option<ReportBlock> {
+        self.sources.report_block()
+    }
+
+    /// Something of this side's was dropped.
+    pub(crate) fn dropped(&mut self, reason: DropReason) {
+        self.drops.count(reason);
+    }
+
+    /// Protects a packet of ours for this side, where it is protected.
+    pub(crate) fn seal(&mut self, packet: &mut Packet<'_>, rtcp: bool) -> Result<(), DropReason> {
+        match &mut self.secure {
+            Some(secure) => secure.seal(packet, rtcp),
+            None => Ok(()),
+        }
+    }
+
+    /// A packet of ours went to this side.
+    pub(crate) fn count_sent(&mut self, bytes: usize, rtcp: bool) {
+        match rtcp {
+            true => self.sent_rtcp.add(bytes),
+            false => self.sent.add(bytes),
+        }
+    }
+
     /// Socket and address for RTCP towards this side.
-    fn rtcp_way(&self) -> Option<(SocketId, SocketAddr)> {
+    pub(crate) fn rtcp_way(&self) -> Option<(SocketId, SocketAddr)> {
         if self.mux {
             Some((self.rtp, self.latch.destination()?))
         } else {
@@ -187,7 +254,7 @@ impl Side {
         }
     }
 
-    fn stats(&self) -> SideStats {
+    pub(crate) fn stats(&self) -> SideStats {
         let mut stats = SideStats {
             address: self.latch.locked(),
             rtcp_address: self.rtcp_latch.locked(),
@@ -316,6 +383,61 @@ impl Flow {
     }
 }
 
+/// A packet after its protection was taken off.
+pub(crate) enum Opened {
+    /// Control looks at it.
+    Punt(&'static str),
+    /// There was none.
+    Clear,
+    /// Its tag was right; the address that this locked.
+    Proved(Option<SocketAddr>),
+}
+
+/// Takes the protection of a side off, where there is any.
+#[inline]
+pub(crate) fn open(
+    from: &mut Side,
+    carriage: Carriage,
+    component: Component,
+    packet: &mut Packet<'_>,
+) -> Result<Opened, DropReason> {
+    if packet.length > MAX_PACKET {
+        return Err(DropReason::MediaTooLarge);
+    }
+    if from.secure.is_none() || carriage != Carriage::Rtp {
+        return Ok(Opened::Clear);
+    }
+    let rtcp = match classify_sealed(from, component, packet)? {
+        Sealed::Punt(why) => return Ok(Opened::Punt(why)),
+        Sealed::Rtp => false,
+        Sealed::Rtcp => true,
+    };
+    Ok(Opened::Proved(from.unseal(component, packet, rtcp)?))
+}
+
+/// What an opened packet is, and the address that it locked, where its sender may send it; `None` for STUN, which is control's.
+#[inline]
+pub(crate) fn admit<'p>(
+    from: &mut Side,
+    carriage: Carriage,
+    component: Component,
+    packet: &'p Packet<'_>,
+    proved: Option<Option<SocketAddr>>,
+) -> Result<Option<(Kind<'p>, Option<SocketAddr>)>, DropReason> {
+    let kind = classify(packet.bytes(), carriage, component, from.mux)?;
+    if matches!(kind, Kind::Stun) {
+        if packet.source.is_ipv6() != from.ipv6 {
+            return Err(DropReason::MediaFamily);
+        }
+        return Ok(None);
+    }
+    let latched = match proved {
+        Some(latched) => latched,
+        None => from.admit(component, packet.source, &kind)?,
+    };
+    Ok(Some((kind, latched)))
+}
+
 fn move_packet(
     from: &mut Side,
     to: &mut Side,
@@ -325,29 +447,14 @@ fn move_packet(
     outbox: &mut Outbox,
     copy: Option<&mut Vec<u8>>,
 ) -> Result<Outcome, DropReason> {
-    if packet.length > MAX_PACKET {
-        return Err(DropReason::MediaTooLarge);
-    }
     let wire = packet.length;
-    let mut proved = None;
-    if from.secure.is_some() && carriage == Carriage::Rtp {
-        let rtcp = match classify_sealed(from, component, packet)? {
-            Sealed::Punt(why) => return Ok(Outcome::Punt(why)),
-            Sealed::Rtp => false,
-            Sealed::Rtcp => true,
-        };
-        proved = Some(from.unseal(component, packet, rtcp)?);
-    }
-    let kind = classify(packet.bytes(), carriage, component, from.mux)?;
-    if matches!(kind, Kind::Stun) {
-        if packet.source.is_ipv6() != from.ipv6 {
-            return Err(DropReason::MediaFamily);
-        }
+    let proved = match open(from, carriage, component, packet)? {
+        Opened::Punt(why) => return Ok(Outcome::Punt(why)),
+        Opened::Clear => None,
+        Opened::Proved(latched) => Some(latched),
+    };
+    let Some((kind, latched)) = admit(from, carriage, component, packet, proved)? else {
         return Ok(Outcome::Punt("stun"));
-    }
-    let latched = match proved {
-        Some(latched) => latched,
-        None => from.admit(component, packet.source, &kind)?,
     };
     if let Some(copy) = copy {
         copy.extend_from_slice(packet.bytes());
@@ -454,7 +561,7 @@ fn classify_sealed(
     }
 }
 
-fn locked_component(component: Component, kind: &Kind<'_>) -> Component {
+pub(crate) fn locked_component(component: Component, kind: &Kind<'_>) -> Component {
     match (component, kind) {
         (Component::Rtcp, Kind::Rtcp) => Component::Rtcp,
         _ => Component::Rtp,

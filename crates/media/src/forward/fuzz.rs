@@ -72,6 +72,7 @@ fn recode(from: Kind, to: Kind, events: Events) -> Arc<RecodePlan> {
 #[doc(hidden)]
 pub fn fuzz_forward(data: &[u8]) {
     let limits = ForwarderLimits {
+        rooms: 4,
         sessions: 3,
         sockets: 16,
     };

@@ -202,6 +202,12 @@ pub enum PlanError {
     SocketInUse(SocketId),
     /// The socket's number is above the limit.
     SocketOutOfRange(SocketId),
+    /// As many seats as the conference has are taken.
+    RoomFull,
+    /// A seat stays in its conference.
+    OtherRoom,
+    /// Its codec cannot be used.
+    Codec(codec::CodecError),
 }
 
 impl fmt::Display for PlanError {
@@ -216,6 +222,9 @@ impl fmt::Display for PlanError {
             PlanError::SocketOutOfRange(socket) => {
                 write!(f, "socket {} is above the limit", socket.0)
             }
+            PlanError::RoomFull => f.write_str("as many seats as the conference has are taken"),
+            PlanError::OtherRoom => f.write_str("a seat stays in its conference"),
+            PlanError::Codec(error) => error.fmt(f),
         }
     }
 }

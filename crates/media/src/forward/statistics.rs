@@ -33,7 +33,7 @@ impl Counters {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SideDrops([u32; REASONS.len()]);
 
-const REASONS: [DropReason; 20] = [
+const REASONS: [DropReason; 23] = [
     DropReason::MediaStranger,
     DropReason::MediaLearning,
     DropReason::MediaFamily,
@@ -44,6 +44,9 @@ const REASONS: [DropReason; 20] = [
     DropReason::MediaTooLarge,
     DropReason::MediaNotTranscoded,
     DropReason::MediaTooLate,
+    DropReason::RoomPayload,
+    DropReason::RoomLate,
+    DropReason::RoomOverrun,
     DropReason::SrtpMalformed,
     DropReason::SrtpAuthentication,
     DropReason::SrtpReplayed,
@@ -151,6 +154,12 @@ impl Sources {
             timestamp: view.timestamp(),
             payload_type,
         });
+    }
+
+    /// A reception report about the source that was heard last.
+    pub(crate) fn report_block(&mut self) -> Option<ReportBlock> {
+        let source = self.followed.get_mut(self.current)?;
+        Some(source.statistics.report_block(source.ssrc))
     }
 
     fn find(&self, ssrc: u32) -> Option<usize> {
