@@ -2,6 +2,7 @@
 //! beside what was measured.
 
 mod calls;
+mod conference;
 mod generator;
 mod load;
 mod memory;
@@ -24,7 +25,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 12] = [
+const PARTS: [(&str, Part); 13] = [
     ("calls", calls::calls),
     ("held", calls::held),
     ("volte", volte::volte),
@@ -35,6 +36,7 @@ const PARTS: [(&str, Part); 12] = [
     ("refreshes", registrations::refreshes),
     ("relay", relay::relay),
     ("srtp", relay::srtp),
+    ("conference", conference::conference),
     ("standing", standing::standing),
     ("memory", memory::in_memory),
 ];

@@ -199,17 +199,17 @@ fn run(
 }
 
 /// The number in front of which `name` stands in a line of figures.
-fn figure(line: &str, name: &str) -> Option<f64> {
+pub(super) fn figure(line: &str, name: &str) -> Option<f64> {
     let mut words = line.split_whitespace();
     words.find(|word| *word == name)?;
     words.next()?.parse().ok()
 }
 
 /// A network namespace with a loopback; gone when dropped. The network of the machine where that is not allowed.
-struct Network(Option<String>);
+pub(super) struct Network(Option<String>);
 
 impl Network {
-    fn new() -> Result<Network, String> {
+    pub(super) fn new() -> Result<Network, String> {
         let name = format!("hornwork-bench-{}", std::process::id());
         let made = Command::new("ip").args(["netns", "add", &name]).output();
         if !made.is_ok_and(|made| made.status.success()) {
@@ -224,7 +224,12 @@ impl Network {
     }
 
     /// Starts a program there, on a core of its own.
-    fn start(&self, core: usize, words: &[String], log: &Path) -> Result<Running, String> {
+    pub(super) fn start(
+        &self,
+        core: usize,
+        words: &[String],
+        log: &Path,
+    ) -> Result<Running, String> {
         let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
         let inside;
         if let Some(name) = &self.0 {

@@ -153,7 +153,7 @@ fn room_of(
             "use digits, * and #",
         );
     }
-    if room.packet_time % 10 != 0 {
+    if !room.packet_time.is_multiple_of(10) {
         sink.report(
             &format!("{path}.packet_time"),
             format!("no packet lasts {} ms", room.packet_time),
