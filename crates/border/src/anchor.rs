@@ -652,7 +652,9 @@ impl CallMedia {
         };
         let lines = self.lines.iter().enumerate();
         lines.filter_map(move |(index, line)| {
-            let [caller, callee] = &line.as_ref()?.sides;
+            let [caller, callee] = line.as_ref()?.sides.as_slice() else {
+                return None;
+            };
             Some((index, [view(caller), view(callee)]))
         })
     }

@@ -552,6 +552,8 @@ impl Control for Node {
                 self.counted(session, false, None);
                 self.end(session, "media refused");
             }
+            // A node has no conferences.
+            MediaEvent::Seat { .. } => {}
             MediaEvent::Taken {
                 session,
                 line,
