@@ -15,6 +15,7 @@
 mod buffer;
 mod ear;
 mod mouth;
+mod outbox;
 mod plan;
 mod seat;
 mod talk;
@@ -24,13 +25,13 @@ pub use ear::HeardFigures;
 pub use plan::{MAX_COMMAND, RoomTerms, SeatPlan, Voice};
 pub use seat::{SeatEvent, SeatFigures};
 
-use crate::forward::flow::Side;
 use crate::forward::sockets::{Place, SocketTable};
 use crate::forward::{FlowStats, MediaEvent, PlanError, SessionStats, SideStats};
 use codec::{Kind, mix};
 use core::time::Duration;
 use engine::{BoundedMap, Deadline, DropReason, HashKey, Packet, SocketId, Time, Verdict};
 use mouth::{Likeness, Mouth};
+use outbox::{Outbox, way};
 use seat::{Parts, Seat};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -82,65 +83,6 @@ pub struct RoomFigures {
     pub encoded: u64,
     /// Packets that left.
     pub packets: u64,
-}
-
-/// Packets that wait for their deadline.
-#[derive(Debug, Default)]
-struct Outbox {
-    bytes: Vec<u8>,
-    /// Seat, beginning and length.
-    packets: Vec<(u32, u32, u32)>,
-}
-
-impl Outbox {
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.packets.clear();
-    }
-
-    /// Takes what `write` appends for a seat's side, protected as that wants it.
-    fn put(
-        &mut self,
-        index: u32,
-        side: &mut Side,
-        rtcp: bool,
-        write: impl FnOnce(&mut Vec<u8>) -> bool,
-    ) {
-        let Some((socket, destination)) = way(side, rtcp) else {
-            return;
-        };
-        let start = self.bytes.len();
-        if !write(&mut self.bytes) {
-            self.bytes.truncate(start);
-            return;
-        }
-        let length = self.bytes.len() - start;
-        self.bytes.resize(start + length + Packet::ROOM, 0);
-        let buffer = self.bytes.get_mut(start..).unwrap_or_default();
-        let mut packet = Packet {
-            length,
-            ..Packet::new(socket, destination, Time::ZERO, buffer)
-        };
-        match side.seal(&mut packet, rtcp) {
-            Ok(()) => {
-                let length = packet.length;
-                self.bytes.truncate(start + length);
-                self.packets.push((index, start as u32, length as u32));
-            }
-            Err(reason) => {
-                self.bytes.truncate(start);
-                side.dropped(reason);
-            }
-        }
-    }
-}
-
-/// Where packets for a side go.
-fn way(side: &Side, rtcp: bool) -> Option<(SocketId, SocketAddr)> {
-    match rtcp {
-        true => side.rtcp_way(),
-        false => side.way(),
-    }
 }
 
 /// Which of a room's outboxes.

@@ -381,25 +381,6 @@ impl<F: Forward> Driver<F> {
         })
     }
 
-    /// Lets the forwarder here do what is due before anything that came is looked at: what it sends must not be late.
-    fn media_due<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
-    where
-        C: Control<Command = F::Command, Report = F::Report>,
-    {
-        let Media::Here(forwarder) = &mut self.media else {
-            return Ok(());
-        };
-        let due = forwarder.next_deadline();
-        if due.is_some_and(|deadline| deadline.at <= now) {
-            self.plane.shared.timeouts.add(1);
-            forwarder.timeout(now);
-            self.plane.packets_of(forwarder);
-            self.plane.flush();
-            self.drain(control, now)?;
-        }
-        Ok(())
-    }
-
     /// Waits, with signalling held up for as long as the load justifies. Gives the number of events.
     fn wait(&mut self, mut limit: Duration) -> io::Result<usize> {
         let pause = self.gather.pause(self.clock.now()).min(limit);

@@ -24,7 +24,7 @@ pub(super) struct Raw {
     pub route: Vec<RawRoute>,
     /// Conferences: a call to one's number is answered by us. They are looked at before routes.
     #[serde(default)]
-    pub room: Vec<RawRoom>,
+    pub room: Vec<super::rooms::RawRoom>,
     /// Header rules, tried in order.
     #[serde(default)]
     pub rules: Vec<super::rules::RawRule>,
@@ -577,117 +577,6 @@ pub(super) struct RawRoute {
     /// `anchor`: media goes through us. `bypass`: SDP stays untouched.
     #[serde(default)]
     pub media: RawMediaMode,
-}
-
-/// A codec of a conference.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
-pub(super) enum RawRoomCodec {
-    /// Opus (RFC 7587), mono.
-    #[serde(rename = "opus")]
-    Opus,
-    /// G.722.
-    G722,
-    /// G.711 A-law.
-    #[serde(rename = "PCMA")]
-    Pcma,
-    /// G.711 mu-law.
-    #[serde(rename = "PCMU")]
-    Pcmu,
-    /// G.729, where libbcg729 was there when the program was built.
-    G729,
-}
-
-/// When a conference plays a tone.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum RawTones {
-    /// When somebody comes, and when somebody leaves.
-    #[default]
-    Both,
-    /// When somebody comes.
-    Entry,
-    /// When somebody leaves.
-    Leave,
-    /// Never.
-    None,
-}
-
-/// Conferences. Each number that is called is one of its own: everyone in it hears all others who speak.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawRoom {
-    /// Its name, unique; for events.
-    #[schemars(length(min = 1))]
-    pub name: String,
-    /// The numbers (or users) that are called.
-    #[serde(default)]
-    pub number: OneOrMany<String>,
-    /// A regular expression that a whole called number matches, instead of `number` or beside it.
-    pub regex: Option<String>,
-    /// Condition: interfaces on which the call came.
-    #[serde(default)]
-    pub interface: OneOrMany<String>,
-    /// Condition: trunks from which the call came.
-    #[serde(default)]
-    pub from_trunk: OneOrMany<String>,
-    /// Participants of one conference at a time; further ones are answered 486.
-    #[serde(default = "room_seats")]
-    #[schemars(range(min = 2, max = 500))]
-    pub seats: u16,
-    /// Conferences of this entry at a time; who would begin a further one is answered 503.
-    #[serde(default = "room_rooms")]
-    #[schemars(range(min = 1, max = 10000))]
-    pub rooms: u32,
-    /// How many are heard at the same time: the loudest of those who speak.
-    #[serde(default = "room_speakers")]
-    #[schemars(range(min = 1, max = 16))]
-    pub speakers: u16,
-    /// The codecs that are taken, the preferred one first. Default: opus, G722, PCMA, PCMU, and G729 where this build has it.
-    #[serde(default)]
-    pub codecs: Vec<RawRoomCodec>,
-    /// Milliseconds of a packet towards participants who do not wish for another time.
-    #[serde(default = "room_packet_time")]
-    #[schemars(range(min = 10, max = 60))]
-    pub packet_time: u32,
-    /// When a tone is played to all.
-    #[serde(default)]
-    pub tones: RawTones,
-    /// The digits by which participants silence themselves, and are heard again; empty: there are none.
-    #[serde(default = "room_mute")]
-    #[schemars(length(max = 8))]
-    pub mute: String,
-    /// How long a late packet is waited for at most; milliseconds.
-    #[serde(default = "room_max_delay")]
-    #[schemars(range(min = 20, max = 1000))]
-    pub max_delay: u32,
-    /// Whether nothing is sent while nobody speaks, to those who take comfort noise (RFC 3389), or whose codec has silence
-    /// suppression of its own.
-    #[serde(default)]
-    pub silence_suppression: bool,
-}
-
-fn room_seats() -> u16 {
-    32
-}
-
-fn room_rooms() -> u32 {
-    100
-}
-
-fn room_speakers() -> u16 {
-    4
-}
-
-fn room_packet_time() -> u32 {
-    20
-}
-
-fn room_mute() -> String {
-    "*6".to_owned()
-}
-
-fn room_max_delay() -> u32 {
-    200
 }
 
 /// A user of the embedded registrar.

@@ -1,14 +1,127 @@
 //! Conferences: names to indices, numbers and expressions, codecs that this build has.
 
 use super::check::{Sink, interface_id, trunk_id};
-use super::raw::*;
+use super::raw::{OneOrMany, Raw};
 use super::{Interface, InterfaceId, TrunkId};
 use codec::Kind;
 use core::time::Duration;
 use media::room::{MAX_COMMAND, RoomTerms};
 use regex::Regex;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// A codec of a conference.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+pub(super) enum RawRoomCodec {
+    /// Opus (RFC 7587), mono.
+    #[serde(rename = "opus")]
+    Opus,
+    /// G.722.
+    G722,
+    /// G.711 A-law.
+    #[serde(rename = "PCMA")]
+    Pcma,
+    /// G.711 mu-law.
+    #[serde(rename = "PCMU")]
+    Pcmu,
+    /// G.729, where libbcg729 was there when the program was built.
+    G729,
+}
+
+/// When a conference plays a tone.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawTones {
+    /// When somebody comes, and when somebody leaves.
+    #[default]
+    Both,
+    /// When somebody comes.
+    Entry,
+    /// When somebody leaves.
+    Leave,
+    /// Never.
+    None,
+}
+
+/// Conferences. Each number that is called is one of its own: everyone in it hears all others who speak.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRoom {
+    /// Its name, unique; for events.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// The numbers (or users) that are called.
+    #[serde(default)]
+    pub number: OneOrMany<String>,
+    /// A regular expression that a whole called number matches, instead of `number` or beside it.
+    pub regex: Option<String>,
+    /// Condition: interfaces on which the call came.
+    #[serde(default)]
+    pub interface: OneOrMany<String>,
+    /// Condition: trunks from which the call came.
+    #[serde(default)]
+    pub from_trunk: OneOrMany<String>,
+    /// Participants of one conference at a time; further ones are answered 486.
+    #[serde(default = "room_seats")]
+    #[schemars(range(min = 2, max = 500))]
+    pub seats: u16,
+    /// Conferences of this entry at a time; who would begin a further one is answered 503.
+    #[serde(default = "room_rooms")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub rooms: u32,
+    /// How many are heard at the same time: the loudest of those who speak.
+    #[serde(default = "room_speakers")]
+    #[schemars(range(min = 1, max = 16))]
+    pub speakers: u16,
+    /// The codecs that are taken, the preferred one first. Default: opus, G722, PCMA, PCMU, and G729 where this build has it.
+    #[serde(default)]
+    pub codecs: Vec<RawRoomCodec>,
+    /// Milliseconds of a packet towards participants who do not wish for another time.
+    #[serde(default = "room_packet_time")]
+    #[schemars(range(min = 10, max = 60))]
+    pub packet_time: u32,
+    /// When a tone is played to all.
+    #[serde(default)]
+    pub tones: RawTones,
+    /// The digits by which participants silence themselves, and are heard again; empty: there are none.
+    #[serde(default = "room_mute")]
+    #[schemars(length(max = 8))]
+    pub mute: String,
+    /// How long a late packet is waited for at most; milliseconds.
+    #[serde(default = "room_max_delay")]
+    #[schemars(range(min = 20, max = 1000))]
+    pub max_delay: u32,
+    /// Whether nothing is sent while nobody speaks, to those who take comfort noise (RFC 3389), or whose codec has silence
+    /// suppression of its own.
+    #[serde(default)]
+    pub silence_suppression: bool,
+}
+
+fn room_seats() -> u16 {
+    32
+}
+
+fn room_rooms() -> u32 {
+    100
+}
+
+fn room_speakers() -> u16 {
+    4
+}
+
+fn room_packet_time() -> u32 {
+    20
+}
+
+fn room_mute() -> String {
+    "*6".to_owned()
+}
+
+fn room_max_delay() -> u32 {
+    200
+}
 
 /// Conferences of one kind.
 #[derive(Clone, Debug)]
@@ -215,4 +328,88 @@ fn codecs(room: &RawRoom, path: &str, sink: &mut Sink<'_>) -> Vec<Kind> {
         kinds.push(kind);
     }
     kinds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{InterfaceId, parse};
+
+    #[test]
+    fn conferences() {
+        let head = "[[interface]]\nname=\"a\"\nkind=\"core\"\nlisten=\"udp:192.0.2.1:5060\"\n";
+        let with = |more: &str| {
+            parse(&format!("{head}{more}"), "f")
+                .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<String>())
+        };
+        let room = "[[room]]\nname=\"m\"\n";
+        let config = with(&format!("{room}number=\"800\"\nregex='9\\d'\n")).unwrap();
+        let meeting = &config.rooms[0];
+        let here = InterfaceId(0);
+        assert!(meeting.takes("800", here, None) && meeting.takes("91", here, None));
+        assert!(!meeting.takes("8000", here, None) && !meeting.takes("911", here, None));
+        assert_eq!((meeting.rooms, meeting.packet_ms), (100, 20));
+        assert_eq!(meeting.terms, media::room::RoomTerms::default());
+        assert_eq!(meeting.codecs[0], codec::Kind::Opus);
+        let narrow = format!(
+            "{room}number=\"800\"\ncodecs=[\"PCMU\",\"PCMA\"]\ntones=\"leave\"\nmute=\"\"\nseats=3\nspeakers=2\npacket_time=30\n"
+        );
+        let config = with(&narrow).unwrap();
+        let terms = &config.rooms[0].terms;
+        assert_eq!(
+            config.rooms[0].codecs,
+            [codec::Kind::Pcmu, codec::Kind::Pcma]
+        );
+        assert_eq!(
+            (terms.entry_tone, terms.leave_tone, terms.seats),
+            (false, true, 3)
+        );
+        assert!(terms.mute.is_empty());
+        for (more, expected) in [
+            (room.to_owned(), "it has no number"),
+            (
+                format!("{room}number=\"\"\n"),
+                "is no number that can be called",
+            ),
+            (format!("{room}regex=\"(\"\n"), "is no regular expression"),
+            (format!("{room}number=\"1\"\nseats=1\n"), "seats"),
+            (format!("{room}number=\"1\"\nspeakers=0\n"), "speakers"),
+            (format!("{room}number=\"1\"\npin=\"1\"\n"), "pin"),
+            (
+                format!("{room}number=\"1\"\nmute=\"x\"\n"),
+                "cannot be dialled",
+            ),
+            (
+                format!("{room}number=\"1\"\npacket_time=25\n"),
+                "no packet lasts 25 ms",
+            ),
+            (
+                format!("{room}number=\"1\"\ncodecs=[\"PCMA\",\"PCMA\"]\n"),
+                "PCMA is there twice",
+            ),
+            (format!("{room}number=\"1\"\ncodecs=[\"GSM\"]\n"), "GSM"),
+            (
+                format!("{room}number=\"1\"\ninterface=\"b\"\n"),
+                "interface",
+            ),
+            (format!("{room}number=\"1\"\nfrom_trunk=\"b\"\n"), "trunk"),
+            (
+                format!("{room}number=\"1\"\n{room}number=\"2\"\n"),
+                "is there already",
+            ),
+            (
+                format!("{room}number=\"1\"\n[[room]]\nname=\"n\"\nnumber=\"1\"\n"),
+                "calls to 1 go to the conference in line",
+            ),
+            (
+                format!("{room}number=\"1\"\n[sip]\nworkers=2\n"),
+                "have to be in one place",
+            ),
+        ] {
+            let said = with(&more).unwrap_err();
+            assert!(said.contains(expected), "{more}: {said}");
+            assert!(said.contains("f:"), "with its line: {said}");
+        }
+        let config = with(&format!("{room}number=\"1\"\ncodecs=[\"G729\"]\n"));
+        assert_eq!(config.is_ok(), codec::Kind::G729.is_available());
+    }
 }

@@ -14,6 +14,25 @@ impl<F: Forward> Driver<F> {
             && self.plane.socket(index).is_some_and(|(_, media)| media)
     }
 
+    /// Lets the forwarder here do what is due before anything that came is looked at: what it sends must not be late.
+    pub(super) fn media_due<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let Media::Here(forwarder) = &mut self.media else {
+            return Ok(());
+        };
+        let due = forwarder.next_deadline();
+        if due.is_some_and(|deadline| deadline.at <= now) {
+            self.plane.shared.timeouts.add(1);
+            forwarder.timeout(now);
+            self.plane.packets_of(forwarder);
+            self.plane.flush();
+            self.drain(control, now)?;
+        }
+        Ok(())
+    }
+
     /// Takes media from all sockets that have some, deals with it together and sends it together: before all else, so that
     /// no socket is closed in between.
     pub(super) fn gathered<C>(
