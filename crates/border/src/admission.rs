@@ -49,10 +49,11 @@ impl Cost {
         memory: 160,
         processor: 1_500,
     };
-    /// What a codec adds to a seat that models the voice (G.729, Opus): encoding a mix of its own, decoding.
+    /// What a codec adds to a seat that models the voice (G.729, Opus), where one of four speaks at a time: `make bench` (part
+    /// `conference`) shows some 5 ms a second for a seat in all.
     pub const VOCODER: Cost = Cost {
         memory: 40,
-        processor: 10_000,
+        processor: 4_000,
     };
     /// What a line adds whose speech is transcoded, by what its two sides speak: each is decoded and encoded, 50 packets a second.
     pub fn of_transcoding(kinds: [Kind; 2]) -> Cost {
