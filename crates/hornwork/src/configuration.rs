@@ -122,7 +122,7 @@ pub fn check(options: &Check) -> ExitCode {
                 } = note
                 {
                     println!(
-                        "hint: media ports {ports} of {address} lie among {lent}, which the kernel lends to other programs: {remedy}"
+                        "remark: media ports {ports} of {address} lie among {lent}, which the kernel lends to other programs: {remedy}"
                     );
                 }
             }

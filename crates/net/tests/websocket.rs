@@ -151,6 +151,7 @@ fn what_is_no_websocket_for_sip_is_refused_and_told() {
     let settings = WebSocketSettings {
         origins: vec!["https://phone.example.com".to_owned()],
         hosts: vec!["sip.example.com".to_owned()],
+        protocol: None,
     };
     for (request, status, why) in [
         (

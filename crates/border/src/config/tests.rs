@@ -651,11 +651,11 @@ fn several_mistakes_come_at_once_in_the_order_of_the_file() {
         .iter()
         .map(|m| m.line)
         .collect();
-    assert_eq!(
-        lines,
-        [1, 1, 2, 4],
-        "interface is missing, two unknown keys, a wrong type"
-    );
+    assert_eq!(lines, [1, 2, 4], "two unknown keys, a wrong type");
+    let nothing = parse("[media]\ntimeout = 5\n", "f").unwrap_err();
+    assert_eq!(nothing.len(), 1);
+    assert_eq!(nothing[0].message, "there is no interface");
+    assert!(nothing[0].remedy.contains("[[interface]]"));
 }
 
 #[test]
