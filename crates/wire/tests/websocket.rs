@@ -101,14 +101,14 @@ fn what_asks_for_something_else_is_refused_with_a_status() {
             "400",
             "Key",
         ),
-        (with("Sec-WebSocket-Protocol", None), "400", "sip"),
+        (with("Sec-WebSocket-Protocol", None), "400", "subprotocol"),
         (
             with(
                 "Sec-WebSocket-Protocol",
                 Some("Sec-WebSocket-Protocol: sipx"),
             ),
             "400",
-            "sip",
+            "subprotocol",
         ),
         (with("Origin", Some(huge)), "431", "large"),
     ] {

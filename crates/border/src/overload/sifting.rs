@@ -402,7 +402,12 @@ impl Queue {
         let mut all = lock(&rows.rows);
         let at = match all.iter().position(|row| *row.contact == *contact) {
             Some(at) => at,
-            None if seen.late <= FREE => return None,
+            // Another worker has seen that it is over, and forgotten the row: everything is taken here, too.
+            None if seen.late <= FREE => {
+                let dropped = self.drops();
+                self.view = None;
+                return dropped.then_some(None);
+            }
             None => {
                 all.push(Row {
                     contact: contact.into(),

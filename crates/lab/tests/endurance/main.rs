@@ -563,14 +563,25 @@ impl Day {
     }
 
     /// What is held, once no ping of a trunk is under way.
+    /// What is left when each worker has been quiet at some moment. Pings of trunks go on, so that the workers need not be quiet at the
+    /// same one; what is forgotten by mistake keeps its worker from ever being quiet.
     fn settled(&mut self) -> Left {
-        for _ in 0..20 {
-            if self.left().quiet {
+        let mut seen: Vec<bool> = Vec::new();
+        for _ in 0..200 {
+            let now = self.each(|border, _, _| border.census().is_quiet());
+            seen.resize(now.len(), false);
+            seen.iter_mut()
+                .zip(now)
+                .for_each(|(seen, now)| *seen |= now);
+            if seen.iter().all(|seen| *seen) {
                 break;
             }
             self.pass(Duration::from_millis(500));
         }
-        self.left()
+        Left {
+            quiet: seen.iter().all(|seen| *seen),
+            ..self.left()
+        }
     }
 
     fn left(&mut self) -> Left {

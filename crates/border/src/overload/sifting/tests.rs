@@ -401,3 +401,35 @@ fn a_standstill_is_soon_over() {
         assert!(taken >= 3 * 4_300, "{times}: {taken}");
     }
 }
+
+/// A worker that sleeps through the end of an overload wakes to a row that the others have forgotten.
+#[test]
+fn who_looks_after_the_row_was_forgotten_takes_everything() {
+    let rows = Rows::new(7);
+    let mut now = Time::from_secs(1);
+    let [mut awake, mut asleep] = [1, 2].map(|number| Queue::new(SocketId(number)));
+    let wanted = Some(Duration::from_millis(20));
+    for _ in 0..50 {
+        now += LOOK;
+        for queue in [&mut awake, &mut asleep] {
+            for _ in 0..100 {
+                queue.comes_after(Duration::from_millis(100));
+                queue.refused_late(now);
+            }
+            queue.look(&rows, b"sip:contact", wanted, Some(5), now);
+        }
+    }
+    assert!(awake.drops() && asleep.drops());
+    for _ in 0..10_000 {
+        now += LOOK;
+        awake.look(&rows, b"sip:contact", wanted, Some(5), now);
+        if !awake.sifts() {
+            break;
+        }
+    }
+    assert!(!awake.sifts() && asleep.sifts());
+    rows.calm();
+    let change = asleep.look(&rows, b"sip:contact", wanted, Some(5), now);
+    assert!(matches!(change, Some(None)), "its sieve is taken away");
+    assert!(!asleep.sifts() && !asleep.drops() && !asleep.is_in_row());
+}
