@@ -25,6 +25,9 @@ const LASTING: Duration = Duration::from_millis(100);
 /// Messages are to wait for this share of what they may wait at most, in percent: long enough that there is always something
 /// to do, short enough that the answers to calls that are taken come early.
 const WANTED: u32 = 55;
+/// New calls are refused when they have waited for this share of that: their answers have to wait, too.
+const LATE: u32 = 90;
+const SECOND: Duration = Duration::from_secs(1);
 /// After this long without a refusal it is over.
 const CALM: Duration = Duration::from_secs(5);
 
@@ -62,6 +65,44 @@ pub(crate) struct Overload {
     rows: Arc<Rows>,
     /// Whether it is to be looked how much there is.
     looks: bool,
+    lately: Lately,
+}
+
+/// New calls taken, before anything is too much.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lately {
+    since: Time,
+    number: u32,
+    /// A second, in the second before.
+    rate: f64,
+}
+
+impl Lately {
+    fn takes(&mut self, now: Time) {
+        let past = now.since(self.since);
+        if past >= SECOND {
+            // Of a second long ago nothing is to be learnt.
+            self.rate = match past < SECOND * 2 {
+                true => f64::from(self.number) / past.as_secs_f64(),
+                false => 0.0,
+            };
+            (self.since, self.number) = (now, 0);
+        }
+        self.number = self.number.saturating_add(1);
+    }
+
+    fn rate(&self, now: Time) -> f64 {
+        let past = now.since(self.since);
+        // Of a part of a second enough is known when it was not short.
+        let part = match past > SECOND / 4 {
+            true => f64::from(self.number) / past.as_secs_f64(),
+            false => 0.0,
+        };
+        match past < SECOND * 2 {
+            true => self.rate.max(part),
+            false => 0.0,
+        }
+    }
 }
 
 impl Overload {
@@ -78,6 +119,7 @@ impl Overload {
             told: Told::default(),
             rows,
             looks: false,
+            lately: Lately::default(),
         }
     }
 
@@ -86,13 +128,25 @@ impl Overload {
         self.sieves.pop_front()
     }
 
-    /// The queue of the socket of the message that is being dealt with; made where there is none.
-    fn queue(&mut self) -> Option<&mut Queue> {
+    /// When the message came that is being dealt with.
+    fn arrived(&self, now: Time) -> Time {
+        Time(now.0.saturating_sub(self.waited.as_nanos() as u64))
+    }
+
+    /// The queue of the socket of the message that is being dealt with, where there is one.
+    fn known_queue(&mut self) -> Option<&mut Queue> {
+        let socket = self.socket?;
+        self.queues.iter_mut().find(|queue| queue.socket == socket)
+    }
+
+    /// The same; made where there is none.
+    fn queue(&mut self, now: Time) -> Option<&mut Queue> {
         let socket = self.socket?;
         let at = match self.queues.iter().position(|queue| queue.socket == socket) {
             Some(at) => at,
             None => {
-                self.queues.push(Queue::new(socket));
+                let usual = self.lately.rate(now);
+                self.queues.push(Queue::new(socket, usual, now));
                 self.queues.len() - 1
             }
         };
@@ -129,6 +183,9 @@ impl Border {
             return false;
         }
         self.join_row(now);
+        if self.core.drops_new(bytes) {
+            return true;
+        }
         let Some(why) = self.core.refuses_new(Some(bytes)) else {
             return false;
         };
@@ -154,11 +211,11 @@ impl Border {
     /// Others take no longer everything: so do we.
     fn join_row(&mut self, now: Time) {
         let overload = &mut self.core.overload;
-        if !overload.rows.sifts() || overload.queue().is_none_or(|queue| queue.is_in_row()) {
+        if !overload.rows.sifts() || overload.queue(now).is_none_or(|queue| queue.is_in_row()) {
             return;
         }
         self.core.look_at_queues(&self.endpoint, now);
-        self.core.look_again(now);
+        self.core.look_again(now, LOOK);
     }
 }
 
@@ -171,7 +228,7 @@ impl Core {
         overload.lasts = false;
         let too_long = self.config.sip.queue.is_some_and(|limit| waited > limit);
         if too_long {
-            let since = overload.queue().map(|queue| {
+            let since = overload.queue(now).map(|queue| {
                 queue.comes_after(waited);
                 *queue.above.get_or_insert(now)
             });
@@ -202,6 +259,20 @@ impl Core {
         self.overload.last.is_some() || self.overload.lasts || self.overload.rows.sifts()
     }
 
+    /// Drops a new call that came before the sieve did by which it would have been dropped: such a call is sent again, and fares
+    /// as if it had come a moment later.
+    fn drops_new(&mut self, bytes: &[u8]) -> bool {
+        let Some(queue) = self.overload.known_queue() else {
+            return false;
+        };
+        let drops = queue.is_behind_sieve(bytes);
+        if drops {
+            queue.drops_unread();
+            self.sifted(1);
+        }
+        drops
+    }
+
     /// Whether what begins something new is refused; `bytes`: of a datagram.
     fn refuses_new(&mut self, bytes: Option<&[u8]>) -> Option<Why> {
         let limit = self.config.sip.queue?;
@@ -210,12 +281,12 @@ impl Core {
             return None;
         }
         let waited = self.overload.waited;
-        if let (Some(bytes), Some(queue)) = (bytes, self.overload.queue())
+        if let (Some(bytes), Some(queue)) = (bytes, self.overload.known_queue())
             && queue.is_beyond(bytes)
         {
             return Some(Why::Beyond);
         }
-        (waited > limit).then_some(Why::Waited)
+        (waited > limit * LATE / 100).then_some(Why::Waited)
     }
 
     /// Seconds after which a refused caller may come again: not all at the same time, and later where there are many. The
@@ -232,9 +303,9 @@ impl Core {
     fn refused(&mut self, method: Method<'_>, why: Why, now: Time) {
         self.counters.shed += 1;
         self.overload.shed += 1;
-        let arrived = Time(now.0.saturating_sub(self.overload.waited.as_nanos() as u64));
+        let arrived = self.overload.arrived(now);
         if method == Method::Invite
-            && let Some(queue) = self.overload.queue()
+            && let Some(queue) = self.overload.queue(now)
         {
             match why {
                 Why::Waited => queue.refused_late(arrived),
@@ -243,7 +314,8 @@ impl Core {
         }
         if self.overload.last.replace(now).is_none() {
             self.timers.schedule(now + CALM, Alarm::Calm);
-            self.look_again(now);
+            // What came meanwhile tells at once how much there is.
+            self.look_again(now, Duration::ZERO);
             let waited = self.overload.waited;
             self.events.tell(now, || Note::Overload {
                 state: "began".to_owned(),
@@ -266,7 +338,13 @@ impl Core {
                 | Method::Publish
                 | Method::Refer
         );
-        if !self.hurries() || !begins || calls_for_help(request.request_uri()) {
+        if !begins || calls_for_help(request.request_uri()) {
+            return None;
+        }
+        if !self.hurries() {
+            if method == Method::Invite {
+                self.takes(now);
+            }
             return None;
         }
         if let Ok(via) = request.via() {
@@ -274,10 +352,8 @@ impl Core {
         }
         let again = (method == Method::Invite).then(|| request.bytes());
         let Some(why) = self.refuses_new(again) else {
-            if method == Method::Invite
-                && let Some(queue) = self.overload.queue()
-            {
-                queue.takes();
+            if method == Method::Invite {
+                self.takes(now);
             }
             return None;
         };
@@ -290,13 +366,22 @@ impl Core {
         })
     }
 
+    /// A new call is taken; of which queue, where one is too long.
+    fn takes(&mut self, now: Time) {
+        let arrived = self.overload.arrived(now);
+        self.overload.lately.takes(now);
+        if let Some(queue) = self.overload.known_queue() {
+            queue.takes(arrived);
+        }
+    }
+
     /// Looks how long messages waited and how many refusals there were for the calls that were taken, and moves the borders
     /// between those who are taken, refused and dropped.
     pub(crate) fn sift(&mut self, endpoint: &mut Endpoint, now: Time) {
         self.overload.looks = false;
         let (taken, offered) = self.look_at_queues(endpoint, now);
         if self.overload.last.is_some() || self.overload.sifts() {
-            self.look_again(now);
+            self.look_again(now, LOOK);
         } else {
             // Nothing was too much here: others looked for us.
             self.overload.queues.clear();
@@ -309,9 +394,9 @@ impl Core {
     }
 
     /// Looks at the queues after a while, unless that is arranged already.
-    fn look_again(&mut self, now: Time) {
+    fn look_again(&mut self, now: Time, after: Duration) {
         if !core::mem::replace(&mut self.overload.looks, true) {
-            self.timers.schedule(now + LOOK, Alarm::Sift);
+            self.timers.schedule(now + after, Alarm::Sift);
         }
     }
 

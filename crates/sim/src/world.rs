@@ -217,7 +217,7 @@ impl World {
         id
     }
 
-    /// Makes a host take this long for each signalling datagram from now on; those that come meanwhile wait in its socket.
+    /// Makes a host take this long for each signalling datagram from now on, in or out; those that come meanwhile wait in its socket.
     pub fn set_effort(&mut self, host: HostId, effort: Duration) {
         self.hosts[host.0 as usize].effort = effort;
     }
@@ -663,6 +663,14 @@ impl World {
             return;
         };
         self.counts.sent += 1;
+        let now = self.now;
+        let host = &mut self.hosts[id.0 as usize];
+        if !host.effort.is_zero()
+            && let Some(open) = host.sockets.get(&socket)
+            && open.kind == SocketKind::UdpSignalling
+        {
+            host.busy_until = host.busy_until.max(now) + host.effort;
+        }
         self.tap(
             TapPoint::Sent(id),
             source,
@@ -748,7 +756,11 @@ impl World {
         if host.life != life {
             return;
         }
-        if let Some(waiting) = host.waiting.pop_front() {
+        if host.busy_until > self.now {
+            // What it sent took time, too.
+            let turn = Happening::Turn { host: id, life };
+            self.agenda.push(host.busy_until, turn);
+        } else if let Some(waiting) = host.waiting.pop_front() {
             self.work(id, waiting);
         }
     }
@@ -757,13 +769,7 @@ impl World {
     fn work(&mut self, id: HostId, waiting: Waiting) {
         let host = &mut self.hosts[id.0 as usize];
         host.busy_until = self.now + host.effort;
-        if !host.waiting.is_empty() {
-            let turn = Happening::Turn {
-                host: id,
-                life: host.life,
-            };
-            self.agenda.push(host.busy_until, turn);
-        }
+        let life = host.life;
         let Waiting {
             arrived,
             source,
@@ -771,6 +777,11 @@ impl World {
             bytes,
         } = waiting;
         self.take_in(id, (source, destination), bytes, arrived);
+        let host = &self.hosts[id.0 as usize];
+        if host.life == life && !host.waiting.is_empty() {
+            let turn = Happening::Turn { host: id, life };
+            self.agenda.push(host.busy_until, turn);
+        }
     }
 
     fn deliver(&mut self, id: HostId, source: SocketAddr, destination: SocketAddr, bytes: Vec<u8>) {

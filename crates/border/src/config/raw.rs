@@ -749,8 +749,8 @@ pub(super) struct RawSip {
     /// half. The peer sees single datagrams; a capture on the loopback interface sees the train.
     pub trains: bool,
     /// Milliseconds that a datagram may lie in the socket before the border counts as overloaded: then new calls and
-    /// registrations are refused at once with 503, and calls that stand keep their turn. It has to be well above
-    /// `coalesce`. 0: never. Where it is left out: 25, or three times `coalesce` where that is more.
+    /// registrations that have lain for nine tenths of it are refused at once with 503, and calls that stand keep their turn. It has
+    /// to be well above `coalesce`. 0: never. Where it is left out: 25, or three times `coalesce` where that is more.
     #[schemars(range(max = 10_000))]
     pub queue: Option<u32>,
     /// Threads that signalling and its media are divided among, each pinned to a processor where there is one for each. A call
@@ -759,9 +759,8 @@ pub(super) struct RawSip {
     /// without this.
     #[schemars(range(min = 1, max = 64))]
     pub workers: u8,
-    /// New calls that are refused for 100 that are taken, in a flood of datagrams that lasts, beside those whose turn came too
-    /// late all the same: refusals cost processor time, too. For some seconds, and wherever there is time for them, there
-    /// may be more. What comes beyond is dropped unread (requests inside of calls, calls for help and all but INVITE never
+    /// New calls that are refused for 100 that are taken, in a flood of datagrams that lasts: refusals cost processor time,
+    /// too. In the first moments, and wherever there is time for them, there may be more. What comes beyond is dropped unread (requests inside of calls, calls for help and all but INVITE never
     /// are), and refused when it is sent again later. 0: every refusal is said.
     #[schemars(range(max = 10_000))]
     pub refusals: u32,

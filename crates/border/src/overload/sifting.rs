@@ -24,25 +24,38 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 const AGAIN: u8 = 160;
 /// And in the first of them.
 const FIRST: u8 = 5;
+/// Weight of one look in what is remembered of the last half second.
+const QUICK: f64 = 0.2;
+/// And of the last second, and the last two.
+const SOON: f64 = 0.1;
+const SLOW: f64 = 0.05;
+/// Looks at the beginning of a flood, when what can be taken is known badly: it was measured while calls began and none ended.
+const BEGINNING: u32 = 10;
+/// Messages that come from a caller for each call, at least: INVITE, ACK, BYE.
+const ALL_OF_A_CALL: f64 = 3.0;
+/// It is a flood where calls come this many times as fast as they can be taken, beyond what chance may do.
+const FLOOD: f64 = 1.15;
+/// Of what late calls ask to be taken less, this much is done at each look: a queue that was too long by chance is no reason for
+/// more.
+const CLOSING: f64 = 0.1;
+/// More late calls between two looks than this much of what is usually taken tell of a thread that was kept from running.
+const MOMENT: f64 = 0.15;
+/// Late calls, of those that are to be taken: where there are so many the processor has always something to do.
+const EDGE: f64 = 0.02;
 /// What may be taken grows by this between two looks where nothing waits at all.
-const RISE: f64 = 0.015;
-/// Of what too many late calls ask to be taken less, this power is done at each look: a queue that was too long by chance is no
-/// reason for much, and one that stays too long is made shorter in a second.
-const EASE: f64 = 0.15;
-/// And this power of what too many refusals ask for.
-const CLOSING: f64 = 0.08;
-/// Refusals are held to this much of what they may be at most.
-const AIM: f64 = 0.8;
-/// How much of a change of the wait, in seconds a second, is answered at once.
-const DAMPING: f64 = 0.5;
-/// What a refusal costs of what a call costs.
-const REFUSAL: f64 = 0.15;
-/// Weight of one look in averages over some seconds.
-const SMOOTH: f64 = 0.05;
-/// No less is taken than this much of what was taken on average.
-const LOWEST: f64 = 0.75;
-/// After more looks in a row than this with more than half as many late calls as others it is a flood.
-const FLOOD: u32 = 1;
+const RISE: f64 = 0.01;
+/// And where nothing has waited for a while.
+const STEEP: f64 = 0.075;
+/// Where messages wait for this much of what they are to wait there is no room for more.
+const FILLED: f64 = 0.6;
+/// What a refusal costs of what a call costs, about.
+const REFUSAL: f64 = 0.3;
+/// What a call costs that is dropped when it is read.
+const GLANCE: f64 = 0.12;
+/// While nothing waits there may be more refusals at each look, until something does.
+const SPARE: f64 = 1.2;
+/// What too many refusals ask for, this power of it is done at each look.
+const NARROWING: f64 = 0.3;
 /// After so many looks without a queue the rise is steeper: it is over.
 const OVER: u32 = 4;
 
@@ -58,6 +71,14 @@ struct Seen {
     /// What messages have waited, and how many they were.
     waited: Duration,
     came: u32,
+    /// Dropped when they were read.
+    unread: u64,
+    /// How fast calls came that are to be taken, by when they came, and how fast calls can be taken, a second, of those workers
+    /// that knew both.
+    arriving: f64,
+    possible: f64,
+    /// The standard deviation of the first by chance.
+    chance: f64,
 }
 
 impl Seen {
@@ -67,6 +88,10 @@ impl Seen {
         self.beyond += other.beyond;
         self.waited += other.waited;
         self.came += other.came;
+        self.unread += other.unread;
+        self.arriving += other.arriving;
+        self.possible += other.possible;
+        self.chance += other.chance;
     }
 }
 
@@ -78,6 +103,78 @@ pub(super) struct Queue {
     pub(crate) above: Option<Time>,
     seen: Seen,
     view: Option<View>,
+    pace: Pace,
+}
+
+/// How fast calls come, and how fast they can be taken.
+#[derive(Debug)]
+struct Pace {
+    /// When it was last looked at.
+    since: Time,
+    /// When the first and the last call came that were to be taken, of those read since then, and how many they were.
+    first: Time,
+    last: Time,
+    number: u64,
+    /// Calls that were taken a second before.
+    usual: f64,
+    /// Calls that can be taken a second; 0: not known.
+    possible: f64,
+    /// Looks so far.
+    looks: u32,
+}
+
+impl Pace {
+    fn new(usual: f64, now: Time) -> Pace {
+        Pace {
+            since: now,
+            usual,
+            first: Time::ZERO,
+            last: Time::ZERO,
+            number: 0,
+            possible: 0.0,
+            looks: 0,
+        }
+    }
+
+    /// A call that came at `arrived` is to be taken.
+    fn comes(&mut self, arrived: Time) {
+        if self.number == 0 {
+            (self.first, self.last) = (arrived, arrived);
+        }
+        self.last = self.last.max(arrived);
+        self.number += 1;
+    }
+
+    /// Brings what can be taken up to date with what was done since the last look, and adds both to that.
+    fn look(&mut self, seen: &mut Seen, now: Time) {
+        let past = now.since(self.since).as_secs_f64();
+        // Too soon: a look that tells little.
+        if past * 4.0 < LOOK.as_secs_f64() {
+            return;
+        }
+        self.since = now;
+        self.looks = self.looks.saturating_add(1);
+        let refusals = (seen.late + seen.beyond) as f64 * REFUSAL;
+        let rate = (seen.taken as f64 + refusals + seen.unread as f64 * GLANCE) / past;
+        self.possible = match self.possible > 0.0 {
+            // While calls begin and none ends yet they seem to cost little: there are few messages for each.
+            false => {
+                let each = f64::from(seen.came) / (seen.taken as f64).max(1.0);
+                (rate * (each / ALL_OF_A_CALL).clamp(0.5, 1.0)).max(self.usual)
+            }
+            true if rate > self.possible => self.possible + (rate - self.possible) * SOON,
+            true if self.looks < BEGINNING => self.possible + (rate - self.possible) * QUICK,
+            // A thread that was kept from running could have taken more.
+            true => self.possible + (rate - self.possible) * SLOW,
+        };
+        let span = self.last.since(self.first).as_secs_f64();
+        if self.number > 4 && span > LOOK.as_secs_f64() / 20.0 {
+            let number = self.number as f64;
+            (seen.arriving, seen.chance) = (number / span, number.sqrt() / span);
+            seen.possible = self.possible;
+        }
+        self.number = 0;
+    }
 }
 
 /// What a worker knows of a row.
@@ -165,17 +262,17 @@ struct Sifting {
     share: u32,
     /// Who of the row may come again, in equal parts.
     parts: Box<[Part; (ALL / PART) as usize]>,
-    /// What messages waited on average before the last look, seconds.
+    /// What messages waited, of what they are to wait, on average of half a second.
     wait: f64,
-    /// Most calls that were taken between two looks.
-    peak: f64,
-    /// Calls taken between two looks, and those that came, on average of some seconds.
+    /// Calls taken between two looks, and late ones among those that were to be, on average of half a second.
     taken: f64,
-    offered: f64,
+    late: f64,
+    /// Calls taken between two looks, on average of some seconds.
+    usual: f64,
+    /// Refusals between two looks for which there is time beside.
+    spare: f64,
     /// Looks without a queue.
     idle: u32,
-    /// Looks in a row before which more than half as many as were taken had waited too long.
-    flooded: u32,
 }
 
 impl Sifting {
@@ -202,11 +299,11 @@ impl Sifting {
             share: ALL,
             parts: Box::new([Part::default(); (ALL / PART) as usize]),
             wait: 0.0,
-            peak: 0.0,
             taken: 0.0,
-            offered: 0.0,
+            late: 0.0,
+            usual: 0.0,
+            spare: 0.0,
             idle: 0,
-            flooded: 0,
         }
     }
 
@@ -232,82 +329,82 @@ impl Sifting {
         self.clean = clean;
     }
 
-    /// Moves the first border: of calls not too late `taken` were taken, though `late` more had waited too long.
-    /// Whether it was moved because of them.
-    fn take(&mut self, (taken, late, beyond): (f64, f64, f64), wait: f64, wanted: f64) -> bool {
+    /// Moves the first border by what was seen, `wait` of what messages are to wait. Whether it was moved because many more
+    /// calls come than can be taken.
+    ///
+    /// Those who are not taken any more are dropped, at no cost; but whoever is to be taken again has first to be refused, with
+    /// all who were dropped beside and come again, at the cost of many calls. So the border comes from above, in one step by how fast
+    /// calls come, and from there on slowly; and it goes up again only where nothing else helps.
+    fn take(&mut self, seen: Seen, wait: f64) -> bool {
+        let [taken, late] = [seen.taken, seen.late].map(|count| count as f64);
         let free = (FREE as f64).max(taken / 50.0);
-        let slope = (wait - self.wait) / LOOK.as_secs_f64();
-        self.wait = wait;
-        self.idle = match late == 0.0 && wait < wanted * 0.4 {
+        self.wait += (wait - self.wait) * QUICK;
+        match self.usual > 0.0 {
+            true => {
+                self.taken += (taken - self.taken) * QUICK;
+                self.usual += (taken - self.usual) * SLOW;
+            }
+            false => (self.taken, self.usual) = (taken, taken),
+        }
+        let most = MOMENT * self.most_taken().max(1.0);
+        self.late += (late.min(most) - self.late) * QUICK;
+        self.idle = match late == 0.0 && wait < 0.4 {
             true => self.idle + 1,
             false => 0,
         };
-        // While a queue is worked off nothing is taken: what was refused tells what could have been.
-        let could = taken + (late + beyond) * REFUSAL;
-        let fair = (could.max(free) / (taken + late)).min(1.0);
-        let much = late >= taken / 2.0;
-        let factor = match late > free {
-            // One look with many of them may tell of a thread that was kept from running; more tell of a flood.
-            true if !much || self.flooded < FLOOD => fair.powf(EASE),
-            true => fair.max(0.2),
-            false => {
-                let room = ((wanted - wait) / wanted).max(-3.0);
-                let rise = match self.idle > OVER {
-                    true => 5.0 * RISE,
-                    false => RISE,
-                };
-                1.0 + (room * rise - DAMPING * slope).clamp(-0.1, 0.05)
+        // When calls came does not depend on when they were read: a thread that was kept from running is no flood.
+        let arriving = seen.arriving - 2.0 * seen.chance;
+        let flood = late > free && seen.possible > 0.0 && arriving > FLOOD * seen.possible;
+        let late = self.late / (self.taken + self.late).max(1.0);
+        let factor = if flood {
+            self.late = 0.0;
+            seen.possible / arriving
+        } else if late > EDGE {
+            1.0 - CLOSING * (late - EDGE) * (1.0 - REFUSAL)
+        } else {
+            let room = (1.0 - self.wait / FILLED).max(0.0);
+            match self.idle > OVER {
+                true => 1.0 + room * STEEP,
+                false => 1.0 + room * RISE,
             }
-        };
-        self.flooded = match much && late > free {
-            true => self.flooded + 1,
-            false => 0,
         };
         self.could = (self.could * factor).clamp(LEAST, 1.0);
         // What cannot be taken for another reason says nothing of what could be.
         let takes = f64::from(self.takes) / f64::from(ALL);
         self.could = self.could.min((takes * 1.1).max(LEAST));
-        // The ends of calls that were too many make a queue a while later: that is no measure of what can be taken for long.
-        let share = f64::from(self.share) / f64::from(ALL);
-        let offered = (taken + late + beyond) / share;
-        match self.offered > 0.0 {
-            true => {
-                self.taken += (taken - self.taken) * SMOOTH;
-                self.offered += (offered - self.offered) * SMOOTH;
-            }
-            false => (self.taken, self.offered) = (could, offered),
-        }
-        if self.offered > 0.0 {
-            let mean = (self.taken / self.offered).min(takes);
-            self.could = self.could.max(LOWEST * mean);
-        }
-        late > free
+        flood
+    }
+
+    /// Calls taken between two looks where nothing keeps the threads from it.
+    fn most_taken(&self) -> f64 {
+        self.taken.max(self.usual)
     }
 
     /// Moves the second border: there were so many refusals, which may be `percent` of the calls taken.
-    fn refuse(&mut self, taken: f64, (late, refused): (f64, f64), percent: Option<u32>) {
-        self.peak = taken.max(self.peak * 0.998);
+    fn refuse(&mut self, refused: f64, percent: Option<u32>) {
         let Some(percent) = percent else {
             self.width = 1.0;
             return;
         };
-        let free = FREE as f64;
-        let may = free.max(self.peak * f64::from(percent) / 100.0);
-        let aim = free.max(may * AIM);
-        // More for a while, and as much as there is room for: who was refused has been answered, and comes no more.
-        let most = may.max(self.peak);
-        let factor = match self.idle > OVER {
-            true => 1.1,
-            false if refused > most && late > free => (most / refused).max(0.5),
-            false if refused > aim => (aim / refused).powf(CLOSING).max(0.8),
-            false => 1.02,
+        let wanted = (FREE as f64).max(self.most_taken() * f64::from(percent) / 100.0);
+        // Where nothing waits there is time for more: who was dropped and comes again is answered the sooner.
+        let idle = self.idle > OVER;
+        self.spare = match idle {
+            true => self.spare * SPARE + FREE as f64,
+            false => self.spare * 0.9,
         };
-        // What was closed too far is opened again by as much as is taken, in a second or so.
-        let least = match self.idle > OVER {
-            true => 0.02 * f64::from(self.takes) / f64::from(ALL),
-            false => 0.0001,
-        };
-        self.width = (self.width * factor + least).min(1.0);
+        let may = wanted + self.spare.min(f64::from(ALL));
+        // Those who were refused for a while are soon all known: the border goes back only where their refusals hold others up.
+        if refused > may && self.wait > 0.4 {
+            self.width *= (may / refused).powf(NARROWING).max(0.5);
+        } else if refused <= may * 0.5 {
+            let takes = f64::from(self.takes) / f64::from(ALL);
+            self.width = match idle {
+                true => self.width * 1.3 + takes / 20.0,
+                false => self.width * 1.02 + 0.0001,
+            };
+        }
+        self.width = self.width.min(1.0);
     }
 }
 
@@ -316,12 +413,14 @@ fn of_all(part: f64) -> u32 {
 }
 
 impl Queue {
-    pub(crate) fn new(socket: SocketId) -> Queue {
+    /// Before it was too long `usual` calls a second were taken.
+    pub(crate) fn new(socket: SocketId, usual: f64, now: Time) -> Queue {
         Queue {
             socket,
             above: None,
             seen: Seen::default(),
             view: None,
+            pace: Pace::new(usual, now),
         }
     }
 
@@ -331,16 +430,36 @@ impl Queue {
         self.seen.came += 1;
     }
 
-    /// A new call was taken.
-    pub(crate) fn takes(&mut self) {
+    /// A new call that came at `arrived` was taken.
+    pub(crate) fn takes(&mut self, arrived: Time) {
         self.seen.taken += 1;
+        self.pace.comes(arrived);
+    }
+
+    /// A new call was dropped when it was read, see [`Queue::is_behind_sieve`].
+    pub(crate) fn drops_unread(&mut self) {
+        self.seen.unread += 1;
+    }
+
+    /// Whether a new call would have been dropped before the socket, had it come later.
+    pub(crate) fn is_behind_sieve(&self, bytes: &[u8]) -> bool {
+        self.view.is_some_and(|view| {
+            view.share < ALL
+                && view
+                    .sieve
+                    .place(bytes)
+                    .is_some_and(|place| u32::from(place) >= view.share)
+        })
     }
 
     /// A new call that came at `arrived` was refused because it had waited too long. Of those who wait since before less was
     /// taken nothing is to be learnt.
     pub(crate) fn refused_late(&mut self, arrived: Time) {
         match self.view.is_none_or(|view| arrived >= view.cut) {
-            true => self.seen.late += 1,
+            true => {
+                self.seen.late += 1;
+                self.pace.comes(arrived);
+            }
             false => self.seen.beyond += 1,
         }
     }
@@ -398,14 +517,16 @@ impl Queue {
         percent: Option<u32>,
         now: Time,
     ) -> Option<Option<Sieve>> {
-        let seen = core::mem::take(&mut self.seen);
+        let mut seen = core::mem::take(&mut self.seen);
+        self.pace.look(&mut seen, now);
         let mut all = lock(&rows.rows);
         let at = match all.iter().position(|row| *row.contact == *contact) {
             Some(at) => at,
             // Another worker has seen that it is over, and forgotten the row: everything is taken here, too.
-            None if seen.late <= FREE => {
+            None if seen.late == 0 || (self.view.is_some() && seen.late <= FREE) => {
                 let dropped = self.drops();
                 self.view = None;
+                self.pace = Pace::new(0.0, now);
                 return dropped.then_some(None);
             }
             None => {
@@ -444,13 +565,12 @@ impl Row {
             return;
         };
         let wait = seen.waited.checked_div(seen.came).unwrap_or_default();
-        let (wait, wanted) = (wait.as_secs_f64(), wanted.as_secs_f64());
+        let wait = wait.as_secs_f64() / wanted.as_secs_f64().max(f64::MIN_POSITIVE);
         let sifting = &mut self.sifting;
-        let [taken, late, beyond] = [seen.taken, seen.late, seen.beyond].map(|count| count as f64);
-        if sifting.take((taken, late, beyond), wait, wanted) {
+        if sifting.take(seen, wait) {
             self.cut = now;
         }
-        sifting.refuse(taken, (late, late + beyond), percent);
+        sifting.refuse((seen.late + seen.beyond) as f64, percent);
         sifting.remember();
         sifting.takes = of_all(sifting.could).min(sifting.clean);
         sifting.share = ALL.min(sifting.takes + of_all(sifting.width));

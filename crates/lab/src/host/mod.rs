@@ -21,7 +21,7 @@ use crate::record::Attempt;
 use calls::{Call, CallKey};
 use engine::timers::Agenda;
 use engine::{
-    ConnectionId, Deadline, Drops, Engine, Entropy, Event, Input, Note, Output, SocketId,
+    ConnectionId, Deadline, Drops, Engine, Entropy, Event, Input, Limits, Note, Output, SocketId,
     SocketKind, Time, Transport,
 };
 use media::MediaPlane;
@@ -174,6 +174,12 @@ impl Host {
     pub fn new(plan: HostPlan, mut entropy: Entropy) -> Host {
         let mut config = EndpointConfig {
             user_agent: format!("Hornwork-lab/{}", env!("CARGO_PKG_VERSION")),
+            // Of a flood nearly every call waits for half a minute.
+            limits: Limits {
+                calls: 2_000_000,
+                transactions: 8_000_000,
+                ..Limits::default()
+            },
             ..EndpointConfig::default()
         };
         if plan.is_volte() {

@@ -51,7 +51,7 @@ pub struct Processor {
 /// Datagrams between two rests of a thread that may not use all of a processor: it stands still for as long as these take.
 const AT_ONCE: usize = 4;
 
-/// A thread that may not use all of a processor: each datagram takes its time, as in simulation, however fast the build.
+/// A thread that may not use all of a processor: each datagram, in or out, takes its time, as in simulation, however fast the build.
 #[derive(Debug)]
 struct Rest {
     /// What a datagram takes.
@@ -263,7 +263,9 @@ fn serve(
             // A turn may have waited for something to come; what it worked comes after that.
             let worked = net::thread_cpu().saturating_sub(worked);
             let began = Time(clock.now().0.saturating_sub(worked.as_nanos() as u64));
-            rest.take(driver.counters().datagrams_in, began, clock);
+            let counters = driver.counters();
+            let datagrams = counters.datagrams_in + counters.datagrams_out;
+            rest.take(datagrams, began, clock);
         }
         while let Some(event) = driver.next_event() {
             match &event.note {

@@ -157,8 +157,8 @@ impl Subject {
     }
 }
 
-/// What a datagram takes of a whole core in simulation: a seven-message call, seven in and seven out, takes 63 on one.
-const DATAGRAM: Duration = Duration::from_micros(9);
+/// What a datagram, in or out, takes of a whole core in simulation: a seven-message call, six in and seven out, takes 52.
+const DATAGRAM: Duration = Duration::from_micros(4);
 
 /// The loopback addresses of a trial on this machine: towards callers, and towards the called side.
 pub(crate) fn loopback(experiment: &Experiment) -> [IpAddr; 2] {

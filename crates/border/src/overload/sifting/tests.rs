@@ -72,7 +72,7 @@ impl Flood {
     /// Threads that can take so many calls a second, together.
     fn of(threads: usize, calls: f64) -> Flood {
         let thread = |_| Thread {
-            queue: Queue::new(SocketId(1)),
+            queue: Queue::new(SocketId(1), 0.0, Time::ZERO),
             sieve: None,
             waiting: VecDeque::new(),
             left: 0.0,
@@ -132,6 +132,12 @@ impl Flood {
                 let first = self.open.get(&number).copied();
                 let beyond = queue.is_beyond(&call(number));
                 match first {
+                    // It will come again.
+                    Some(_) if queue.is_behind_sieve(&call(number)) => {
+                        queue.drops_unread();
+                        self.dropped += 1;
+                        0.5
+                    }
                     // A repetition of what is known.
                     None => 1.0,
                     Some(_) if waited > LIMIT || beyond => {
@@ -146,7 +152,7 @@ impl Flood {
                         EFFORT[2]
                     }
                     Some(first) => {
-                        queue.takes();
+                        queue.takes(Time::from_millis(came));
                         self.taken += 1;
                         self.late += u64::from(self.now - first > 400);
                         self.slow += u64::from(self.now - first > 30);
@@ -225,18 +231,18 @@ fn taken_and_refused(threads: usize, capacity: f64, times: f64) -> (f64, f64) {
 
 #[test]
 fn refusals_are_held_to_their_share_and_the_peak_is_taken() {
-    for times in [1.3, 2.0, 10.0] {
+    for times in [1.3, 2.0, 10.0, 20.0] {
         // A refusal with its ACK takes a fifth of what a call takes, here.
         let (taken, refused) = taken_and_refused(1, 3_000.0, times);
         assert!(taken >= 0.98, "{times}: {taken}");
-        assert!(refused <= 0.1, "{times}: {refused}");
+        assert!(refused <= 0.08, "{times}: {refused}");
     }
 }
 
 /// Where few calls fill the queue, which of them are taken by chance counts for more.
 #[test]
 fn slow_threads_take_nearly_as_much() {
-    for (times, least) in [(2.0, 0.97), (10.0, 0.95)] {
+    for (times, least) in [(2.0, 0.975), (10.0, 0.97)] {
         let (taken, refused) = taken_and_refused(1, 800.0, times);
         assert!(taken >= least, "{times}: {taken}");
         assert!(refused <= 0.12, "{times}: {refused}");
@@ -248,9 +254,9 @@ fn slow_threads_take_nearly_as_much() {
 fn several_threads_take_the_peak_together() {
     for (threads, capacity, times, least) in [
         (2, 6_000.0, 2.0, 0.98),
-        (3, 6_000.0, 10.0, 0.97),
-        (3, 1_000.0, 2.0, 0.95),
-        (3, 1_000.0, 10.0, 0.92),
+        (3, 6_000.0, 10.0, 0.975),
+        (3, 1_000.0, 2.0, 0.96),
+        (3, 1_000.0, 10.0, 0.94),
     ] {
         let (taken, refused) = taken_and_refused(threads, capacity, times);
         assert!(taken >= least, "{threads} {capacity} {times}: {taken}");
@@ -274,7 +280,11 @@ fn when_the_flood_is_over_everything_comes_through_again() {
         assert!(flood.threads[0].queue.drops());
         // Those who were dropped come again for half a minute, and are answered then.
         flood.run(400.0, 55);
-        assert!(!flood.threads[0].queue.sifts(), "{times}: {:?}", flood.rows);
+        assert!(
+            !flood.threads[0].queue.sifts(),
+            "{times}: {}",
+            flood.threads[0].queue.taken_of().1
+        );
         assert_eq!(flood.threads[0].sieve, None);
         flood.forget();
         flood.run(400.0, 10);
@@ -342,7 +352,7 @@ fn where_every_refusal_is_said_nothing_is_dropped() {
 /// A thread that is kept from running for a moment now and then takes most of what it still could.
 #[test]
 fn moments_of_standstill_cost_little() {
-    for (times, least) in [(2.0, 0.93), (10.0, 0.78)] {
+    for (times, least) in [(2.0, 0.94), (10.0, 0.93)] {
         let mut flood = Flood::new(1_500.0);
         let mut before = 0;
         for second in 0..35 {
@@ -407,7 +417,8 @@ fn a_standstill_is_soon_over() {
 fn who_looks_after_the_row_was_forgotten_takes_everything() {
     let rows = Rows::new(7);
     let mut now = Time::from_secs(1);
-    let [mut awake, mut asleep] = [1, 2].map(|number| Queue::new(SocketId(number)));
+    let [mut awake, mut asleep] =
+        [1, 2].map(|number| Queue::new(SocketId(number), 0.0, Time::ZERO));
     let wanted = Some(Duration::from_millis(20));
     for _ in 0..50 {
         now += LOOK;
