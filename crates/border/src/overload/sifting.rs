@@ -33,8 +33,12 @@ const SLOW: f64 = 0.05;
 const BEGINNING: u32 = 10;
 /// Messages that come from a caller for each call, at least: INVITE, ACK, BYE.
 const ALL_OF_A_CALL: f64 = 3.0;
+/// So many calls tell how fast they come; fewer may have come together by chance.
+const ENOUGH: u64 = 20;
 /// It is a flood where calls come this many times as fast as they can be taken, beyond what chance may do.
 const FLOOD: f64 = 1.15;
+/// And at most this much less is taken at once.
+const AT_ONCE: f64 = 0.02;
 /// Of what late calls ask to be taken less, this much is done at each look: a queue that was too long by chance is no reason for
 /// more.
 const CLOSING: f64 = 0.1;
@@ -168,7 +172,7 @@ impl Pace {
             true => self.possible + (rate - self.possible) * SLOW,
         };
         let span = self.last.since(self.first).as_secs_f64();
-        if self.number > 4 && span > LOOK.as_secs_f64() / 20.0 {
+        if self.number >= ENOUGH && span > LOOK.as_secs_f64() / 20.0 {
             let number = self.number as f64;
             (seen.arriving, seen.chance) = (number / span, number.sqrt() / span);
             seen.possible = self.possible;
@@ -358,7 +362,7 @@ impl Sifting {
         let late = self.late / (self.taken + self.late).max(1.0);
         let factor = if flood {
             self.late = 0.0;
-            seen.possible / arriving
+            (seen.possible / arriving).max(AT_ONCE)
         } else if late > EDGE {
             1.0 - CLOSING * (late - EDGE) * (1.0 - REFUSAL)
         } else {
