@@ -37,6 +37,8 @@ const ALL_OF_A_CALL: f64 = 3.0;
 const ENOUGH: u64 = 20;
 /// It is a flood where calls come this many times as fast as they can be taken, beyond what chance may do.
 const FLOOD: f64 = 1.15;
+/// Of calls that come in heaps the mean is off by this much of what is possible.
+const HEAPS: f64 = 0.05;
 /// And at most this much less is taken at once.
 const AT_ONCE: f64 = 0.02;
 /// Of what late calls ask to be taken less, this much is done at each look: a queue that was too long by chance is no reason for
@@ -119,6 +121,8 @@ struct Pace {
     first: Time,
     last: Time,
     number: u64,
+    /// Calls that came and were to be taken a second, on average of some seconds.
+    arriving: f64,
     /// Calls that were taken a second before.
     usual: f64,
     /// Calls that can be taken a second; 0: not known.
@@ -131,6 +135,7 @@ impl Pace {
     fn new(usual: f64, now: Time) -> Pace {
         Pace {
             since: now,
+            arriving: 0.0,
             usual,
             first: Time::ZERO,
             last: Time::ZERO,
@@ -171,11 +176,18 @@ impl Pace {
             // A thread that was kept from running could have taken more.
             true => self.possible + (rate - self.possible) * SLOW,
         };
+        let number = self.number as f64;
+        self.arriving += (number / past - self.arriving) * SLOW;
         let span = self.last.since(self.first).as_secs_f64();
-        if self.number >= ENOUGH && span > LOOK.as_secs_f64() / 20.0 {
-            let number = self.number as f64;
+        if self.looks >= BEGINNING {
+            // Calls come in heaps, too: the mean of some seconds counts, however they came and were read in them.
+            seen.arriving = self.arriving;
+            seen.chance = self.arriving.sqrt() + self.possible * HEAPS;
+            seen.possible = self.possible;
+        } else if self.number >= ENOUGH && span > LOOK.as_secs_f64() / 20.0 {
             (seen.arriving, seen.chance) = (number / span, number.sqrt() / span);
             seen.possible = self.possible;
+            self.arriving = seen.arriving;
         }
         self.number = 0;
     }

@@ -181,6 +181,15 @@ impl Flood {
         }
     }
 
+    /// Callers who stand still for so many milliseconds, and then send what was due meanwhile at once.
+    fn heap(&mut self, calls: f64, milliseconds: u64) {
+        for _ in 0..milliseconds {
+            self.now += 1;
+            self.due += calls / 1_000.0;
+            self.goes_on();
+        }
+    }
+
     /// What else is to happen in this millisecond.
     fn goes_on(&mut self) {
         for (at, what, gap) in self.later.remove(&self.now).unwrap_or_default() {
@@ -365,6 +374,28 @@ fn moments_of_standstill_cost_little() {
         let could = 1_500.0 * 25.0 * 0.94;
         let taken = (flood.taken - before) as f64 / could;
         assert!(taken >= least, "{times}: {taken}");
+    }
+}
+
+/// Calls that come in heaps are no larger flood than the same calls one after the other.
+#[test]
+fn heaps_of_calls_cost_little() {
+    for times in [2.0, 10.0] {
+        let mut flood = Flood::new(1_500.0);
+        let mut before = 0;
+        for second in 0..34 {
+            if second == 10 {
+                before = flood.taken;
+            }
+            if second % 2 == 1 {
+                flood.heap(1_500.0 * times, 100);
+            }
+            flood.run(1_500.0 * times, 1);
+        }
+        // What could not come while they stood still is lost, and some of what came at once.
+        let could = 1_500.0 * 24.0;
+        let taken = (flood.taken - before) as f64 / could;
+        assert!(taken >= 0.88, "{times}: {taken}");
     }
 }
 
