@@ -60,6 +60,10 @@ const REFUSAL: f64 = 0.3;
 const GLANCE: f64 = 0.12;
 /// While nothing waits there may be more refusals at each look, until something does.
 const SPARE: f64 = 1.2;
+/// What remains at each look of the most that was taken.
+const LASTS: f64 = 0.998;
+/// Refusals between two looks, at most, of that.
+const MOST: f64 = 3.0;
 /// What too many refusals ask for, this power of it is done at each look.
 const NARROWING: f64 = 0.3;
 /// After so many looks without a queue the rise is steeper: it is over.
@@ -166,7 +170,7 @@ impl Pace {
         let refusals = (seen.late + seen.beyond) as f64 * REFUSAL;
         let rate = (seen.taken as f64 + refusals + seen.unread as f64 * GLANCE) / past;
         self.possible = match self.possible > 0.0 {
-            // While calls begin and none ends yet they seem to cost little: there are few messages for each.
+            // Where there were more INVITEs than what follows them, the calls taken have cost only a part so far.
             false => {
                 let each = f64::from(seen.came) / (seen.taken as f64).max(1.0);
                 (rate * (each / ALL_OF_A_CALL).clamp(0.5, 1.0)).max(self.usual)
@@ -285,6 +289,8 @@ struct Sifting {
     late: f64,
     /// Calls taken between two looks, on average of some seconds.
     usual: f64,
+    /// Most calls taken between two looks, of late.
+    peak: f64,
     /// Refusals between two looks for which there is time beside.
     spare: f64,
     /// Looks without a queue.
@@ -318,6 +324,7 @@ impl Sifting {
             taken: 0.0,
             late: 0.0,
             usual: 0.0,
+            peak: 0.0,
             spare: 0.0,
             idle: 0,
         }
@@ -409,7 +416,8 @@ impl Sifting {
             true => self.spare * SPARE + FREE as f64,
             false => self.spare * 0.9,
         };
-        let may = wanted + self.spare.min(f64::from(ALL));
+        self.peak = self.taken.max(self.peak * LASTS);
+        let may = wanted + self.spare.min(self.peak * MOST);
         // Those who were refused for a while are soon all known: the border goes back only where their refusals hold others up.
         if refused > may && self.wait > 0.4 {
             self.width *= (may / refused).powf(NARROWING).max(0.5);
