@@ -92,6 +92,12 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         self.map.len() >= self.limit
     }
 
+    /// Makes room for so many more entries, as far as the limit allows.
+    pub fn reserve(&mut self, more: usize) {
+        self.map
+            .reserve(more.min(self.limit.saturating_sub(self.map.len())));
+    }
+
     /// Changes the limit; entries above it stay.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;

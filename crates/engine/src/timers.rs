@@ -63,6 +63,11 @@ impl<T> Wheel<T> {
         }
     }
 
+    /// Makes room for so many more timers.
+    pub fn reserve(&mut self, more: usize) {
+        self.entries.reserve(more);
+    }
+
     /// Number of timers that wait.
     pub fn len(&self) -> usize {
         self.entries.len()

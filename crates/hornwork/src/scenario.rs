@@ -129,7 +129,7 @@ pub struct Scenario {
     #[arg(long)]
     threads: Option<u64>,
     /// Calls due within this time of each other are begun together, and messages may wait as long for company: CPU time
-    /// against lateness [default: 250].
+    /// against lateness [default: 500].
     #[arg(long, value_name = "MICROSECONDS")]
     batch: Option<u64>,
     /// Carry out the scenario's <exec command=...>.

@@ -259,6 +259,7 @@ impl Stage {
                 subject_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),
                 subject_grew_bytes: None,
                 generator_cpu_seconds: phones.cpu_seconds + pbx.cpu_seconds,
+                callers_cpu_seconds: phones.cpu_seconds,
                 resident_bytes: net::resident_bytes()
                     .map_err(|error| LabError::cannot(format!("/proc: {error}"), "mount /proc"))?,
             },

@@ -57,6 +57,9 @@ pub struct Surroundings {
     pub subject_grew_bytes: Option<u64>,
     /// CPU time of the generator's threads, seconds.
     pub generator_cpu_seconds: f64,
+    /// What of it was spent on the calling and registering side.
+    #[serde(default)]
+    pub callers_cpu_seconds: f64,
     /// Resident memory of this process afterwards, bytes.
     pub resident_bytes: u64,
 }

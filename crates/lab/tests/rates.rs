@@ -257,7 +257,7 @@ fn every_search_that_is_built_in_runs_on_sockets() {
             out: Some(folder.join(name)),
             ..RunOptions::default()
         };
-        search(name, &options).unwrap();
+        search(name, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
         let told: serde_json::Value =
             serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
         let trial = &told["trials"][0];

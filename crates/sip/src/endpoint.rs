@@ -89,6 +89,17 @@ impl Endpoint {
         }
     }
 
+    /// Makes room for so many transactions at a time, requests sent and requests taken, besides those that are open, so that
+    /// tables do not grow while they are filled.
+    pub fn reserve(&mut self, clients: usize, servers: usize) {
+        let most = self.config.limits.transactions;
+        let (clients, servers) = (clients.min(most), servers.min(most));
+        self.clients.reserve(clients);
+        self.servers.reserve(servers);
+        self.index.reserve(servers);
+        self.wheel.reserve(clients + servers);
+    }
+
     /// Adds a listening point; the host opens its socket.
     pub fn add_local(&mut self, local: Local) -> LocalId {
         self.net.add(local)

@@ -1,7 +1,7 @@
 //! Our load generator beside SIPp.
 
 use super::load::SIPP;
-use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, interleaved};
+use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, interleaved, median};
 use crate::process::{Running, release};
 use std::path::Path;
 use std::process::Command;
@@ -15,6 +15,22 @@ const LATENESS_RATE: u32 = 5_000;
 const LATENESS_MS: f64 = 1.0;
 /// Our calls per CPU second, in SIPp's.
 const BAR: f64 = 1.7;
+const SIDES: [&str; 2] = ["caller", "callee"];
+/// Calls a second of two threads on each side, on all cores; and what they have to be of those that one core could make.
+const FULL_RATE: u32 = 32_000;
+const TWO_CORES: f64 = 1.2;
+/// A plan is kept where starts are late by no more than this (99th percentile), milliseconds.
+const KEPT_MS: f64 = 100.0;
+
+/// What a run of our own workloads gave.
+struct Own {
+    /// CPU microseconds per call of callers and called side.
+    sides: [f64; 2],
+    /// Lateness of the callers, milliseconds at the 99th percentile.
+    late: f64,
+    /// That of a bare timer.
+    noise: f64,
+}
 
 /// Both with SIPp's own scenarios, interleaved, at one rate: CPU time per call of the caller against SIPp as callee, and of the
 /// callee against SIPp as caller.
@@ -29,39 +45,63 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
     }
     println!("load generators, {RATE} calls/s");
     let players = ["sipp", "hornwork"];
-    let mut both_of_sipp = 0.0;
-    for (caller_is_measured, side) in [(true, "caller"), (false, "callee")] {
+    let mut of_sipp = [0.0; 2];
+    for (caller_is_measured, side) in [(true, SIDES[0]), (false, SIDES[1])] {
         let medians = interleaved(bench.rounds, &players, |player| {
             let cost = one(players[player], caller_is_measured, &bench.scratch)?;
             println!("  {side} {:<10} {cost:6.1} us/call", players[player]);
             Ok(cost)
         })?;
         bench.bar(
-            &format!("load generator, {side}: calls per CPU second in SIPp's ({:.1} and {:.1} us a call)", medians[1], medians[0]),
+            &format!("load generator, scenario of SIPp, {side}: calls per CPU second in SIPp's ({:.1} and {:.1} us a call)", medians[1], medians[0]),
             medians[0] / medians[1],
             Bound::AtLeast(BAR),
         );
-        both_of_sipp += medians[0];
+        of_sipp[usize::from(!caller_is_measured)] = medians[0];
     }
-    let native = interleaved(bench.rounds, &["own workloads"], |_| {
-        let cost = own_workloads(RATE, &bench.scratch)?.0;
-        println!("  both sides of our own workloads {cost:6.1} us/call");
-        Ok(cost)
+    let mut callee = Vec::new();
+    let caller = interleaved(bench.rounds, &["own workloads"], |_| {
+        let own = own_workloads(RATE, 1, &bench.scratch)?;
+        let [calling, called] = own.sides;
+        println!("  own workloads {calling:6.1} us/call calling, {called:6.1} called");
+        callee.push(called);
+        Ok(calling)
+    })?;
+    let ours = [caller[0], median(callee)];
+    for ((side, ours), sipp) in SIDES.iter().zip(ours).zip(of_sipp) {
+        bench.bar(
+            &format!("load generator, own workloads, {side}: calls per CPU second in SIPp's ({ours:.1} and {sipp:.1} us a call)"),
+            sipp / ours,
+            Bound::AtLeast(BAR),
+        );
+    }
+    let one_core = 1e6 / (ours[0] + ours[1]);
+    let kept = interleaved(bench.rounds, &["two cores"], |_| {
+        let own = own_workloads(FULL_RATE, 2, &bench.scratch)?;
+        let cost: f64 = own.sides.iter().sum();
+        println!(
+            "  two threads a side, {FULL_RATE} calls/s: {cost:6.1} us/call both sides, {:.1} ms late",
+            own.late
+        );
+        // Every call was good, or the run would have failed.
+        Ok(if own.late <= KEPT_MS {
+            f64::from(FULL_RATE)
+        } else {
+            0.0
+        })
     })?;
     bench.bar(
-        &format!(
-            "own workloads, both sides: calls per CPU second in SIPp's ({:.1} and {both_of_sipp:.1} us a call)",
-            native[0]
-        ),
-        both_of_sipp / native[0],
-        Bound::AtLeast(BAR),
+        &format!("own workloads, two threads a side on all cores: calls a second in those that one core could make ({one_core:.0})"),
+        kept[0] / one_core,
+        Bound::AtLeast(TWO_CORES),
     );
     let late = interleaved(bench.rounds, &["lateness"], |_| {
-        let (_, late, noise) = own_workloads(LATENESS_RATE, &bench.scratch)?;
+        let own = own_workloads(LATENESS_RATE, 1, &bench.scratch)?;
         println!(
-            "  lateness at {LATENESS_RATE} calls/s {late:.2} ms (99th percentile), of a bare timer {noise:.2}"
+            "  lateness at {LATENESS_RATE} calls/s {:.2} ms (99th percentile), of a bare timer {:.2}",
+            own.late, own.noise
         );
-        Ok((late - noise).max(0.0))
+        Ok((own.late - own.noise).max(0.0))
     })?;
     bench.bar(
         &format!("own workloads: ms of lateness (99th percentile) at {LATENESS_RATE} calls/s beyond a bare timer's"),
@@ -71,14 +111,14 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Calls from our own callers straight to our own called side, each on a thread of one process: CPU microseconds per call of
-/// both together, the callers' lateness and that of a bare timer, milliseconds at the 99th percentile.
-fn own_workloads(rate: u32, scratch: &Path) -> Result<(f64, f64, f64), String> {
+/// Calls from our own callers straight to our own called side, each on as many threads of one process: what both cost, and
+/// how late the callers were.
+fn own_workloads(rate: u32, workers: u32, scratch: &Path) -> Result<Own, String> {
     let (json, out) = (scratch.join("own.json"), scratch.join("own"));
     let plan = scratch.join("own.toml");
     let text = format!(
-        "name = \"own\"\ntitle = \"calls with nothing in between\"\n[subject]\nnone = true\n[callers]\nrate = {rate}.0\n\
-         seconds = {SECONDS}.0\nhold_seconds = 0.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\n"
+        "name = \"own\"\ntitle = \"calls with nothing in between\"\n[generator]\nworkers = {workers}\n[subject]\nnone = true\n\
+         [callers]\nrate = {rate}.0\nseconds = {SECONDS}.0\nhold_seconds = 0.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\n"
     );
     std::fs::write(&plan, text).map_err(|error| error.to_string())?;
     let _ = std::fs::remove_dir_all(&out);
@@ -108,11 +148,15 @@ fn own_workloads(rate: u32, scratch: &Path) -> Result<(f64, f64, f64), String> {
     };
     let calls = f64::from(rate * SECONDS);
     match (
-        number("generator_cpu_seconds"),
+        number("generator_cpu_seconds").zip(number("callers_cpu_seconds")),
         list("lateness_ms", 1),
         number("p99_us"),
     ) {
-        (Some(cpu), Some(late), Some(noise)) => Ok((cpu * 1e6 / calls, late, noise / 1e3)),
+        (Some((all, calling)), Some(late), Some(noise)) => Ok(Own {
+            sides: [calling, all - calling].map(|seconds| seconds * 1e6 / calls),
+            late,
+            noise: noise / 1e3,
+        }),
         _ => Err(format!("{}: not the figures of a run", json.display())),
     }
 }

@@ -4,6 +4,7 @@ mod changes;
 mod volte;
 
 use super::media::{SessionPlan, StreamResult, Voice};
+use super::names::hex;
 use super::plan::Say;
 use super::sdp::{self, Ours};
 use super::{Inner, Timer};
@@ -291,27 +292,18 @@ impl Inner {
         now: Time,
     ) -> Result<(), String> {
         let call = self.calls.get(key.index as usize).ok_or("gone")?;
-        let work = call
-            .work
-            .and_then(|work| self.works.get(work))
-            .ok_or("no plan")?;
-        let plan = &work.plan;
-        let flow = self
-            .flow(plan.transport, call.attempt.number, plan.connections)
-            .ok_or("no target")?;
-        let domain = match plan.domain.as_str() {
-            "" => flow.remote.to_string(),
-            domain => domain.to_owned(),
-        };
-        let uri = format!("sip:{}@{domain}", call.attempt.to);
-        let from = format!("<sip:{}@{domain}>", call.attempt.from);
-        let call_id = format!(
-            "{:x}-{:x}-{:08x}",
-            key.index,
-            key.generation,
-            self.entropy.u32()
-        );
+        let work = call.work.ok_or("no plan")?;
+        let plan = self.works.get(work).ok_or("no plan")?.plan.clone();
         let number = call.attempt.number;
+        let flow = self
+            .flow(plan.transport, number, plan.connections)
+            .ok_or("no target")?;
+        let mut call_id = String::with_capacity(28);
+        hex(u64::from(key.index), 1, &mut call_id);
+        call_id.push('-');
+        hex(u64::from(key.generation), 1, &mut call_id);
+        call_id.push('-');
+        hex(u64::from(self.entropy.u32()), 8, &mut call_id);
         let turn = if plan.cycle > 0 {
             number % plan.cycle
         } else {
@@ -320,21 +312,32 @@ impl Inner {
         let login = plan.login.as_ref().map(|login| login.of(turn));
         let ours = self.ours(call, Direction::SendRecv);
         let ring_limit = plan.ring_limit;
-        let offer = match &call.volte {
-            Some(volte) => volte.first_offer(&ours),
-            None => ours.offer(),
+        let (dialled, caller) = (&call.attempt.to, &call.attempt.from);
+        let names = &mut self.names;
+        names.write(&plan.domain, flow.remote, dialled, caller);
+        let written;
+        let offer = match (&call.volte, call.session) {
+            (Some(volte), _) => {
+                written = volte.first_offer(&ours);
+                &written[..]
+            }
+            (None, Some(_)) => {
+                written = ours.offer();
+                &written[..]
+            }
+            (None, None) => self.descriptions.offer(&ours),
         };
-        let edits = volte::first_edits(call.volte.as_deref(), &from);
+        let edits = volte::first_edits(call.volte.as_deref(), &names.from);
         let invite = Invite {
-            from: Some(from.as_bytes()),
+            from: Some(names.from.as_bytes()),
             call_id: Some(call_id.as_bytes()),
-            content: Content::sdp(&offer).with(&edits),
+            content: Content::sdp(offer).with(&edits),
             user: key.user(),
             login: login.as_ref().map(|(user, password)| Login {
                 user: user.as_bytes(),
                 password: password.as_bytes(),
             }),
-            ..Invite::new(Target::new(uri.as_bytes(), flow))
+            ..Invite::new(Target::new(names.uri.as_bytes(), flow))
         };
         let leg = endpoint
             .invite(&invite, now)
@@ -344,8 +347,39 @@ impl Inner {
         call.phase = Phase::Calling;
         call.attempt.call_id = call_id;
         call.attempt.sent = Some(now.0);
-        self.agenda.push(now + ring_limit, Timer::RingLimit(key));
+        self.forget_answered(work);
+        if let Some(work) = self.works.get_mut(work) {
+            work.ringing.push_back((now + ring_limit, key));
+        }
         Ok(())
+    }
+
+    /// Forgets when the oldest calls of a workload were to be given up, where they are answered or over.
+    fn forget_answered(&mut self, work: usize) {
+        let oldest = |inner: &Inner| Some(inner.works.get(work)?.ringing.front()?.1);
+        while let Some(key) = oldest(self) {
+            if self
+                .call(key)
+                .is_some_and(|call| call.phase == Phase::Calling)
+            {
+                return;
+            }
+            if let Some(work) = self.works.get_mut(work) {
+                work.ringing.pop_front();
+            }
+        }
+    }
+
+    /// Gives up calls that have rung for as long as the plan lets them.
+    pub(crate) fn end_ringing(&mut self, endpoint: &mut Endpoint, now: Time) {
+        for work in 0..self.works.len() {
+            while let Some((at, key)) = self.works[work].ringing.front().copied()
+                && at <= now
+            {
+                self.works[work].ringing.pop_front();
+                self.cancel(endpoint, key, true, now);
+            }
+        }
     }
 
     /// 100 is not told by the endpoint; our Call-IDs name the call.
@@ -477,11 +511,13 @@ impl Inner {
         response: &Message<'_>,
         now: Time,
     ) {
-        let agreed = sdp::agreed(response.body());
         let heard = self.heard.0;
         let Some(call) = self.call(key) else { return };
         let Some(leg) = call.leg else { return };
-        let agreed = agreed.or_else(|| call.volte.as_ref()?.agreed());
+        // Only what is sent depends on it.
+        let agreed = call
+            .session
+            .and_then(|_| sdp::agreed(response.body()).or_else(|| call.volte.as_ref()?.agreed()));
         call.attempt.first_answer.get_or_insert(heard);
         call.attempt.established = Some(heard);
         call.attempt.status = response.status();
@@ -715,29 +751,33 @@ impl Inner {
         let Some(leg) = call.leg else { return };
         let ours = self.ours(call, Direction::SendRecv);
         // An INVITE without an offer gets ours in the 2xx (RFC 3264 section 4; RFC 3261 section 13.2.1).
-        let (body, agreed) = match call.offer.is_empty() {
-            true => (ours.offer(), None),
-            false => match ours.answer(&call.offer) {
-                Some((body, agreed)) => (body, Some(agreed)),
-                None => {
-                    let result = endpoint.reject(leg, 488, &Content::default(), now);
-                    let why = result
-                        .err()
-                        .map(|refused| refused.to_string())
-                        .unwrap_or_default();
-                    self.end(key, Outcome::Refused, 488, why, now);
-                    return;
+        let written;
+        let described = match (call.offer.is_empty(), call.session) {
+            (true, _) => {
+                written = ours.offer();
+                Some((&written[..], None))
+            }
+            (false, None) => {
+                let answer = self.descriptions.answer(&ours, &call.offer);
+                answer.map(|(body, agreed)| (body, Some(agreed)))
+            }
+            (false, Some(_)) => match ours.answer(&call.offer) {
+                Some((body, agreed)) => {
+                    written = body;
+                    Some((&written[..], Some(agreed)))
                 }
+                None => None,
             },
         };
-        if let Err(refused) = endpoint.answer(leg, 200, &Content::sdp(&body), now) {
-            self.end(
-                key,
-                Outcome::CouldNotStart,
-                0,
-                format!("200: {refused}"),
-                now,
-            );
+        let Some((body, agreed)) = described else {
+            let result = endpoint.reject(leg, 488, &Content::default(), now);
+            let why = result.err().map(|refused| refused.to_string());
+            self.end(key, Outcome::Refused, 488, why.unwrap_or_default(), now);
+            return;
+        };
+        if let Err(refused) = endpoint.answer(leg, 200, &Content::sdp(body), now) {
+            let why = format!("200: {refused}");
+            self.end(key, Outcome::CouldNotStart, 0, why, now);
             return;
         }
         let Some(call) = self.call(key) else { return };
@@ -847,7 +887,7 @@ impl Inner {
     pub(crate) fn keep_stream(&mut self, mut result: StreamResult, attempt: &Attempt) {
         result.record.workload = attempt.workload.clone();
         result.record.number = attempt.number;
-        self.results.streams.push(result);
+        self.heard_streams.push(result);
     }
 
     /// The trial is over: what is open has no other outcome.

@@ -4,9 +4,12 @@
 //! a set of phones or a small PBX is only its [`HostPlan`].
 
 mod calls;
+mod described;
 mod media;
+mod names;
 mod outbox;
 mod plan;
+mod record;
 mod register;
 mod sdp;
 mod stream;
@@ -19,13 +22,16 @@ pub use plan::{
 use crate::pace::Plan;
 use crate::record::Attempt;
 use calls::{Call, CallKey};
+use described::Descriptions;
 use engine::timers::Agenda;
 use engine::{
     ConnectionId, Deadline, Drops, Engine, Entropy, Event, Input, Limits, Note, Output, SocketId,
     SocketKind, Time, Transport,
 };
 use media::MediaPlane;
+use names::Names;
 use outbox::Outbox;
+use record::Records;
 use register::Registration;
 use sip::{Endpoint, EndpointConfig, Flow, Indication, Local, LocalId, User};
 use slab::Slab;
@@ -106,7 +112,6 @@ pub(crate) enum Timer {
     Answer(CallKey),
     HangUp(CallKey),
     Cancel(CallKey),
-    RingLimit(CallKey),
     Hold(CallKey),
     Resume(CallKey),
     Reinvite(CallKey),
@@ -120,6 +125,8 @@ pub(crate) enum Timer {
 pub(crate) struct Work {
     pub(crate) plan: Arc<CallPlan>,
     pub(crate) schedule: Option<Plan>,
+    /// Calls that may not have an answer yet, and when they are given up: in that order, as all are given the same time.
+    pub(crate) ringing: VecDeque<(Time, CallKey)>,
 }
 
 /// A laboratory host.
@@ -163,7 +170,11 @@ pub(crate) struct Inner {
     pub(crate) streaming: Option<Plan>,
     pub(crate) streams_open: Vec<(u32, Attempt)>,
     pub(crate) out: Outbox,
-    pub(crate) results: Results,
+    pub(crate) attempts: Records,
+    pub(crate) heard_streams: Vec<StreamResult>,
+    /// Descriptions of calls without media.
+    pub(crate) descriptions: Descriptions,
+    pub(crate) names: Names,
     pub(crate) progress: Progress,
     pub(crate) answered: u64,
     pub(crate) fatal: Option<String>,
@@ -188,6 +199,14 @@ impl Host {
             config.timers.trying = Duration::ZERO;
         }
         let mut endpoint = Endpoint::new(config, entropy.fork());
+        // INVITE and BYE, or a request and its repetition with credentials.
+        let requests = plan.attempts_remembered * 2;
+        let begins = !plan.calls.is_empty() || plan.registrations.is_some();
+        match (begins, plan.answers.is_some() || plan.registrar) {
+            (true, _) => endpoint.reserve(requests, 0),
+            (false, true) => endpoint.reserve(0, requests),
+            (false, false) => {}
+        }
         let mut local = |socket, transport| {
             endpoint.add_local(Local {
                 name: plan.name.clone(),
@@ -210,6 +229,7 @@ impl Host {
             .map(|call| Work {
                 plan: Arc::new(call.clone()),
                 schedule: None,
+                ringing: VecDeque::new(),
             })
             .collect();
         Host {
@@ -237,7 +257,10 @@ impl Host {
                 streaming: None,
                 streams_open: Vec::new(),
                 out,
-                results: Results::default(),
+                attempts: Records::default(),
+                heard_streams: Vec::new(),
+                descriptions: Descriptions::default(),
+                names: Names::default(),
                 progress: Progress::default(),
                 answered: 0,
                 fatal: None,
@@ -304,7 +327,10 @@ impl Host {
     /// Ends what is still open as unfinished, and gives the raw results.
     pub fn finish(&mut self, now: Time) -> Results {
         self.inner.abandon(now);
-        std::mem::take(&mut self.inner.results)
+        Results {
+            attempts: self.inner.attempts.take(),
+            streams: std::mem::take(&mut self.inner.heard_streams),
+        }
     }
 
     /// Figures so far.
@@ -478,9 +504,14 @@ impl Inner {
             .filter_map(Plan::next_at)
             .min()
             .map(|at| Deadline::new(self.together(at), "attempt due"));
+        let given_up = self.works.iter().filter_map(|work| work.ringing.front());
+        let given_up = given_up.map(|(at, _)| *at).min();
         let timer = self
             .agenda
             .next_at()
+            .into_iter()
+            .chain(given_up)
+            .min()
             .map(|at| Deadline::new(self.together(at), "call timer"));
         Deadline::earlier(
             Deadline::earlier(arrivals, timer),
@@ -501,6 +532,7 @@ impl Inner {
         while let Some((_, timer)) = self.agenda.pop_due(now) {
             self.timer(endpoint, timer, now);
         }
+        self.end_ringing(endpoint, now);
         for index in 0..self.works.len() {
             while let Some(due) = self.works[index]
                 .schedule
@@ -532,7 +564,6 @@ impl Inner {
             Timer::Answer(key) => self.answer(endpoint, key, now),
             Timer::HangUp(key) => self.hang_up(endpoint, key, now),
             Timer::Cancel(key) => self.cancel(endpoint, key, false, now),
-            Timer::RingLimit(key) => self.cancel(endpoint, key, true, now),
             Timer::Hold(key) => self.put_on_hold(endpoint, key, true, now),
             Timer::Resume(key) => self.put_on_hold(endpoint, key, false, now),
             Timer::Reinvite(key) => self.reinvite(endpoint, key, now),
@@ -613,6 +644,6 @@ impl Inner {
                 },
             ));
         }
-        self.results.attempts.push(attempt);
+        self.attempts.push(attempt);
     }
 }

@@ -29,6 +29,9 @@ pub struct HostPlan {
     pub media_sockets: usize,
     /// First port of the media sockets opened beforehand; 0 lets the driver choose each.
     pub media_port: u16,
+    /// About how many attempts begin in the time for which transactions are remembered (32 s): room for them is made
+    /// beforehand. 0: as they come.
+    pub attempts_remembered: usize,
     /// Calls made.
     pub calls: Vec<CallPlan>,
     /// Calls taken; refused with 480 where `None`.
@@ -57,6 +60,7 @@ impl HostPlan {
             secure: None,
             media_sockets: 0,
             media_port: 0,
+            attempts_remembered: 0,
             calls: Vec::new(),
             answers: None,
             registrations: None,

@@ -73,10 +73,6 @@ impl Inner {
         let flow = self
             .flow(plan.transport, number, plan.connections)
             .ok_or("no target")?;
-        let domain = match plan.domain.as_str() {
-            "" => flow.remote.to_string(),
-            domain => domain.to_owned(),
-        };
         let address = self.own_address(plan.transport).ok_or("no socket")?;
         let parameter = match plan.transport {
             engine::Transport::Udp => "",
@@ -86,14 +82,14 @@ impl Inner {
         let entry = self.registrations.get_mut(index as usize).ok_or("gone")?;
         // Two numbers each: the answer to a challenge takes the second.
         entry.cseq += 2;
-        let uri = format!("sip:{domain}");
-        let aor = format!("<sip:{}@{domain}>", entry.user);
-        let contact = format!("<sip:{}@{address}{parameter}>", entry.user);
+        let names = &mut self.names;
+        names.write(&plan.domain, flow.remote, "", &entry.user);
+        names.write_contact(&entry.user, address, parameter);
         let expires = expires.to_string();
         let edits = [
             Edit::Replace {
                 id: HeaderId::Contact,
-                value: contact.as_bytes(),
+                value: names.contact.as_bytes(),
             },
             Edit::Add {
                 id: HeaderId::Expires,
@@ -105,14 +101,14 @@ impl Inner {
             password: entry.password.as_bytes(),
         };
         let outside = Outside {
-            from: Some(aor.as_bytes()),
-            to: Some(aor.as_bytes()),
+            from: Some(names.from.as_bytes()),
+            to: Some(names.from.as_bytes()),
             call_id: Some(entry.call_id.as_bytes()),
             cseq: Some(entry.cseq),
             content: Content::default().with(&edits),
             user: u64::from(index),
             login: (!entry.password.is_empty()).then_some(login),
-            ..Outside::new(Method::Register, Target::new(uri.as_bytes(), flow))
+            ..Outside::new(Method::Register, Target::new(names.uri.as_bytes(), flow))
         };
         endpoint
             .send(&outside, now)

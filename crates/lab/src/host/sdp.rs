@@ -66,6 +66,11 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
+    /// Whether both say the same but for identifier and version.
+    pub(crate) fn says_as(&self, other: &Ours) -> bool {
+        (self.address, self.direction, self.law) == (other.address, other.direction, other.law)
+    }
+
     fn with_plan<T>(&self, extra: &[String], make: impl FnOnce(&Plan<'_>) -> T) -> T {
         let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
         let codecs = codecs(self.law);

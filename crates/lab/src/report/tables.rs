@@ -643,6 +643,7 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
         cells.push(count(super::data::receive_buffer_errors(around) as f64));
         cells.push(number(around.subject_cpu_seconds));
         cells.push(plain(around.generator_cpu_seconds));
+        cells.push(plain(around.callers_cpu_seconds));
         let made = trial.details.registrations.established + trial.figures.calls.established;
         let each = around.subject_grew_bytes.filter(|_| made > 0);
         let each = each.map(|bytes| bytes as f64 / made as f64);
@@ -666,6 +667,7 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
             "RcvbufErrors",
             "CPU of subject, s",
             "CPU of generator, s",
+            "of its callers, s",
             "memory of subject, B each",
         ],
         folded: rows.len() > FOLD,

@@ -153,7 +153,7 @@ impl Default for ScenarioOptions {
             echo: false,
             lost: 0.0,
             threads: 1,
-            batch: 250,
+            batch: 500,
             allow_commands: false,
             trace: None,
             log: None,

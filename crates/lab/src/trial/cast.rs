@@ -15,6 +15,11 @@ use std::time::Duration;
 /// Media sockets opened before a trial begins, at most: more are opened when they are needed.
 const MAX_BEFOREHAND: u64 = 3_000;
 
+/// Time for which transactions are remembered after their end, seconds (RFC 6026: 64 T1), with some for what comes before it.
+const REMEMBERED: f64 = 34.0;
+/// Room is made beforehand for at most so many.
+const MOST_REMEMBERED: f64 = 1e6;
+
 /// The hosts of a trial.
 #[derive(Clone, Debug)]
 pub struct Cast {
@@ -33,6 +38,27 @@ fn law(codec: CodecName) -> Law {
         CodecName::Pcma => Law::A,
         CodecName::Pcmu => Law::Mu,
     }
+}
+
+/// Attempts that begin while one is remembered.
+fn remembered(experiment: &Experiment) -> usize {
+    let calls = experiment.callers.iter().map(|callers| {
+        let seconds = match callers.seconds {
+            0.0 => REMEMBERED,
+            seconds => seconds.min(REMEMBERED),
+        };
+        let begun = callers.rate.max(callers.ramp_to) * seconds;
+        match callers.total {
+            0 => begun,
+            total => begun.min(total as f64),
+        }
+    });
+    let users = experiment.registrations.iter().map(|users| {
+        let rate = users.rate.max(users.ramp_to).max(users.refresh_rate);
+        let again = 2.0 + f64::from(users.refreshes);
+        (rate * REMEMBERED).min(users.users as f64 * again)
+    });
+    calls.chain(users).sum::<f64>().clamp(0.0, MOST_REMEMBERED) as usize
 }
 
 fn some(value: u64) -> Option<u64> {
@@ -56,6 +82,7 @@ impl Cast {
             .as_ref()
             .map_or(MediaKind::None, |callees| callees.media);
         let mut host = HostPlan::new("callers", SocketAddr::new(near, 0));
+        host.attempts_remembered = remembered(experiment);
         if let Some(callers) = &experiment.callers {
             host.calls.push(call_plan(callers, hear));
             host.media_sockets = sockets(callers, hear);
@@ -71,6 +98,7 @@ impl Cast {
             let mut plan = HostPlan::new("callees", address);
             plan.answers = Some(answer_plan(callees, experiment.callers.as_ref()));
             plan.media_sockets = host.media_sockets;
+            plan.attempts_remembered = host.attempts_remembered;
             plan.stream = Some(match callees.transport {
                 TransportName::Tls => Transport::Tls,
                 TransportName::Udp | TransportName::Tcp => Transport::Tcp,
@@ -136,6 +164,7 @@ impl Cast {
         let one = |plan: &HostPlan, index: u64| HostPlan {
             name: format!("{} {index}", plan.name),
             media_sockets: (plan.media_sockets as u64).div_ceil(count) as usize,
+            attempts_remembered: plan.attempts_remembered.div_ceil(usize::from(workers)),
             share: Share { index, count },
             plan_seed: Some(seed),
             ..plan.clone()

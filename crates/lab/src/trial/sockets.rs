@@ -144,7 +144,8 @@ pub fn on_sockets(
         remarks.push("[network] applies to simulations only; these links were real".to_owned());
     }
     let all = || near.iter().chain(&far);
-    let generator_cpu = all().map(|host| host.cpu_seconds).sum();
+    let cpu_of = |hosts: &[Finished]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
+    let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near
         .into_iter()
@@ -170,7 +171,8 @@ pub fn on_sockets(
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: cpu,
             subject_grew_bytes: grew,
-            generator_cpu_seconds: generator_cpu,
+            generator_cpu_seconds: callers_cpu + callees_cpu,
+            callers_cpu_seconds: callers_cpu,
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot(format!("/proc: {error}"), ""))?,
         }),
