@@ -36,6 +36,13 @@ pub fn of(trial: &TrialRecord) -> Vec<String> {
     all
 }
 
+/// Whether the machine was busy with something else for so long that the trial says little: a thread that only sleeps came back late.
+/// What only the generator was late by may be the load itself.
+pub fn disturbed(trial: &TrialRecord) -> bool {
+    let around = trial.surroundings.as_ref();
+    around.is_some_and(|around| around.noise.p99_us > NOISE_US)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,8 +86,9 @@ mod tests {
         let all = of(&trial(242.5, 12_000.0, 3));
         assert_eq!(all.len(), 3);
         assert!(all[0].contains("242 ms") && all[1].contains("12.0 ms") && all[2].contains(" 3 "));
+        assert!(disturbed(&trial(0.0, 12_000.0, 0)) && !disturbed(&trial(242.0, 3_900.0, 3)));
         let mut simulated = trial(242.0, 12_000.0, 3);
         simulated.surroundings = None;
-        assert!(of(&simulated).is_empty());
+        assert!(of(&simulated).is_empty() && !disturbed(&simulated));
     }
 }

@@ -6,6 +6,7 @@
 //! weights are halved then, down to a tenth. So many good trials that bring nothing higher mean that it has converged. Then,
 //! as an addition of ours, the gap to the lowest rate that failed is halved until it is as small as the sweep's step.
 
+use crate::caveats;
 use crate::error::{LabError, Verdict};
 use crate::experiment::{Experiment, SearchPlan};
 use crate::figures::Check;
@@ -17,6 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::cmp::Ordering;
 use std::path::Path;
+
+/// A trial that was missed while the machine was busy with something else says little about the subject, and is made anew so often
+/// at most: a machine that is busy each time is busy with the trial.
+const ANEW: u32 = 1;
 
 /// Neither weight falls below this (RFC 7502, Benchmarking Algorithm).
 const LEAST_WEIGHT: f64 = 0.10;
@@ -30,7 +35,7 @@ pub struct Step {
     pub value: f64,
     /// No failure, within every threshold, steady.
     pub good: bool,
-    /// What was missed, in words; empty where it was good.
+    /// What was missed, in words; empty where it was good. Where the machine was busy it says that the trial was made anew.
     pub missed: String,
 }
 
@@ -340,6 +345,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         setup.push(("total sessions attempted".to_owned(), attempts.to_string()));
     }
     let mut told: Vec<Step> = Vec::new();
+    let mut anew = 0;
     while let Some(value) = steps.next().filter(|_| told.len() < plan.trials as usize) {
         let level = file.level_at(value)?;
         let number = told.len() as u32;
@@ -361,7 +367,16 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         } else {
             Verdict::Missed
         };
-        steps.told(good);
+        let disturbed = caveats::disturbed(&trial);
+        let again = !good && disturbed && anew < ANEW;
+        let missed = match again {
+            true => format!("{missed}; made anew, as the machine was busy"),
+            false => missed,
+        };
+        anew = if again { anew + 1 } else { 0 };
+        if !again {
+            steps.told(good);
+        }
         display.searched(value, &missed, steps.best(), steps.failed_above());
         told.push(Step {
             trial: number,
