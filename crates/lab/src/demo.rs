@@ -14,7 +14,7 @@ use crate::run::{out_dir, unix_seconds, write_json};
 use crate::subject::{BorderThread, Layout, PortSpan, Processor, system_entropy};
 use crate::terminal::columns;
 use crate::trial::{Finished, HostThread, from_start, merge};
-use codec::g711::Law;
+use codec::Format;
 use engine::{Entropy, Note, Time, Transport};
 use net::{Clock, NoiseSampler, Signals};
 use std::net::SocketAddr;
@@ -398,7 +398,10 @@ fn calls(
         hang_up: HangUp::Caller,
         say: MediaKind::Speech,
         hear,
-        law: Law::A,
+        codec: Format::Pcma,
+        seats: 0,
+        srtp: false,
+        timed: false,
         cancel_percent: 0.0,
         hold_percent: 0.0,
         listen_percent: 20.0,

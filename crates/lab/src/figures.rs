@@ -11,6 +11,11 @@ pub const CLASS_BOUNDS_MS: [f64; 8] = [10.0, 20.0, 30.0, 40.0, 50.0, 100.0, 150.
 /// An answer that comes within this, milliseconds, is in time: nothing had to be sent again for it (T1 of RFC 3261).
 pub const IN_TIME_MS: f64 = 500.0;
 
+/// The workload of streams that go past the subject, so that the host's own jitter shows.
+pub const NOISE: &str = "noise";
+/// The workload at which jitter is measured, where there is one beside the load.
+pub const PROBE: &str = "probe";
+
 /// Names of the classes.
 pub const CLASS_NAMES: [&str; 9] = [
     "<10", "10-20", "20-30", "30-40", "40-50", "50-100", "100-150", "150-200", ">=200",
@@ -100,6 +105,23 @@ pub struct Details {
     pub one_way_ms: Option<f64>,
     /// Largest mean round trip, milliseconds.
     pub round_trip_ms: Option<f64>,
+    /// Delay of single packets, where they were timed: the median of the streams' medians, the 99th percentile of their 99th
+    /// percentiles, the largest of all; milliseconds.
+    #[serde(default)]
+    pub relay_ms: [Option<f64>; 3],
+    /// CPU time of the subject per media packet received by anybody, microseconds.
+    #[serde(default)]
+    pub cpu_us_per_packet: Option<f64>,
+    /// The host's own jitter, milliseconds: that of streams of the laboratory's that went past the subject, from a thread of
+    /// their own, in the same time.
+    #[serde(default)]
+    pub noise_jitter_ms: JitterFigures,
+    /// Cores that the subject kept busy while it was measured.
+    #[serde(default)]
+    pub subject_cores: Option<f64>,
+    /// How busy all processors of this machine were meanwhile, percent.
+    #[serde(default)]
+    pub host_cpu_percent: Option<f64>,
     /// Streams received or due; what a side only sends is another's.
     pub streams: u64,
     /// Packets received.
@@ -210,6 +232,7 @@ pub fn compute(
         (true, false) => &again,
         (true, true) => &registrations,
     };
+    let (subject, _) = without_noise(streams);
     let responses = sorted(main.iter().filter_map(|a| a.response_ms()));
     let figures = Figures {
         calls: count(&calls),
@@ -217,16 +240,19 @@ pub fn compute(
             p50: quantile(&responses, 0.5),
             p99: quantile(&responses, 0.99),
         },
-        jitter_ms: jitter(streams),
-        lost_percent: lost_percent(streams),
-        mos: mean(streams.iter().filter_map(|s| s.mos)),
-        audio: audio(streams),
+        jitter_ms: jitter(&probed(&subject)),
+        lost_percent: lost_percent(&subject),
+        mos: mean(subject.iter().filter_map(|s| s.mos)),
+        audio: audio(&subject),
         cpu_us_per_call: cpu_seconds
             .filter(|_| !responses.is_empty())
             .map(|seconds| seconds * 1e6 / responses.len() as f64),
         report: String::new(),
     };
-    let details = details(attempts, main, &registrations, streams, &responses);
+    let mut details = details(attempts, main, &registrations, streams, &responses);
+    details.cpu_us_per_packet = cpu_seconds
+        .filter(|_| details.packets > 0)
+        .map(|seconds| seconds * 1e6 / details.packets as f64);
     (figures, details)
 }
 
@@ -238,6 +264,7 @@ fn details(
     responses: &[f64],
 ) -> Details {
     let mine = || attempts.iter().filter(|a| a.kind != Kind::Answer);
+    let (streams, noise) = without_noise(streams);
     let late = sorted(mine().filter_map(Attempt::lateness_ms));
     Details {
         registrations: count(registrations),
@@ -258,6 +285,11 @@ fn details(
         lateness_ms: [0.5, 0.99, 1.0].map(|q| quantile(&late, q)),
         one_way_ms: largest(streams.iter().filter_map(|s| s.one_way_mean_ms)),
         round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
+        relay_ms: relay(&streams),
+        cpu_us_per_packet: None,
+        noise_jitter_ms: jitter(&noise),
+        subject_cores: None,
+        host_cpu_percent: None,
         streams: streams.iter().filter(|s| s.is_awaited()).count() as u64,
         packets: streams.iter().map(|s| s.received).sum(),
         established_per_second: per_second(main, |a| a.established.is_some()),
@@ -338,7 +370,7 @@ fn peak(calls: &[&Attempt]) -> u64 {
     most.max(0) as u64
 }
 
-fn jitter(streams: &[StreamRecord]) -> JitterFigures {
+fn jitter(streams: &[&StreamRecord]) -> JitterFigures {
     let mut weighted = (0.0, 0.0);
     for stream in streams {
         if let Some(jitter) = stream.jitter_mean_ms {
@@ -354,13 +386,39 @@ fn jitter(streams: &[StreamRecord]) -> JitterFigures {
     }
 }
 
-fn lost_percent(streams: &[StreamRecord]) -> Option<f64> {
+/// Streams that went through the subject, and those that only show the host's own noise.
+fn without_noise(streams: &[StreamRecord]) -> (Vec<&StreamRecord>, Vec<&StreamRecord>) {
+    streams.iter().partition(|stream| stream.workload != NOISE)
+}
+
+/// Where a probe was sent along, jitter is measured at it alone.
+fn probed<'a>(streams: &[&'a StreamRecord]) -> Vec<&'a StreamRecord> {
+    let probe: Vec<&StreamRecord> = streams
+        .iter()
+        .copied()
+        .filter(|stream| stream.workload == PROBE)
+        .collect();
+    match probe.is_empty() {
+        true => streams.to_vec(),
+        false => probe,
+    }
+}
+
+/// Delay of single packets over all streams that were timed.
+fn relay(streams: &[&StreamRecord]) -> [Option<f64>; 3] {
+    let medians = sorted(streams.iter().filter_map(|s| s.relay_p50_ms));
+    let p99 = sorted(streams.iter().filter_map(|s| s.relay_p99_ms));
+    let most = largest(streams.iter().filter_map(|s| s.relay_max_ms));
+    [quantile(&medians, 0.5), quantile(&p99, 0.99), most]
+}
+
+fn lost_percent(streams: &[&StreamRecord]) -> Option<f64> {
     let expected: u64 = streams.iter().map(|s| s.expected).sum();
     let lost: u64 = streams.iter().map(|s| s.lost).sum();
     (expected > 0).then(|| lost as f64 * 100.0 / expected as f64)
 }
 
-fn audio(streams: &[StreamRecord]) -> AudioFigures {
+fn audio(streams: &[&StreamRecord]) -> AudioFigures {
     AudioFigures {
         correlation: streams
             .iter()
@@ -414,6 +472,23 @@ pub fn judge(
             thresholds.jitter_p99_ms,
             figures.jitter_ms.p99,
         ),
+        (
+            "jitter_mean_above_noise_ms",
+            thresholds.jitter_mean_above_noise_ms,
+            above(figures.jitter_ms.mean, details.noise_jitter_ms.mean),
+        ),
+        (
+            "jitter_p99_above_noise_ms",
+            thresholds.jitter_p99_above_noise_ms,
+            above(figures.jitter_ms.p99, details.noise_jitter_ms.p99),
+        ),
+        (
+            "host_cpu_percent",
+            thresholds.host_cpu_percent,
+            details.host_cpu_percent,
+        ),
+        ("relay_p50_ms", thresholds.relay_p50_ms, details.relay_ms[0]),
+        ("relay_p99_ms", thresholds.relay_p99_ms, details.relay_ms[1]),
         ("one_way_ms", thresholds.one_way_ms, details.one_way_ms),
         (
             "round_trip_ms",
@@ -451,6 +526,11 @@ pub fn judge(
         check(name, limit, measured, |measured, limit| measured >= limit)
     });
     most.chain(least).collect()
+}
+
+/// By how much a figure is above the host's own, at least nothing.
+fn above(figure: Option<f64>, host: Option<f64>) -> Option<f64> {
+    Some((figure? - host?).max(0.0))
 }
 
 fn check(

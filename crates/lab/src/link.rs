@@ -1,6 +1,7 @@
 //! After a trial: who sent what each side received, and what that says about delay, quality and speech.
 
-use crate::host::{SentStream, StreamResult};
+use crate::figures::quantile;
+use crate::host::{PacketTimes, SentStream, StreamResult};
 use crate::record::StreamRecord;
 use engine::Time;
 use media::audio;
@@ -22,6 +23,7 @@ struct Anchor {
 /// Completes the records of a trial. The hosts that sent and received must have run on one clock.
 pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
     let anchors = anchors(&results);
+    let sent = sent_times(&results);
     let mut one_ways: BTreeMap<u32, f64> = BTreeMap::new();
     let mut records: Vec<(StreamRecord, Option<u32>)> = Vec::with_capacity(results.len());
     for result in results {
@@ -38,6 +40,12 @@ pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
                 record.one_way_max_ms = Some(delay.max);
                 one_ways.insert(record.ssrc, delay.mean);
             }
+        }
+        if let (Some(sent), Some(came)) = (sent.get(&record.ssrc), &result.times[1]) {
+            let delays = came.delays_ms(sent);
+            record.relay_p50_ms = quantile(&delays, 0.5);
+            record.relay_p99_ms = quantile(&delays, 0.99);
+            record.relay_max_ms = delays.last().copied();
         }
         rate(&mut record, result.burst_ratio);
         records.push((record, own));
@@ -92,6 +100,15 @@ fn anchors(results: &[StreamResult]) -> BTreeMap<u32, Anchor> {
         }
     }
     anchors
+}
+
+/// When the packets of each source were sent.
+fn sent_times(results: &[StreamResult]) -> BTreeMap<u32, PacketTimes> {
+    let timed = results.iter().filter_map(|result| {
+        let ssrc = ssrc_of(&result.sent?);
+        Some((ssrc, result.times[0].clone()?))
+    });
+    timed.collect()
 }
 
 /// Delay of the packets of a stream, milliseconds.
@@ -178,6 +195,7 @@ mod tests {
             sent,
             heard: None,
             burst_ratio: 1.0,
+            times: [None, None],
         }
     }
 

@@ -229,6 +229,15 @@ pub struct StreamRecord {
     pub one_way_mean_ms: Option<f64>,
     /// Largest one-way delay.
     pub one_way_max_ms: Option<f64>,
+    /// Delay of single packets, from when each was sent to when it came, where they were timed: median.
+    #[serde(default)]
+    pub relay_p50_ms: Option<f64>,
+    /// 99th percentile.
+    #[serde(default)]
+    pub relay_p99_ms: Option<f64>,
+    /// Largest.
+    #[serde(default)]
+    pub relay_max_ms: Option<f64>,
     /// Mean round trip: both one-way delays of the call added, or the way of an echoed packet.
     pub round_trip_ms: Option<f64>,
     /// E-model rating.

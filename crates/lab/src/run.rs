@@ -182,11 +182,13 @@ fn judge(
     seed: u64,
     outcomes: Outcomes,
 ) -> TrialRecord {
-    let (figures, details) = figures::compute(
+    let (figures, mut details) = figures::compute(
         &outcomes.attempts,
         &outcomes.streams,
         outcomes.subject_cpu_seconds,
     );
+    details.subject_cores = outcomes.subject_cores;
+    details.host_cpu_percent = outcomes.host_cpu_percent;
     let checks = figures::judge(
         &level.experiment.thresholds,
         &figures,

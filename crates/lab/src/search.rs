@@ -223,6 +223,10 @@ pub fn benchmark(keys: &[String]) -> String {
         "Registration Rate"
     } else if sets("callers.limit") || sets("callers.total") {
         "sessions at a time"
+    } else if sets("conference.rooms") {
+        "conferences at a time"
+    } else if sets("conference.instances") {
+        "instances at a time"
     } else {
         "capacity"
     }
@@ -246,11 +250,32 @@ pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
         ));
         let media = match callers.media {
             crate::experiment::MediaKind::None => "none".to_owned(),
-            _ => format!("1 stream each way, {:?}, 20 ms", callers.codec),
+            _ => {
+                let codec = callers.codec.format(false).kind().name();
+                let silence = match callers.silence_suppression {
+                    true => ", silence suppression",
+                    false => "",
+                };
+                let srtp = if callers.srtp {
+                    ", SRTP of the callers"
+                } else {
+                    ""
+                };
+                format!("1 stream each way, {codec}, 20 ms{silence}{srtp}")
+            }
         };
         rows.push(("associated media per session", media));
         let media = format!("{:?}", experiment.subject.media).to_lowercase();
         rows.push(("media on the device under test", media));
+    }
+    if let Some(codec) = experiment.transcodes_to() {
+        let codec = codec.format(false).kind().name().to_owned();
+        rows.push(("codec of the called side", codec));
+    }
+    if let Some(plan) = &experiment.conference {
+        rows.push(("codec", plan.codec.format(false).kind().name().to_owned()));
+        rows.push(("participants of a conference", plan.seats.to_string()));
+        rows.push(("seconds counted", plain(plan.seconds)));
     }
     if let Some(registrations) = &experiment.registrations {
         let transport = engine::Transport::from(registrations.transport);

@@ -33,11 +33,30 @@ pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
+/// Reads a figure of a level.
+type Read = fn(&LevelSummary) -> Option<f64>;
+
+/// Figures of media that stand in the table where they were measured.
+const OF_MEDIA: [(&str, Read); 6] = [
+    ("delay p50 ms", |level| level.relay_p50),
+    ("delay p99 ms", |level| level.relay_p99),
+    ("jitter p99 ms", |level| {
+        level.noise_jitter_p99.and(level.jitter_trimmed_p99)
+    }),
+    ("host's p99 ms", |level| level.noise_jitter_p99),
+    ("cores", |level| level.subject_cores),
+    ("CPU %", |level| level.host_cpu),
+];
+
 /// The levels of a run with their main figures, the thresholds that were missed, and the study's figures where the experiment
 /// names them.
 pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), plain);
     let calls = levels.iter().any(|level| level.attempted > 0.0);
+    let more: Vec<&(&str, Read)> = OF_MEDIA
+        .iter()
+        .filter(|(_, read)| levels.iter().any(|level| read(level).is_some()))
+        .collect();
     let rows: Vec<Vec<String>> = levels
         .iter()
         .map(|level| {
@@ -62,6 +81,7 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
                 ]
                 .map(number),
             );
+            row.extend(more.iter().map(|(_, read)| number(read(level))));
             row.push(if level.passed { "passed" } else { "missed" }.to_owned());
             row
         })
@@ -82,8 +102,12 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
         "lost %",
         "MOS",
         "CPU us",
-        "verdict",
     ];
+    let headings: Vec<&str> = headings
+        .into_iter()
+        .chain(more.iter().map(|(heading, _)| *heading))
+        .chain(["verdict"])
+        .collect();
     let mut out = columns(&headings, &rows);
     for trial in &run.trials {
         for check in trial.checks.iter().filter(|check| !check.holds) {

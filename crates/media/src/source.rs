@@ -21,10 +21,29 @@ pub enum Content {
     Codes(Arc<[u8]>),
     /// Ready frames of any codec, one per packet, repeated without end.
     Frames(Arc<[Vec<u8>]>),
+    /// Packets of any codec as they were made beforehand, by packet times, repeated without end: in packet times in which the
+    /// speaker is silent there may be none. The first packet time sent is `first`.
+    Ready {
+        /// What is sent in each packet time.
+        slots: Arc<[Vec<ReadyPacket>]>,
+        /// Where it begins.
+        first: usize,
+    },
     /// A tone.
     Tone(ToneGenerator),
     /// Silence.
     Silence,
+}
+
+/// A packet as it was made beforehand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadyPacket {
+    /// Timestamp units from the beginning of the packet time to what the packet carries.
+    pub offset: u32,
+    /// Whether it is the first one of speech after silence (RFC 3551 section 4.1).
+    pub marker: bool,
+    /// Its payload.
+    pub payload: Vec<u8>,
 }
 
 /// How a source sends.
@@ -89,8 +108,25 @@ impl core::error::Error for SourceError {}
 enum Audio {
     Codes { codes: Arc<[u8]>, at: usize },
     Frames { frames: Arc<[Vec<u8>]>, at: usize },
+    Ready(Ready),
     Tone(ToneGenerator),
     Silence,
+}
+
+/// Packets made beforehand.
+#[derive(Clone, Debug)]
+struct Ready {
+    slots: Arc<[Vec<ReadyPacket>]>,
+    first: usize,
+    /// Packets of the present packet time that were sent already.
+    sent: usize,
+}
+
+impl Ready {
+    fn of(&self, slot: u64) -> &[ReadyPacket] {
+        let at = (self.first as u64 + slot % self.slots.len() as u64) % self.slots.len() as u64;
+        self.slots.get(at as usize).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// What has been sent.
@@ -137,7 +173,7 @@ impl RtpSource {
         if !(10..=60).contains(&config.ptime_ms) {
             return Err(SourceError::PacketTime(config.ptime_ms));
         }
-        let is_frames = matches!(config.content, Content::Frames(_));
+        let is_frames = matches!(config.content, Content::Frames(_) | Content::Ready { .. });
         let rate = config.clock_rate;
         if rate == 0 || rate > 192_000 || !rate.is_multiple_of(1000) || (!is_frames && rate != 8000)
         {
@@ -207,8 +243,19 @@ impl RtpSource {
         if self.stopped {
             self.stopped = false;
             self.marker = true;
-            self.slot = self.slot.max(self.slot_after(now));
+            let slot = self.slot.max(self.slot_after(now));
+            self.go_to(slot);
         }
+    }
+
+    /// Goes on with this packet time, from its beginning where it is another one.
+    fn go_to(&mut self, slot: u64) {
+        if let Audio::Ready(ready) = &mut self.audio
+            && slot != self.slot
+        {
+            ready.sent = 0;
+        }
+        self.slot = slot;
     }
 
     /// The source identifier.
@@ -241,13 +288,36 @@ impl RtpSource {
         if self.due(self.slot) < oldest {
             let next = self.slot_after(oldest);
             self.counts.skipped += next - self.slot;
-            self.slot = next;
+            self.go_to(next);
             self.marker = true;
         }
+        if self.is_silent() {
+            self.pass_silence();
+            if self.due(self.slot) > now {
+                return None;
+            }
+        }
         let due = self.due(self.slot);
-        self.build();
-        self.slot += 1;
+        if self.build() {
+            self.slot += 1;
+        }
+        self.pass_silence();
         Some((due, &self.packet))
+    }
+
+    /// Whether nothing of what was made beforehand is for this packet time.
+    fn is_silent(&self) -> bool {
+        match &self.audio {
+            Audio::Ready(ready) if self.events.is_idle() => ready.of(self.slot).is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Goes on to the next packet time in which there is something to send: nobody has to wake up before it.
+    fn pass_silence(&mut self) {
+        while self.is_silent() {
+            self.slot += 1;
+        }
     }
 
     fn due(&self, slot: u64) -> Time {
@@ -263,7 +333,8 @@ impl RtpSource {
         (at.0.saturating_sub(self.start.0)).div_ceil(self.ptime.as_nanos() as u64)
     }
 
-    fn build(&mut self) {
+    /// Builds the next packet; false where more of the same packet time follows.
+    fn build(&mut self) -> bool {
         let timestamp = self
             .first_timestamp
             .wrapping_add((self.slot as u32).wrapping_mul(self.step));
@@ -277,6 +348,7 @@ impl RtpSource {
         };
         self.sequence = self.sequence.wrapping_add(1);
         self.packet.clear();
+        let mut whole = true;
         let event = self.event_payload_type.and_then(|payload_type| {
             let event = self.events.next(timestamp, self.step)?;
             Some((payload_type, event))
@@ -288,6 +360,19 @@ impl RtpSource {
             header.write(&mut self.packet);
             self.packet.extend_from_slice(&event.event.to_bytes());
             self.pass_audio();
+        } else if let Audio::Ready(ready) = &mut self.audio {
+            let sent = ready.sent;
+            let packets = ready.of(self.slot);
+            let last = sent + 1 >= packets.len();
+            if let Some(packet) = packets.get(sent) {
+                header.timestamp = timestamp.wrapping_add(packet.offset);
+                header.marker |= packet.marker;
+                header.write(&mut self.packet);
+                self.packet.extend_from_slice(&packet.payload);
+            }
+            ready.sent = if last { 0 } else { sent + 1 };
+            self.marker = false;
+            whole = last;
         } else {
             header.write(&mut self.packet);
             self.append_audio();
@@ -295,6 +380,7 @@ impl RtpSource {
         }
         self.counts.packets += 1;
         self.counts.octets += (self.packet.len() - RtpView::HEADER) as u64;
+        whole
     }
 
     fn append_audio(&mut self) {
@@ -316,6 +402,8 @@ impl RtpSource {
                 }
                 *at = (*at + 1) % frames.len();
             }
+            // Built whole, with headers of their own.
+            Audio::Ready(_) => {}
             Audio::Tone(generator) => {
                 self.samples.resize(step, 0);
                 generator.fill(&mut self.samples);
@@ -335,6 +423,7 @@ impl RtpSource {
         match &mut self.audio {
             Audio::Codes { codes, at } => *at = (*at + self.step as usize) % codes.len(),
             Audio::Frames { frames, at } => *at = (*at + 1) % frames.len(),
+            Audio::Ready(ready) => ready.sent = 0,
             Audio::Tone(generator) => {
                 self.samples.resize(self.step as usize, 0);
                 generator.fill(&mut self.samples);
@@ -359,8 +448,21 @@ fn prepare(content: Content, law: Law) -> Result<Audio, SourceError> {
         {
             Ok(Audio::Frames { frames, at: 0 })
         }
+        Content::Ready { slots, first } if is_sendable(&slots) => Ok(Audio::Ready(Ready {
+            first: first % slots.len(),
+            slots,
+            sent: 0,
+        })),
         Content::Tone(generator) => Ok(Audio::Tone(generator)),
         Content::Silence => Ok(Audio::Silence),
-        Content::Loop(_) | Content::Codes(_) | Content::Frames(_) => Err(SourceError::Content),
+        Content::Loop(_) | Content::Codes(_) | Content::Frames(_) | Content::Ready { .. } => {
+            Err(SourceError::Content)
+        }
     }
+}
+
+/// Whether there is anything to send, and nothing too long.
+fn is_sendable(slots: &[Vec<ReadyPacket>]) -> bool {
+    let mut packets = slots.iter().flatten().peekable();
+    packets.peek().is_some() && packets.all(|packet| packet.payload.len() <= 1400)
 }

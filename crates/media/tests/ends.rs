@@ -9,7 +9,7 @@ use media::dtmf::{DtmfError, END_PACKETS, EventReceiver};
 use media::echo::Echo;
 use media::rtcp::{RtcpConfig, RtcpEndpoint};
 use media::sink::{Received, RtpSink, SinkConfig};
-use media::source::{Content, RtpSource, SourceConfig, SourceError};
+use media::source::{Content, ReadyPacket, RtpSource, SourceConfig, SourceError};
 use proptest::prelude::*;
 use std::sync::Arc;
 use wire::rtcp::{Compound, packet_type};
@@ -101,6 +101,63 @@ fn a_source_keeps_its_timeline() {
     assert_eq!(source.next_deadline().unwrap().at, Time::from_secs(50));
 }
 
+/// Packets made beforehand: offset, marker and payload of each, by packet times.
+fn ready(slots: Vec<Vec<(u32, bool, Vec<u8>)>>) -> Content {
+    let packet = |(offset, marker, payload)| ReadyPacket {
+        offset,
+        marker,
+        payload,
+    };
+    let slots = slots
+        .into_iter()
+        .map(|slot| slot.into_iter().map(packet).collect())
+        .collect();
+    Content::Ready { slots, first: 0 }
+}
+
+#[test]
+fn what_was_made_beforehand_leaves_out_its_silence() {
+    let slots = vec![
+        vec![],
+        vec![(0, true, vec![1])],
+        vec![(0, false, vec![2]), (80, true, vec![3])],
+        vec![],
+        vec![],
+    ];
+    let config = SourceConfig {
+        payload_type: 18,
+        ..SourceConfig::g711(Law::A, ready(slots), Time::ZERO)
+    };
+    let mut source = RtpSource::new(config, &mut Entropy::from_number(3)).unwrap();
+    let packets = run(&mut source, Time::from_millis(159));
+    let views: Vec<_> = packets
+        .iter()
+        .map(|(at, bytes)| (*at, RtpView::parse(bytes).unwrap()))
+        .collect();
+    let first = views[0].1;
+    let seen: Vec<_> = views
+        .iter()
+        .map(|(at, view)| {
+            let units = view.timestamp().wrapping_sub(first.timestamp());
+            let number = view.sequence().wrapping_sub(first.sequence());
+            let payload = view.payload().unwrap()[0];
+            (at.0 / 1_000_000, number, units, view.marker(), payload)
+        })
+        .collect();
+    let expected = [
+        (20, 0, 0, true, 1),
+        (40, 1, 160, false, 2),
+        (40, 2, 240, true, 3),
+        (120, 3, 800, true, 1),
+        (140, 4, 960, false, 2),
+        (140, 5, 1040, true, 3),
+    ];
+    assert_eq!(seen, expected);
+    // Nobody wakes up for silence.
+    assert_eq!(source.next_deadline().unwrap().at, Time::from_millis(220));
+    assert_eq!(source.counts().packets, 6);
+}
+
 #[test]
 fn bad_sources_are_refused() {
     let mut entropy = Entropy::from_number(1);
@@ -127,6 +184,8 @@ fn bad_sources_are_refused() {
         Content::Codes(Arc::from([])),
         Content::Frames(Arc::from([])),
         Content::Frames(Arc::from([vec![0; 1401]])),
+        ready(vec![vec![], vec![]]),
+        ready(vec![vec![(0, false, vec![0; 1401])]]),
     ] {
         let config = SourceConfig {
             content,

@@ -7,6 +7,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/call-capacity.toml"),
     ),
     (
+        "call-capacity-g722",
+        include_str!("../../../../scenarios/call-capacity-g722.toml"),
+    ),
+    (
         "call-rate",
         include_str!("../../../../scenarios/call-rate.toml"),
     ),
@@ -31,8 +35,28 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/call-rate-volte.toml"),
     ),
     (
+        "conference-instances",
+        include_str!("../../../../scenarios/conference-instances.toml"),
+    ),
+    (
+        "conference-jitter",
+        include_str!("../../../../scenarios/conference-jitter.toml"),
+    ),
+    (
         "header-rules",
         include_str!("../../../../scenarios/header-rules.toml"),
+    ),
+    (
+        "media-capacity",
+        include_str!("../../../../scenarios/media-capacity.toml"),
+    ),
+    (
+        "media-capacity-silence",
+        include_str!("../../../../scenarios/media-capacity-silence.toml"),
+    ),
+    (
+        "media-capacity-srtp",
+        include_str!("../../../../scenarios/media-capacity-srtp.toml"),
     ),
     (
         "overload",
@@ -81,6 +105,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     (
         "standing-calls",
         include_str!("../../../../scenarios/standing-calls.toml"),
+    ),
+    (
+        "transcoding-capacity",
+        include_str!("../../../../scenarios/transcoding-capacity.toml"),
     ),
     (
         "volte-call-rate",

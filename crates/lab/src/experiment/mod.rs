@@ -12,9 +12,9 @@ mod template;
 
 pub use built_in::{BUILT_IN, built_in};
 pub use model::{
-    CallFlow, Callees, Callers, CodecName, Experiment, Generator, HangUp, HoldKind, IpVersions,
-    Levels, MediaKind, Network, PaceKind, RegistrarPlace, Registrations, Streams, Subject,
-    SubjectMedia, Thresholds, TransportName,
+    CallFlow, Callees, Callers, CodecName, Conference, Experiment, Generator, HangUp, HoldKind,
+    IpVersions, Levels, MediaKind, Network, PaceKind, RegistrarPlace, Registrations, Streams,
+    Subject, SubjectMedia, Thresholds, TransportName,
 };
 pub use parse::{File, Level};
 pub use search_plan::SearchPlan;

@@ -4,6 +4,7 @@ use super::search_plan::SearchPlan;
 use super::study::Study;
 use crate::pace::{Hold, Pace};
 use crate::tls::TlsSettings;
+use codec::Format;
 use engine::Transport;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -46,6 +47,9 @@ pub struct Experiment {
     /// Media streams without signalling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
+    /// Conferences of the subject.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conference: Option<Conference>,
     /// Certificates and trust of callers and callees, towards a foreign subject or a border that runs by itself. With our own
     /// border in this process they are made for the trial.
     #[serde(default, skip_serializing_if = "TlsSettings::is_default")]
@@ -75,6 +79,11 @@ fn nothing(number: &u32) -> bool {
 /// The same of a share.
 fn is_whole(percent: &f64) -> bool {
     *percent <= 0.0
+}
+
+/// Whether it is not wanted; serde asks by reference.
+fn is_not(wanted: &bool) -> bool {
+    !wanted
 }
 
 /// Whether it is one connection; serde asks by reference.
@@ -296,6 +305,9 @@ pub enum MediaKind {
     Tone,
     /// What it receives, sent back (called side only).
     Echo,
+    /// Speech and silence in turns with the others of the same conference. `[conference]` has it; no file asks for it.
+    #[serde(skip)]
+    Turns,
 }
 
 /// Codecs that the laboratory speaks.
@@ -308,6 +320,27 @@ pub enum CodecName {
     /// G.711 mu-law.
     #[serde(rename = "PCMU")]
     Pcmu,
+    /// G.722 at 64 kbit/s.
+    G722,
+    /// G.729 Annex A.
+    G729,
+}
+
+impl CodecName {
+    /// The codec with its parameters; with its own silence suppression where `suppress` says so and it has one.
+    pub fn format(self, suppress: bool) -> Format {
+        match self {
+            CodecName::Pcma => Format::Pcma,
+            CodecName::Pcmu => Format::Pcmu,
+            CodecName::G722 => Format::G722,
+            CodecName::G729 => Format::G729 { annex_b: suppress },
+        }
+    }
+
+    /// Whether it is one of G.711's laws: their audio is what is listened to.
+    pub fn is_g711(self) -> bool {
+        matches!(self, CodecName::Pcma | CodecName::Pcmu)
+    }
 }
 
 /// Transport of SIP.
@@ -412,6 +445,17 @@ pub struct Callers {
     pub media: MediaKind,
     /// In which codec.
     pub codec: CodecName,
+    /// Each side is silent for as long as it speaks, and sends next to nothing meanwhile (G.729 Annex B).
+    #[serde(skip_serializing_if = "is_not")]
+    pub silence_suppression: bool,
+    /// The callers' side has SRTP (AES_CM_128_HMAC_SHA1_80, keys in the session description), which our border requires of
+    /// it and takes off.
+    #[serde(skip_serializing_if = "is_not")]
+    pub srtp: bool,
+    /// Each packet is timed, from when it was sent to when the kernel took it in at the other end. It takes 8 bytes of memory
+    /// for every 10 ms of a stream.
+    #[serde(skip_serializing_if = "is_not")]
+    pub time_packets: bool,
     /// SIP transport.
     pub transport: TransportName,
     /// TCP or TLS connections that take turns, call by call; at most 1,000.
@@ -451,6 +495,9 @@ impl Default for Callers {
             hang_up: HangUp::Caller,
             media: MediaKind::None,
             codec: CodecName::Pcma,
+            silence_suppression: false,
+            srtp: false,
+            time_packets: false,
             transport: TransportName::Udp,
             connections: 1,
             cancel_percent: 0.0,
@@ -512,6 +559,9 @@ pub struct Callees {
     pub no_answer_percent: f64,
     /// What they send.
     pub media: MediaKind,
+    /// The one codec that they have, where it is not the callers': our border transcodes where the callers have another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codec: Option<CodecName>,
     /// Which messages set a call up; `volte` where the caller supports it, too.
     pub flow: CallFlow,
     /// How long their resources take to be reserved in the flow `volte`, milliseconds, once the caller's are there.
@@ -529,6 +579,7 @@ impl Default for Callees {
             busy_percent: 0.0,
             no_answer_percent: 0.0,
             media: MediaKind::None,
+            codec: None,
             flow: CallFlow::Plain,
             reserve_ms: 0.0,
         }
@@ -636,6 +687,43 @@ impl Default for Streams {
     }
 }
 
+/// Conferences of the subject, and one more, the probe, at which jitter is measured. Participants speak in turns of four seconds,
+/// the next one half a second before the one before him ends. Beside them a few streams go past the subject, from a thread of their
+/// own: their jitter is the host's. All of it is counted for `seconds`, from when everybody is there and has been for a while.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Conference {
+    /// Conferences under load at each instance, at most 999; the probe is one more, at the first instance. They are called at 8000
+    /// and the numbers after it.
+    pub rooms: u64,
+    /// Participants of each, 2 to 16.
+    pub seats: u64,
+    /// Borders, each on a thread of its own, at most 64.
+    pub instances: u64,
+    /// In which codec.
+    pub codec: CodecName,
+    /// Participants who call a second, at each instance, at random.
+    pub rate: f64,
+    /// Seconds from when everybody should be there to when counting begins.
+    pub warm_up_seconds: f64,
+    /// Seconds that are counted.
+    pub seconds: f64,
+}
+
+impl Default for Conference {
+    fn default() -> Self {
+        Conference {
+            rooms: 5,
+            seats: 4,
+            instances: 1,
+            codec: CodecName::G729,
+            rate: 50.0,
+            warm_up_seconds: 4.0,
+            seconds: 300.0,
+        }
+    }
+}
+
 /// Links of a simulated network, each way between any host and the subject. Ignored on real sockets, and said so there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -655,6 +743,14 @@ pub struct Network {
 }
 
 impl Experiment {
+    /// The codec that the called side has by itself, where the callers have another one: it takes somebody who transcodes.
+    pub fn transcodes_to(&self) -> Option<CodecName> {
+        let callers = self.callers.as_ref()?.codec;
+        let callees = self.callees.as_ref()?.codec?;
+        let alike = callers == callees || (callers.is_g711() && callees.is_g711());
+        (!alike).then_some(callees)
+    }
+
     /// What callers and registrations speak.
     pub fn transports(&self) -> impl Iterator<Item = TransportName> {
         let callers = self.callers.iter().map(|callers| callers.transport);
@@ -693,6 +789,21 @@ pub struct Thresholds {
     /// 99th percentile of the jitter, milliseconds, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter_p99_ms: Option<f64>,
+    /// Mean of the jitter less that of the host's own, milliseconds, at most (`[conference]`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter_mean_above_noise_ms: Option<f64>,
+    /// 99th percentile of the jitter less that of the host's own, milliseconds, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter_p99_above_noise_ms: Option<f64>,
+    /// How busy all processors of this machine are, percent, at most (`[conference]`, on sockets).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_cpu_percent: Option<f64>,
+    /// Median delay of single packets, milliseconds, at most (`callers.time_packets`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_p50_ms: Option<f64>,
+    /// 99th percentile of that delay, milliseconds, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_p99_ms: Option<f64>,
     /// One-way delay of media (mean of the worst stream), milliseconds, at most (G.114: 150).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_way_ms: Option<f64>,

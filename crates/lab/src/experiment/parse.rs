@@ -1,6 +1,9 @@
 //! Reading an experiment file, overrides, and the sweep.
 
-use super::model::{Experiment, IpVersions, Levels, MediaKind, RegistrarPlace, TransportName};
+use super::model::{
+    CallFlow, Callers, CodecName, Experiment, IpVersions, Levels, MediaKind, RegistrarPlace,
+    SubjectMedia, TransportName,
+};
 use crate::error::LabError;
 use toml_edit::{DocumentMut, Item, Value};
 
@@ -206,8 +209,11 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
     experiment.search.check()?;
     if let Some(streams) = &experiment.streams {
         share("streams.listen_percent", streams.listen_percent)?;
-        if streams.listen_percent > 0.0 && streams.media != MediaKind::Speech {
-            return Err("streams.listen_percent needs streams.media = \"speech\"".to_owned());
+        let heard = streams.media == MediaKind::Speech && streams.codec.is_g711();
+        if streams.listen_percent > 0.0 && !heard {
+            return Err(
+                "streams.listen_percent needs streams.media = \"speech\", in G.711".to_owned(),
+            );
         }
     }
     if let Some(callers) = &experiment.callers {
@@ -225,6 +231,7 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
                 "callers without callees need a foreign subject (subject.address)".to_owned(),
             );
         }
+        medial(experiment, callers)?;
         for (name, percent) in [
             ("cancel_percent", callers.cancel_percent),
             ("hold_percent", callers.hold_percent),
@@ -255,8 +262,106 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
     if experiment.callers.is_none()
         && experiment.registrations.is_none()
         && experiment.streams.is_none()
+        && experiment.conference.is_none()
     {
-        return Err("nothing to do: state [callers], [registrations] or [streams]".to_owned());
+        return Err(
+            "nothing to do: state [callers], [registrations], [streams] or [conference]".to_owned(),
+        );
+    }
+    conferring(experiment)
+}
+
+/// What has to fit together of codecs, protection and what is measured of media.
+fn medial(experiment: &Experiment, callers: &Callers) -> Result<(), String> {
+    let ours = !experiment.subject.none && experiment.subject.address.is_none();
+    let anchored = ours && experiment.subject.media == SubjectMedia::Anchored;
+    let callees = experiment.callees.as_ref();
+    let echo = callees.is_some_and(|callees| callees.media == MediaKind::Echo);
+    if callers.listen_percent > 0.0 && !callers.codec.is_g711() {
+        return Err("callers.listen_percent: G.711 alone is listened to".to_owned());
+    }
+    if callers.silence_suppression {
+        if callers.codec != CodecName::G729 {
+            return Err("callers.silence_suppression: G.729 alone has it here".to_owned());
+        }
+        if callers.media != MediaKind::Speech {
+            return Err("callers.silence_suppression needs callers.media = \"speech\"".to_owned());
+        }
+    }
+    if callers.srtp {
+        if experiment.subject.none || (ours && !anchored) {
+            return Err(
+                "callers.srtp: nobody would take it off; it needs a border with media anchored"
+                    .to_owned(),
+            );
+        }
+        if callers.hold_percent > 0.0 || callers.flow != CallFlow::Plain {
+            return Err(
+                "callers.srtp: neither with hold_percent, nor with the flow volte".to_owned(),
+            );
+        }
+        if callers.media == MediaKind::None {
+            return Err("callers.srtp needs callers.media".to_owned());
+        }
+    }
+    if callers.time_packets && (echo || callers.media == MediaKind::None) {
+        return Err("callers.time_packets: both sides have to speak for themselves".to_owned());
+    }
+    if experiment.transcodes_to().is_some() {
+        if !anchored {
+            return Err("callees.codec: with another codec than the callers', our border has to stand between, with media anchored".to_owned());
+        }
+        if callers.listen_percent > 0.0 || echo {
+            return Err("callees.codec: with another codec than the callers', nothing is listened to, and nothing echoed".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// What has to fit together of conferences.
+fn conferring(experiment: &Experiment) -> Result<(), String> {
+    let Some(plan) = &experiment.conference else {
+        return Ok(());
+    };
+    let others = [
+        experiment.callers.is_some(),
+        experiment.callees.is_some(),
+        experiment.registrations.is_some(),
+        experiment.streams.is_some(),
+    ];
+    if others.contains(&true) {
+        return Err(
+            "[conference] stands alone: run calls in an experiment of their own".to_owned(),
+        );
+    }
+    let within =
+        |name: &str, value: u64, most: u64, least: u64| match (least..=most).contains(&value) {
+            true => Ok(()),
+            false => Err(format!("conference.{name}: {least} to {most}")),
+        };
+    within("rooms", plan.rooms, 999, 1)?;
+    within("seats", plan.seats, 16, 2)?;
+    within("instances", plan.instances, 64, 1)?;
+    let rate = plan.rate.is_finite() && plan.rate > 0.0;
+    let spans = [plan.warm_up_seconds, plan.seconds];
+    if !rate || spans.iter().any(|span| !(span.is_finite() && *span >= 0.0)) || plan.seconds < 1.0 {
+        return Err(
+            "conference: rate more than 0, seconds at least 1, warm_up_seconds 0 or more"
+                .to_owned(),
+        );
+    }
+    let subject = &experiment.subject;
+    if subject.none || (subject.address.is_some() && plan.instances > 1) {
+        return Err(
+            "[conference] needs our border, or one foreign subject (conference.instances = 1)"
+                .to_owned(),
+        );
+    }
+    if subject.workers > 1 || experiment.generator.workers > 1 {
+        return Err(
+            "[conference]: neither subject.workers nor generator.workers; say conference.instances"
+                .to_owned(),
+        );
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! Templates of numbers and names: `{number}` becomes the number of the attempt, `{number:4}` the same with at least four
-//! digits, `{user}` the user.
+//! digits, `{number/4+8000}` a quarter of it (whole) and 8000 more, so that four in a row have the same, `{user}` the user.
 
 /// Fills the places of `template`. What is in braces and not known stays as it is.
 pub fn fill(template: &str, number: u64, user: &str) -> String {
@@ -23,15 +23,24 @@ pub fn fill(template: &str, number: u64, user: &str) -> String {
 }
 
 fn place(name: &str, number: u64, user: &str) -> Option<String> {
-    match name.split_once(':') {
-        None if name == "number" => Some(number.to_string()),
-        None if name == "user" => Some(user.to_owned()),
-        Some(("number", width)) => {
-            let width: usize = width.parse().ok().filter(|width| *width <= 20)?;
-            Some(format!("{number:0width$}"))
-        }
-        _ => None,
+    if name == "user" {
+        return Some(user.to_owned());
     }
+    let (what, width) = name.split_once(':').unwrap_or((name, "0"));
+    let width: usize = width.parse().ok().filter(|width| *width <= 20)?;
+    let number = computed(what.strip_prefix("number")?, number)?;
+    Some(format!("{number:0width$}"))
+}
+
+/// The number, divided and added to as `how` says: nothing, `/4`, `+8000`, `/4+8000`.
+fn computed(how: &str, number: u64) -> Option<u64> {
+    let (divided, added) = how.split_once('+').unwrap_or((how, "0"));
+    let added: u64 = added.parse().ok()?;
+    let divisor: u64 = match divided {
+        "" => 1,
+        divided => divided.strip_prefix('/')?.parse().ok()?,
+    };
+    number.checked_div(divisor)?.checked_add(added)
 }
 
 #[cfg(test)]
@@ -45,5 +54,10 @@ mod tests {
         assert_eq!(fill("{number}-{number:3}", 12, "u"), "12-012");
         assert_eq!(fill("{x} {number:99} {", 1, "u"), "{x} {number:99} {");
         assert_eq!(fill("5555", 1, "u"), "5555");
+        let rooms = [0, 3, 4, 119].map(|number| fill("{number/4+8000}", number, ""));
+        assert_eq!(rooms, ["8000", "8000", "8001", "8029"]);
+        assert_eq!(fill("{number/10:3} {number+5}", 42, ""), "004 47");
+        let odd = "{number/0} {number*2} {number+} {number/4/2} {numbers}";
+        assert_eq!(fill(odd, 42, ""), odd);
     }
 }

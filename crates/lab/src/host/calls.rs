@@ -1,6 +1,7 @@
 //! Calls, made and taken.
 
 mod changes;
+mod security;
 mod volte;
 
 use super::media::{SessionPlan, StreamResult, Voice};
@@ -11,8 +12,9 @@ use super::{Inner, Timer};
 use crate::experiment::{HangUp, fill};
 use crate::pace::Due;
 use crate::record::{Attempt, Kind, Outcome};
-use codec::g711::Law;
+use codec::Format;
 use engine::{Entropy, SocketId, Time, Transport};
+use protect::sdes::CryptoAttribute;
 use sip::{
     Content, Ending, Endpoint, Failure, Indication, Invite, LegId, Login, Refused,
     ServerTransaction, Target,
@@ -71,7 +73,10 @@ pub(crate) struct Call {
     local: Option<SocketAddr>,
     say: Say,
     hear: Say,
-    law: Law,
+    codec: Format,
+    /// What SRTP was offered with.
+    keys: Vec<CryptoAttribute>,
+    timed: bool,
     /// The other side's offer, until it is answered.
     offer: Vec<u8>,
     version: u64,
@@ -97,7 +102,7 @@ fn voice_of(say: Say, theirs: Voice, mine: Voice) -> Option<Voice> {
     match say {
         Say::Speech => Some(theirs),
         Say::Echo => Some(mine),
-        Say::Tone | Say::None => None,
+        Say::Tone | Say::Turns | Say::None => None,
     }
 }
 
@@ -165,7 +170,9 @@ impl Inner {
             local: None,
             say: plan.say,
             hear: plan.hear,
-            law: plan.law,
+            codec: plan.codec,
+            keys: Vec::new(),
+            timed: plan.timed,
             offer: Vec::new(),
             version: 1,
             held: false,
@@ -193,16 +200,25 @@ impl Inner {
             return true;
         }
         let caller = call.work.is_some();
+        let (work, number, timed) = (call.work, call.attempt.number, call.timed);
+        let (say, hear, listen) = (call.say, call.hear, call.listen);
+        let seats = work
+            .and_then(|work| self.works.get(work))
+            .map_or(0, |work| work.plan.seats);
+        let seat = number.checked_rem(seats).unwrap_or_default();
         let (mine, theirs) = match caller {
             true => (Voice::Caller, Voice::Callee),
             false => (Voice::Callee, Voice::Caller),
         };
         let plan = SessionPlan {
-            number: call.attempt.number,
+            number,
             side: if caller { "caller" } else { "callee" },
-            say: call.say,
+            say,
             voice: mine,
-            listen: voice_of(call.hear, theirs, mine).filter(|_| call.listen),
+            listen: voice_of(hear, theirs, mine).filter(|_| listen),
+            hears: hear != Say::None,
+            seat,
+            timed,
         };
         match self.media.open(plan) {
             Some((session, local)) => {
@@ -274,7 +290,8 @@ impl Inner {
             id: u64::from(call.generation),
             version: call.version,
             direction,
-            law: call.law,
+            codec: call.codec,
+            secure: false,
         }
     }
 
@@ -310,19 +327,25 @@ impl Inner {
             number
         };
         let login = plan.login.as_ref().map(|login| login.of(turn));
-        let ours = self.ours(call, Direction::SendRecv);
+        let mut ours = self.ours(call, Direction::SendRecv);
         let ring_limit = plan.ring_limit;
         let (dialled, caller) = (&call.attempt.to, &call.attempt.from);
         let names = &mut self.names;
         names.write(&plan.domain, flow.remote, dialled, caller);
-        let written;
+        let (written, mut keys) = (&mut Vec::new(), Vec::new());
         let offer = match (&call.volte, call.session) {
             (Some(volte), _) => {
-                written = volte.first_offer(&ours);
+                *written = volte.first_offer(&ours);
+                &written[..]
+            }
+            (None, Some(_)) if plan.srtp => {
+                ours.secure = true;
+                keys = security::keys(&mut self.entropy)?;
+                *written = ours.offer_with(&security::lines(&keys));
                 &written[..]
             }
             (None, Some(_)) => {
-                written = ours.offer();
+                *written = ours.offer();
                 &written[..]
             }
             (None, None) => self.descriptions.offer(&ours),
@@ -344,6 +367,7 @@ impl Inner {
             .map_err(|refused| refused.to_string())?;
         let call = self.call(key).ok_or("gone")?;
         call.leg = Some(leg);
+        call.keys = keys;
         call.phase = Phase::Calling;
         call.attempt.call_id = call_id;
         call.attempt.sent = Some(now.0);
@@ -515,9 +539,9 @@ impl Inner {
         let Some(call) = self.call(key) else { return };
         let Some(leg) = call.leg else { return };
         // Only what is sent depends on it.
-        let agreed = call
-            .session
-            .and_then(|_| sdp::agreed(response.body()).or_else(|| call.volte.as_ref()?.agreed()));
+        let agreed = call.session.and_then(|_| {
+            sdp::agreed(response.body(), call.codec).or_else(|| call.volte.as_ref()?.agreed())
+        });
         call.attempt.first_answer.get_or_insert(heard);
         call.attempt.established = Some(heard);
         call.attempt.status = response.status();
@@ -531,7 +555,10 @@ impl Inner {
         self.progress.established += 1;
         self.progress.up += 1;
         match (session, agreed) {
-            (Some(session), Some(agreed)) => self.media.agree(session, &agreed, now),
+            (Some(session), Some(agreed)) => {
+                self.secure(key, session, response.body());
+                self.media.agree(session, &agreed, now);
+            }
             (Some(_), None) => {
                 if let Some(call) = self.call(key) {
                     note(&mut call.attempt.why, "no usable media in the answer");
@@ -673,7 +700,9 @@ impl Inner {
             local: None,
             say,
             hear: plan.hear,
-            law: Law::A,
+            codec: plan.codec,
+            keys: Vec::new(),
+            timed: plan.timed,
             offer: request.body().to_vec(),
             version: 1,
             held: false,

@@ -122,7 +122,7 @@ impl Descriptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use codec::g711::Law;
+    use codec::Format;
     use std::net::SocketAddr;
     use wire::sdp::Direction;
 
@@ -132,7 +132,8 @@ mod tests {
             id,
             version,
             direction: Direction::SendRecv,
-            law: Law::A,
+            codec: Format::Pcma,
+            secure: false,
         }
     }
 
@@ -144,7 +145,7 @@ mod tests {
             ..ours(4000, 3, 2)
         };
         let mu = Ours {
-            law: Law::Mu,
+            codec: Format::Pcmu,
             ..ours(4000, 3, 2)
         };
         let all = [

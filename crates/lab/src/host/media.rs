@@ -2,25 +2,31 @@
 
 use super::outbox::Outbox;
 use super::plan::{HostPlan, Say};
+use super::ready::{Shelf, Sound, TURN};
 use super::sdp::Agreed;
+use super::times::PacketTimes;
 use crate::record::StreamRecord;
 use codec::g711::Law;
-use codec::{Tone, ToneGenerator, speech};
+use codec::{Format, Tone, ToneGenerator, speech};
 use engine::timers::Agenda;
 use engine::{Datagram, Deadline, Entropy, SocketId, SocketKind, Time};
 use media::echo::Echo;
 use media::sink::{RtpSink, SinkConfig};
 use media::source::{Content, RtpSource, SourceConfig};
+use protect::srtp::{Contexts, MAX_OVERHEAD};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::rtp::RtpView;
 
 /// Numbers of media sockets begin here.
 const BASE: u32 = 16;
 /// The tone that is sent, at -10 dBm0.
-const TONE: Tone = Tone::sine(1004.0, -10.0);
+pub(super) const TONE: Tone = Tone::sine(1004.0, -10.0);
+/// Time of a packet.
+const PACKET_TIME: Duration = Duration::from_millis(20);
 /// Seconds of audio kept of a call that is listened to.
 const LISTEN_SECONDS: u32 = 8;
 
@@ -117,6 +123,8 @@ pub struct StreamResult {
     pub heard: Option<Heard>,
     /// Burst ratio of the losses.
     pub burst_ratio: f64,
+    /// When each packet was sent, and when each came, where that was kept.
+    pub times: [Option<PacketTimes>; 2],
 }
 
 #[derive(Debug)]
@@ -138,6 +146,12 @@ pub(crate) struct SessionPlan {
     pub(crate) voice: Voice,
     /// What should be heard, where it is compared.
     pub(crate) listen: Option<Voice>,
+    /// Whether anything is to be heard.
+    pub(crate) hears: bool,
+    /// Place among the participants who take turns.
+    pub(crate) seat: u64,
+    /// When each packet was sent, and when each came, is kept.
+    pub(crate) timed: bool,
 }
 
 #[derive(Debug)]
@@ -153,7 +167,42 @@ struct Session {
     may_send: bool,
     sink: RtpSink,
     transit: Transit,
-    law: Law,
+    format: Format,
+    srtp: Protection,
+    /// As in [`StreamResult`].
+    times: [Option<PacketTimes>; 2],
+}
+
+/// What protects a session.
+#[derive(Debug, Default)]
+enum Protection {
+    /// Nothing: RTP.
+    #[default]
+    None,
+    /// SRTP.
+    With(Box<Contexts>),
+    /// Nothing was agreed on: what comes cannot be opened, and nothing is sent.
+    Failed,
+}
+
+impl Protection {
+    /// The packet of this length at the beginning of `buffer` as it goes out: its length; `None` where it must not go out.
+    fn seal(&mut self, buffer: &mut [u8], length: usize) -> Option<usize> {
+        match self {
+            Protection::None => Some(length),
+            Protection::With(contexts) => contexts.outbound.protect_rtp(buffer, length).ok(),
+            Protection::Failed => None,
+        }
+    }
+
+    /// Opens what came in place; its length. What cannot be opened is as good as lost.
+    fn open(&mut self, packet: &mut [u8]) -> Option<usize> {
+        match self {
+            Protection::None => Some(packet.len()),
+            Protection::With(contexts) => contexts.inbound.unprotect_rtp(packet).ok(),
+            Protection::Failed => None,
+        }
+    }
 }
 
 /// All media of a host.
@@ -170,6 +219,14 @@ pub(crate) struct MediaPlane {
     generation: u32,
     clock: Agenda<(u32, u32)>,
     voices: Vec<(Voice, Law, Arc<[u8]>)>,
+    shelf: Shelf,
+    seats: u64,
+    /// When everything began.
+    epoch: Time,
+    /// From when to when what comes is counted.
+    window: Option<(Time, Time)>,
+    /// A packet on its way out.
+    scratch: Vec<u8>,
     packets_in: u64,
     packets_out: u64,
 }
@@ -188,13 +245,69 @@ impl MediaPlane {
             generation: 0,
             clock: Agenda::new(),
             voices: Vec::new(),
+            shelf: Shelf::default(),
+            seats: plan.calls.iter().map(|call| call.seats).max().unwrap_or(0),
+            epoch: Time::ZERO,
+            window: None,
+            scratch: Vec::new(),
             packets_in: 0,
             packets_out: 0,
         };
         for _ in 0..plan.media_sockets {
             plane.grow(out);
         }
+        plane.prepare(plan);
         plane
+    }
+
+    /// Encodes what will be said, where that takes longer than a table.
+    fn prepare(&mut self, plan: &HostPlan) {
+        let calls = plan
+            .calls
+            .iter()
+            .map(|call| (call.say, Voice::Caller, call.codec));
+        let answers = plan
+            .answers
+            .iter()
+            .map(|plan| (plan.say, Voice::Callee, plan.codec));
+        let streams = plan
+            .streams
+            .iter()
+            .map(|plan| (plan.say, Voice::Caller, plan.codec));
+        let said: Vec<_> = calls.chain(answers).chain(streams).collect();
+        for (say, voice, format) in said {
+            if let Some(sound) = self.sound(say, voice, format) {
+                self.shelf.content(sound, format, 0);
+            }
+        }
+    }
+
+    /// What is made beforehand for a session; `None` where G.711 is looked up.
+    fn sound(&self, say: Say, voice: Voice, format: Format) -> Option<Sound> {
+        let pauses = matches!(format, Format::G729 { annex_b: true });
+        match (say, format.kind().law()) {
+            (Say::Turns, _) => Some(Sound::Turns(self.seats)),
+            (Say::None | Say::Echo, _) | (_, Some(_)) => None,
+            (Say::Tone, None) => Some(Sound::Tone),
+            (Say::Speech, None) if pauses => Some(Sound::Pauses(voice)),
+            (Say::Speech, None) => Some(Sound::Voice(voice)),
+        }
+    }
+
+    /// Everything begins at `start`; what comes in `window` from then on is counted.
+    pub(crate) fn begin(&mut self, start: Time, window: Option<(Duration, Duration)>) {
+        self.epoch = start;
+        self.window = window.map(|(after, lasting)| (start + after, start + after + lasting));
+    }
+
+    /// The keys of a session; `None`: there are none that fit, and it has no media.
+    pub(crate) fn secure(&mut self, session: u32, contexts: Option<Contexts>) {
+        if let Some(entry) = self.sessions.get_mut(session as usize) {
+            entry.srtp = match contexts {
+                Some(contexts) => Protection::With(Box::new(contexts)),
+                None => Protection::Failed,
+            };
+        }
     }
 
     /// Asks for another socket.
@@ -273,7 +386,9 @@ impl MediaPlane {
                 ..SinkConfig::default()
             }),
             transit: Transit::default(),
-            law: Law::A,
+            format: Format::Pcma,
+            srtp: Protection::None,
+            times: [None, None],
         }) as u32;
         self.sockets.get_mut(socket as usize)?.session = Some(session);
         Some((session, local))
@@ -286,7 +401,7 @@ impl MediaPlane {
         };
         entry.remote = Some(agreed.remote);
         entry.may_send = agreed.send;
-        entry.law = agreed.law;
+        entry.format = agreed.format;
         match (entry.plan.say, &mut entry.source) {
             (Say::None, _) => {}
             (Say::Echo, _) => {
@@ -309,20 +424,37 @@ impl MediaPlane {
         let Some(plan) = self.sessions.get(session as usize).map(|entry| entry.plan) else {
             return;
         };
-        let content = match plan.say {
-            Say::Tone => Content::Tone(ToneGenerator::new(TONE, speech::RATE)),
-            _ => Content::Codes(self.voice(plan.voice, agreed.law)),
+        let law = agreed.format.kind().law().unwrap_or(Law::A);
+        let content = match (self.sound(plan.say, plan.voice, agreed.format), plan.say) {
+            (Some(sound), _) => {
+                let packets = now.since(self.epoch).as_millis() / PACKET_TIME.as_millis();
+                let packets = usize::try_from(packets).unwrap_or_default();
+                let seat = usize::try_from(plan.seat).unwrap_or_default();
+                let first = match sound {
+                    // Whoever comes late speaks when it is his turn all the same.
+                    Sound::Turns(_) => packets + seat * TURN,
+                    _ => 0,
+                };
+                self.shelf.content(sound, agreed.format, first)
+            }
+            (None, Say::Tone) => Some(Content::Tone(ToneGenerator::new(TONE, speech::RATE))),
+            (None, _) => Some(Content::Codes(self.voice(plan.voice, law))),
         };
+        // A codec that this build has not was refused before.
+        let Some(content) = content else { return };
         let config = SourceConfig {
             payload_type: agreed.payload_type,
-            ..SourceConfig::g711(agreed.law, content, now)
+            ..SourceConfig::g711(law, content, now)
         };
-        // G.711 with 20 ms is always a configuration that can be sent.
+        // Packets of 20 ms at 8 kHz are always a configuration that can be sent.
         let Ok(source) = RtpSource::new(config, &mut self.entropy) else {
             return;
         };
         if let Some(entry) = self.sessions.get_mut(session as usize) {
-            entry.started = Some((source.timestamp_at(now), now));
+            let timestamp = source.timestamp_at(now);
+            entry.started = Some((timestamp, now));
+            let timed = entry.plan.timed;
+            entry.times[0] = timed.then(|| PacketTimes::new(timestamp, now));
             entry.source = Some(source);
             let generation = entry.generation;
             self.plan_next(session, generation);
@@ -384,9 +516,24 @@ impl MediaPlane {
             let (Some(source), Some(remote)) = (&mut entry.source, entry.remote) else {
                 continue;
             };
+            let socket = SocketId(BASE + entry.socket);
             while let Some((_, packet)) = source.next_packet(now) {
-                out.datagram(SocketId(BASE + entry.socket), remote, packet);
-                self.packets_out += 1;
+                if let (Some(times), Some(view)) = (&mut entry.times[0], RtpView::parse(packet)) {
+                    times.note(view.timestamp(), now);
+                }
+                if let Protection::None = entry.srtp {
+                    out.datagram(socket, remote, packet);
+                    self.packets_out += 1;
+                    continue;
+                }
+                self.scratch.clear();
+                self.scratch.extend_from_slice(packet);
+                self.scratch.resize(packet.len() + MAX_OVERHEAD, 0);
+                let sealed = entry.srtp.seal(&mut self.scratch, packet.len());
+                if let Some(sealed) = sealed.and_then(|length| self.scratch.get(..length)) {
+                    out.datagram(socket, remote, sealed);
+                    self.packets_out += 1;
+                }
             }
             self.plan_next(session, generation);
         }
@@ -402,28 +549,51 @@ impl MediaPlane {
         else {
             return;
         };
-        if let Some(view) = RtpView::parse(datagram.bytes) {
+        // Reports go to the port after that of media where they are not told otherwise, and it may be another session's.
+        if wire::rtcp::is_rtcp(datagram.bytes) {
+            return;
+        }
+        let Some(length) = entry.srtp.open(datagram.bytes) else {
+            return;
+        };
+        let arrived = datagram.arrived;
+        let packet = datagram.bytes.get_mut(..length).unwrap_or_default();
+        let counts = self
+            .window
+            .is_none_or(|(from, to)| (from..to).contains(&arrived));
+        if !counts {
+            self.packets_in += 1;
+            return;
+        }
+        if let Some(view) = RtpView::parse(packet) {
             self.packets_in += 1;
             if entry.sink.ssrc() != Some(view.ssrc()) {
                 entry.transit = Transit::default();
+                entry.times[1] = None;
             }
-            entry.transit.receive(view.timestamp(), datagram.arrived);
+            entry.transit.receive(view.timestamp(), arrived);
+            if entry.plan.timed {
+                let timestamp = view.timestamp();
+                entry.times[1]
+                    .get_or_insert_with(|| PacketTimes::new(timestamp, arrived))
+                    .note(timestamp, arrived);
+            }
         }
-        entry.sink.receive(datagram.bytes, datagram.arrived);
+        entry.sink.receive(packet, arrived);
         let (Some((echo, seen)), Some(remote), true) =
             (&mut entry.echo, entry.remote, entry.may_send)
         else {
             return;
         };
-        let before = RtpView::parse(datagram.bytes).map(|view| (view.ssrc(), view.timestamp()));
-        if echo.turn(datagram.bytes) {
-            let after = RtpView::parse(datagram.bytes).map(|view| view.timestamp());
+        let before = RtpView::parse(packet).map(|view| (view.ssrc(), view.timestamp()));
+        if echo.turn(packet) {
+            let after = RtpView::parse(packet).map(|view| view.timestamp());
             if let (Some((ssrc, before)), Some(after)) = (before, after) {
                 *seen = Some((ssrc, after.wrapping_sub(before)));
             }
             entry.echoed += 1;
             self.packets_out += 1;
-            out.datagram(datagram.socket, remote, datagram.bytes);
+            out.datagram(datagram.socket, remote, packet);
         }
     }
 
@@ -441,11 +611,17 @@ impl MediaPlane {
             socket.session = None;
             self.idle.push_back(entry.socket);
         }
-        result(&self.name, &entry)
+        let window = self.window.filter(|_| entry.plan.hears);
+        let least = window.map_or(0, |(from, to)| {
+            let packets = to.since(from).as_millis() / PACKET_TIME.as_millis();
+            packets.saturating_sub(1) as u64
+        });
+        result(&self.name, entry, least)
     }
 }
 
-fn result(name: &str, entry: &Session) -> Option<StreamResult> {
+/// `least`: packets that must have come, whatever their numbers say: a stream that ends shows no gap.
+fn result(name: &str, entry: Session, least: u64) -> Option<StreamResult> {
     let summary = entry.sink.statistics().summary();
     let sent = entry
         .source
@@ -460,15 +636,11 @@ fn result(name: &str, entry: &Session) -> Option<StreamResult> {
         number: entry.plan.number,
         side: entry.plan.side.to_owned(),
         ssrc: entry.sink.ssrc().unwrap_or(0),
-        codec: match entry.law {
-            Law::A => "PCMA",
-            Law::Mu => "PCMU",
-        }
-        .to_owned(),
+        codec: entry.format.kind().name().to_owned(),
         sent,
         received: summary.received,
-        expected: summary.expected,
-        lost: summary.lost_unique,
+        expected: summary.expected.max(least),
+        lost: summary.expected.max(least).saturating_sub(summary.unique),
         duplicates: summary.duplicates,
         out_of_order: summary.out_of_order,
         first: entry.sink.statistics().first_at().map(|at| at.0),
@@ -482,12 +654,13 @@ fn result(name: &str, entry: &Session) -> Option<StreamResult> {
     Some(StreamResult {
         record,
         transit: entry.transit,
-        sent: sent_stream(entry),
+        sent: sent_stream(&entry),
         heard: entry.plan.listen.map(|voice| Heard {
             audio: entry.sink.audio(),
             voice,
         }),
         burst_ratio: summary.burst_ratio,
+        times: entry.times,
     })
 }
 

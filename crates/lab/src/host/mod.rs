@@ -9,15 +9,18 @@ mod media;
 mod names;
 mod outbox;
 mod plan;
+mod ready;
 mod record;
 mod register;
 mod sdp;
 mod stream;
+mod times;
 
 pub use media::{Heard, SentStream, StreamResult, Transit, Voice};
 pub use plan::{
     AnswerPlan, CallFlow, CallPlan, HostPlan, Login, RegistrationPlan, Say, SecurePeer, StreamPlan,
 };
+pub use times::PacketTimes;
 
 use crate::pace::Plan;
 use crate::record::Attempt;
@@ -461,6 +464,7 @@ impl User for Inner {
 impl Inner {
     fn begin(&mut self, target: SocketAddr, start: Time) {
         self.target = Some(target);
+        self.media.begin(start, self.plan.window);
         let share = self.plan.share;
         let mut common = self.plan.plan_seed.map(Entropy::from_number);
         let drawn = common.as_mut().unwrap_or(&mut self.entropy);

@@ -2,7 +2,7 @@
 
 use crate::experiment::{HangUp, MediaKind, fill};
 use crate::pace::{Arrivals, Bounds, Hold, Pace, Plan, Share};
-use codec::g711::Law;
+use codec::Format;
 use engine::{Entropy, Time, Transport};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,6 +42,9 @@ pub struct HostPlan {
     pub registrar: bool,
     /// Streams without signalling.
     pub streams: Option<StreamPlan>,
+    /// What comes within the second of these spans, from the first one after the beginning on, counts in the figures of media;
+    /// `None`: all of it.
+    pub window: Option<(Duration, Duration)>,
     /// What is due within so long of each other is begun together, and what is received may wait as long for more of it.
     pub batch: Duration,
     /// Which part of its plans it plays.
@@ -66,6 +69,7 @@ impl HostPlan {
             registrations: None,
             registrar: false,
             streams: None,
+            window: None,
             batch: Duration::ZERO,
             share: Share::ALL,
             plan_seed: None,
@@ -145,7 +149,13 @@ pub struct CallPlan {
     /// What the other side sends, as far as known: `None` where nothing is expected.
     pub hear: Say,
     /// In which codec.
-    pub law: Law,
+    pub codec: Format,
+    /// Participants of a conference who take turns; 0: nobody does.
+    pub seats: u64,
+    /// With SRTP, by keys in the session description.
+    pub srtp: bool,
+    /// When each packet was sent, and when each came, is kept.
+    pub timed: bool,
     /// Share cancelled while ringing, percent.
     pub cancel_percent: f64,
     /// Share put on hold and taken back, percent.
@@ -188,6 +198,10 @@ pub struct AnswerPlan {
     pub no_answer_percent: f64,
     /// What is sent.
     pub say: Say,
+    /// The codec that is answered with; G.711 of either law takes the other one, too.
+    pub codec: Format,
+    /// When each packet was sent, and when each came, is kept.
+    pub timed: bool,
     /// Number at which what is heard is sent back, whatever `say` says.
     pub echo_number: Option<String>,
     /// We hang up, after this hold time.
@@ -213,6 +227,8 @@ impl AnswerPlan {
             busy_percent: 0.0,
             no_answer_percent: 0.0,
             say,
+            codec: Format::Pcma,
+            timed: false,
             echo_number: None,
             hang_up: None,
             listen_percent: 0.0,
@@ -312,7 +328,7 @@ pub struct StreamPlan {
     /// What is sent; nothing where this host only receives.
     pub say: Say,
     /// In which codec.
-    pub law: Law,
+    pub codec: Format,
     /// What the sender of a received stream says.
     pub hear: Say,
     /// Share of the received streams that is listened to, percent.

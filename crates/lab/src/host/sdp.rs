@@ -1,6 +1,6 @@
-//! The session descriptions of laboratory hosts: one audio line, G.711 of either law, telephone events.
+//! The session descriptions of laboratory hosts: one audio line, G.711 of either law or one other codec, telephone events.
 
-use codec::g711::Law;
+use codec::{Format, Kind};
 use sip::{Preconditions, Unmet};
 use std::net::SocketAddr;
 use wire::sdp::offer::{MediaPlan, Plan, write_answer, write_offer};
@@ -15,30 +15,34 @@ pub(crate) struct Agreed {
     /// Where the other side receives.
     pub(crate) remote: SocketAddr,
     /// What we send.
-    pub(crate) law: Law,
+    pub(crate) format: Format,
     /// Its payload type.
     pub(crate) payload_type: u8,
     /// Whether we may send.
     pub(crate) send: bool,
 }
 
-fn law_codec(law: Law) -> Codec<'static> {
+fn line(format: Format) -> Codec<'static> {
+    let kind = format.kind();
     Codec {
-        payload_type: law.payload_type(),
-        name: match law {
-            Law::A => b"PCMA",
-            Law::Mu => b"PCMU",
+        // Opus, which has none, is not spoken here.
+        payload_type: kind.payload_type().unwrap_or_default(),
+        name: kind.name().as_bytes(),
+        clock_rate: kind.rtp_clock(),
+        channels: kind.sdp_channels(),
+        fmtp: match format {
+            Format::G729 { annex_b: false } => Some(b"annexb=no"),
+            _ => None,
         },
-        clock_rate: 8000,
-        channels: 1,
-        fmtp: None,
     }
 }
 
-fn codecs(first: Law) -> [Codec<'static>; 3] {
+/// What we have with `first` as the best: of G.711 both laws.
+fn codecs(first: Format) -> Vec<Codec<'static>> {
     let second = match first {
-        Law::A => Law::Mu,
-        Law::Mu => Law::A,
+        Format::Pcma => Some(Format::Pcmu),
+        Format::Pcmu => Some(Format::Pcma),
+        _ => None,
     };
     let events = Codec {
         payload_type: EVENTS,
@@ -47,7 +51,10 @@ fn codecs(first: Law) -> [Codec<'static>; 3] {
         channels: 1,
         fmtp: Some(b"0-16"),
     };
-    [law_codec(first), law_codec(second), events]
+    let mut codecs = vec![line(first)];
+    codecs.extend(second.map(line));
+    codecs.push(events);
+    codecs
 }
 
 /// What a description of ours says besides its codecs.
@@ -61,23 +68,26 @@ pub(crate) struct Ours {
     pub(crate) version: u64,
     /// Direction as we want it.
     pub(crate) direction: Direction,
-    /// The law that we prefer.
-    pub(crate) law: Law,
+    /// The codec that we have, or the law that we prefer.
+    pub(crate) codec: Format,
+    /// With SRTP.
+    pub(crate) secure: bool,
 }
 
 impl Ours {
     /// Whether both say the same but for identifier and version.
     pub(crate) fn says_as(&self, other: &Ours) -> bool {
-        (self.address, self.direction, self.law) == (other.address, other.direction, other.law)
+        let said = |ours: &Ours| (ours.address, ours.direction, ours.codec, ours.secure);
+        said(self) == said(other)
     }
 
     fn with_plan<T>(&self, extra: &[String], make: impl FnOnce(&Plan<'_>) -> T) -> T {
         let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
-        let codecs = codecs(self.law);
+        let codecs = codecs(self.codec);
         let media = [MediaPlan {
             kind: "audio",
             port: self.address.port(),
-            protocol: "RTP/AVP",
+            protocol: if self.secure { "RTP/SAVP" } else { "RTP/AVP" },
             codecs: &codecs,
             direction: self.direction,
             ptime: Some(20),
@@ -127,7 +137,7 @@ impl Ours {
         let (index, codec, direction) = agreed?;
         let agreed = Agreed {
             remote: sdp.media_at(index)?.rtp_address()?,
-            law: law_of(&codec)?,
+            format: format_of(&codec, self.codec)?,
             payload_type: codec.payload_type,
             send: direction.sends(),
         };
@@ -135,28 +145,28 @@ impl Ours {
     }
 }
 
-fn law_of(codec: &Codec<'_>) -> Option<Law> {
-    if codec.name.eq_ignore_ascii_case(b"PCMA") {
-        Some(Law::A)
-    } else if codec.name.eq_ignore_ascii_case(b"PCMU") {
-        Some(Law::Mu)
-    } else {
-        None
+/// The codec of a description, with what it has in common with ours.
+fn format_of(codec: &Codec<'_>, ours: Format) -> Option<Format> {
+    let kind = Kind::of_rtpmap(codec.name, codec.clock_rate, codec.channels)?;
+    let theirs = Format::parse(kind, codec.fmtp);
+    match (kind.law(), ours.kind().law()) {
+        (Some(_), Some(_)) => Some(theirs),
+        _ => theirs.answer(&ours),
     }
 }
 
 /// What an answer to an offer of ours agreed on; `None` where the line was refused or is nothing that we speak.
-pub(crate) fn agreed(answer: &[u8]) -> Option<Agreed> {
+pub(crate) fn agreed(answer: &[u8], ours: Format) -> Option<Agreed> {
     let sdp = Sdp::parse(answer).ok()?;
     let media = sdp
         .media()
         .find(|media| media.line.kind == b"audio" && !media.is_rejected())?;
-    let (law, payload_type) = media
+    let (format, payload_type) = media
         .codecs()
-        .find_map(|codec| Some((law_of(&codec)?, codec.payload_type)))?;
+        .find_map(|codec| Some((format_of(&codec, ours)?, codec.payload_type)))?;
     Some(Agreed {
         remote: media.rtp_address()?,
-        law,
+        format,
         payload_type,
         send: media.effective_direction().receives(),
     })
@@ -184,45 +194,75 @@ pub(crate) fn hear_preconditions(
 mod tests {
     use super::*;
 
-    fn ours(port: u16, law: Law, direction: Direction) -> Ours {
+    fn ours(port: u16, codec: Format, direction: Direction) -> Ours {
         Ours {
             address: SocketAddr::from(([192, 0, 2, 1], port)),
             id: 7,
             version: 1,
             direction,
-            law,
+            codec,
+            secure: false,
         }
     }
 
     #[test]
     fn offer_and_answer_agree() {
-        let offer = ours(4000, Law::A, Direction::SendRecv).offer();
-        let (answer, callee) = ours(5000, Law::Mu, Direction::SendRecv)
+        let offer = ours(4000, Format::Pcma, Direction::SendRecv).offer();
+        let (answer, callee) = ours(5000, Format::Pcmu, Direction::SendRecv)
             .answer(&offer)
             .unwrap();
-        let caller = agreed(&answer).unwrap();
+        let caller = agreed(&answer, Format::Pcma).unwrap();
         assert_eq!(callee.remote.port(), 4000);
         assert_eq!(caller.remote.port(), 5000);
         // The offerer's order decides.
-        assert_eq!((caller.law, callee.law), (Law::A, Law::A));
+        assert_eq!((caller.format, callee.format), (Format::Pcma, Format::Pcma));
         assert!(caller.send && callee.send);
     }
 
     #[test]
     fn hold_stops_the_other_side() {
-        let offer = ours(4000, Law::A, Direction::SendOnly).offer();
-        let (answer, callee) = ours(5000, Law::A, Direction::SendRecv)
+        let offer = ours(4000, Format::Pcma, Direction::SendOnly).offer();
+        let (answer, callee) = ours(5000, Format::Pcma, Direction::SendRecv)
             .answer(&offer)
             .unwrap();
         assert!(!callee.send);
-        assert!(agreed(&answer).unwrap().send);
+        assert!(agreed(&answer, Format::Pcma).unwrap().send);
         assert!(String::from_utf8(answer).unwrap().contains("a=recvonly"));
     }
 
     #[test]
     fn nothing_in_common_is_told() {
         let offer = b"v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 18\r\n";
-        assert!(ours(1, Law::A, Direction::SendRecv).answer(offer).is_none());
-        assert!(agreed(b"nonsense").is_none());
+        assert!(
+            ours(1, Format::Pcma, Direction::SendRecv)
+                .answer(offer)
+                .is_none()
+        );
+        assert!(agreed(b"nonsense", Format::Pcma).is_none());
+    }
+
+    #[test]
+    fn annex_b_needs_both_and_other_codecs_stand_alone() {
+        let g729 = |annex_b| Format::G729 { annex_b };
+        for (offers, answers) in [(true, true), (true, false), (false, true)] {
+            let offer = ours(4000, g729(offers), Direction::SendRecv).offer();
+            let (answer, callee) = ours(5000, g729(answers), Direction::SendRecv)
+                .answer(&offer)
+                .unwrap();
+            assert_eq!(callee.format, g729(offers && answers));
+            assert_eq!(callee.payload_type, 18);
+            let caller = agreed(&answer, g729(offers)).unwrap();
+            assert_eq!(caller.format, g729(offers && answers));
+        }
+        let offer = ours(4000, Format::G722, Direction::SendRecv).offer();
+        assert!(
+            ours(5000, Format::Pcma, Direction::SendRecv)
+                .answer(&offer)
+                .is_none()
+        );
+        let mut secure = ours(4000, Format::Pcma, Direction::SendRecv);
+        secure.secure = true;
+        let text = String::from_utf8(secure.offer_with(&["a=crypto:1 x".to_owned()])).unwrap();
+        assert!(text.contains("RTP/SAVP 8 0 101") && text.contains("a=crypto:1 x"));
     }
 }

@@ -28,6 +28,9 @@ impl Inner {
             say: plan.say,
             voice: Voice::Caller,
             listen: listens.then_some(Voice::Caller),
+            hears: plan.to.is_none(),
+            seat: 0,
+            timed: false,
         });
         let Some((session, _)) = session else {
             attempt.outcome = Outcome::CouldNotStart;
@@ -42,8 +45,8 @@ impl Inner {
             attempt.to = remote.to_string();
             let agreed = Agreed {
                 remote,
-                law: plan.law,
-                payload_type: plan.law.payload_type(),
+                format: plan.codec,
+                payload_type: plan.codec.kind().payload_type().unwrap_or_default(),
                 send: plan.say != Say::None,
             };
             self.media.agree(session, &agreed, now);

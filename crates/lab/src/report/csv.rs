@@ -97,7 +97,7 @@ pub fn attempts(attempts: &[Attempt]) -> String {
 /// One row per received stream.
 pub fn streams(streams: &[StreamRecord]) -> String {
     let mut out = String::from(
-        "trial,workload,number,side,ssrc,codec,sent,received,expected,lost,duplicates,out_of_order,first_ms,last_ms,jitter_mean_ms,jitter_p99_ms,jitter_max_ms,delta_max_ms,one_way_mean_ms,one_way_max_ms,round_trip_ms,r,mos,correlation,level_db\r\n",
+        "trial,workload,number,side,ssrc,codec,sent,received,expected,lost,duplicates,out_of_order,first_ms,last_ms,jitter_mean_ms,jitter_p99_ms,jitter_max_ms,delta_max_ms,one_way_mean_ms,one_way_max_ms,relay_p50_ms,relay_p99_ms,relay_max_ms,round_trip_ms,r,mos,correlation,level_db\r\n",
     );
     for s in streams {
         let _ = write!(
@@ -127,6 +127,9 @@ pub fn streams(streams: &[StreamRecord]) -> String {
             s.delta_max_ms,
             s.one_way_mean_ms,
             s.one_way_max_ms,
+            s.relay_p50_ms,
+            s.relay_p99_ms,
+            s.relay_max_ms,
             s.round_trip_ms,
             s.r,
             s.mos,

@@ -57,8 +57,28 @@ pub struct LevelSummary {
     pub jitter_p99: Option<f64>,
     /// Largest over the repetitions.
     pub jitter_max: Option<f64>,
+    /// Mean of the runs' mean jitter without the best and the worst run, ms; of all where there are fewer than three.
+    pub jitter_trimmed_mean: Option<f64>,
+    /// The same of the runs' 99th percentiles.
+    pub jitter_trimmed_p99: Option<f64>,
+    /// The host's own jitter, ms, trimmed likewise: mean.
+    pub noise_jitter_mean: Option<f64>,
+    /// 99th percentile.
+    pub noise_jitter_p99: Option<f64>,
+    /// Cores that the subject kept busy.
+    pub subject_cores: Option<f64>,
+    /// How busy all processors were, percent.
+    pub host_cpu: Option<f64>,
     /// One-way delay of the worst stream, ms.
     pub one_way: Option<f64>,
+    /// Delay of single packets, ms: median.
+    pub relay_p50: Option<f64>,
+    /// 99th percentile.
+    pub relay_p99: Option<f64>,
+    /// Largest over the repetitions.
+    pub relay_max: Option<f64>,
+    /// CPU time of the subject, microseconds per media packet.
+    pub cpu_us_packet: Option<f64>,
     /// Round trip of the worst stream, ms.
     pub round_trip: Option<f64>,
     /// MOS.
@@ -75,7 +95,7 @@ pub struct LevelSummary {
 
 impl LevelSummary {
     /// Names of the numbers, as `levels.csv` heads its columns; [`LevelSummary::figure`] knows each of them.
-    pub const FIGURES: [&str; 26] = [
+    pub const FIGURES: [&str; 36] = [
         "attempted",
         "established",
         "completed",
@@ -97,7 +117,17 @@ impl LevelSummary {
         "jitter_mean_ms",
         "jitter_p99_ms",
         "jitter_max_ms",
+        "jitter_trimmed_mean_ms",
+        "jitter_trimmed_p99_ms",
+        "noise_jitter_mean_ms",
+        "noise_jitter_p99_ms",
+        "subject_cores",
+        "host_cpu_percent",
         "one_way_ms",
+        "relay_p50_ms",
+        "relay_p99_ms",
+        "relay_max_ms",
+        "cpu_us_per_packet",
         "round_trip_ms",
         "mos",
         "correlation",
@@ -133,7 +163,17 @@ impl LevelSummary {
             "jitter_mean_ms" => self.jitter_mean,
             "jitter_p99_ms" => self.jitter_p99,
             "jitter_max_ms" => self.jitter_max,
+            "jitter_trimmed_mean_ms" => self.jitter_trimmed_mean,
+            "jitter_trimmed_p99_ms" => self.jitter_trimmed_p99,
+            "noise_jitter_mean_ms" => self.noise_jitter_mean,
+            "noise_jitter_p99_ms" => self.noise_jitter_p99,
+            "subject_cores" => self.subject_cores,
+            "host_cpu_percent" => self.host_cpu,
             "one_way_ms" => self.one_way,
+            "relay_p50_ms" => self.relay_p50,
+            "relay_p99_ms" => self.relay_p99,
+            "relay_max_ms" => self.relay_max,
+            "cpu_us_per_packet" => self.cpu_us_packet,
             "round_trip_ms" => self.round_trip,
             "mos" => self.mos,
             "correlation" => self.correlation,
@@ -228,7 +268,17 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
         jitter_mean: mean_of(&|t| t.figures.jitter_ms.mean),
         jitter_p99: mean_of(&|t| t.figures.jitter_ms.p99),
         jitter_max: largest(&|t| t.figures.jitter_ms.max),
+        jitter_trimmed_mean: trimmed(known(&|t| t.figures.jitter_ms.mean)),
+        jitter_trimmed_p99: trimmed(known(&|t| t.figures.jitter_ms.p99)),
+        noise_jitter_mean: trimmed(known(&|t| t.details.noise_jitter_ms.mean)),
+        noise_jitter_p99: trimmed(known(&|t| t.details.noise_jitter_ms.p99)),
+        subject_cores: mean_of(&|t| t.details.subject_cores),
+        host_cpu: mean_of(&|t| t.details.host_cpu_percent),
         one_way: largest(&|t| t.details.one_way_ms),
+        relay_p50: mean_of(&|t| t.details.relay_ms[0]),
+        relay_p99: mean_of(&|t| t.details.relay_ms[1]),
+        relay_max: largest(&|t| t.details.relay_ms[2]),
+        cpu_us_packet: mean_of(&|t| t.details.cpu_us_per_packet),
         round_trip: largest(&|t| t.details.round_trip_ms),
         mos: mean_of(&|t| t.figures.mos),
         correlation: known(&|t| t.figures.audio.correlation)
@@ -242,6 +292,16 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
     }
 }
 
+/// The mean without the smallest and the largest value, where at least one is left.
+fn trimmed(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let inner = match values.len() {
+        0..3 => values.as_slice(),
+        count => values.get(1..count - 1).unwrap_or_default(),
+    };
+    (!inner.is_empty()).then(|| inner.iter().sum::<f64>() / inner.len() as f64)
+}
+
 fn dropped(trial: &TrialRecord) -> f64 {
     let counts = match trial.figures.calls.attempted {
         0 => trial.details.registrations,
@@ -249,4 +309,29 @@ fn dropped(trial: &TrialRecord) -> f64 {
     };
     let started = counts.attempted.saturating_sub(trial.details.not_started);
     started.saturating_sub(counts.established) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_and_the_worst_run_are_left_out() {
+        assert_eq!(trimmed(vec![]), None);
+        assert_eq!(trimmed(vec![4.0, 2.0]), Some(3.0));
+        assert_eq!(trimmed(vec![9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(trimmed(vec![5.0, 100.0, 1.0, 3.0, 4.0]), Some(4.0));
+    }
+
+    #[test]
+    fn every_figure_is_known() {
+        let level = LevelSummary::default();
+        for name in LevelSummary::FIGURES {
+            assert!(LevelSummary::has_figure(name));
+            assert!(
+                level.figure(name).is_none_or(|value| value == 0.0),
+                "{name}"
+            );
+        }
+    }
 }

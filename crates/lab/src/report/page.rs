@@ -26,6 +26,7 @@ pub fn render(results: &Results, levels: &[LevelSummary]) -> String {
     tables::summary(&mut html, raw, levels);
     tables::thresholds(&mut html, raw);
     tables::media(&mut html, raw, levels);
+    tables::plane(&mut html, raw, levels);
     tables::metrics(&mut html, raw, levels);
     tables::outcomes(&mut html, raw);
     sweep::write(&mut html, results, levels);

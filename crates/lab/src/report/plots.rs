@@ -2,6 +2,7 @@
 
 use super::chart::{Chart, PALETTE, Series, Stack};
 use super::data::{Group, Level, Results};
+use crate::raw::TrialRecord;
 use crate::record::{Attempt, Outcome};
 
 /// Most lines in a plot of levels; of more levels, some are taken at equal distances.
@@ -43,6 +44,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         ));
     }
     charts.push(jitter(results));
+    charts.push(processors(&levels, label));
     charts.push(outcomes(results));
     charts
 }
@@ -132,6 +134,35 @@ fn jitter(results: &Results) -> Chart {
     let values: Vec<f64> = streams.filter_map(|s| s.jitter_mean_ms).collect();
     let x = "mean jitter of a stream, ms (lower end of each bar)";
     bars("Jitter per stream", x, "streams", histogram(&values))
+}
+
+/// How busy the processors were, level by level.
+fn processors(levels: &[Level<'_>], label: &str) -> Chart {
+    type Read = fn(&TrialRecord) -> Option<f64>;
+    let drawn: [(&str, Read); 2] = [
+        ("all processors of this machine", |t| {
+            t.details.host_cpu_percent
+        }),
+        ("subject, of one core", |t| {
+            t.details.subject_cores.map(|cores| cores * 100.0)
+        }),
+    ];
+    let series = |((name, read), colour): ((&str, Read), &'static str)| Series {
+        name: name.to_owned(),
+        points: levels
+            .iter()
+            .filter_map(|level| {
+                let values: Vec<f64> = level.all.trials.iter().filter_map(read).collect();
+                let mean = values.iter().sum::<f64>() / values.len() as f64;
+                (!values.is_empty()).then_some((level.value?, mean))
+            })
+            .collect(),
+        colour,
+        scatter: false,
+    };
+    let series = drawn.into_iter().zip(PALETTE).map(series);
+    let series = series.filter(|series| !series.points.is_empty()).collect();
+    Chart::lines("Processor time", label, "busy, %", series)
 }
 
 /// Bars of equal width over the range of the values.

@@ -322,6 +322,11 @@ fn words_of(check: &str) -> String {
         "response_p99_ms" => "response time, 99th percentile, ms",
         "lost_percent" => "media packets lost, %",
         "jitter_p99_ms" => "jitter, 99th percentile, ms",
+        "jitter_mean_above_noise_ms" => "mean jitter above the host's own, ms",
+        "jitter_p99_above_noise_ms" => "jitter above the host's own, 99th percentile, ms",
+        "host_cpu_percent" => "processors of this machine busy, %",
+        "relay_p50_ms" => "delay of single packets, median, ms",
+        "relay_p99_ms" => "delay of single packets, 99th percentile, ms",
         "one_way_ms" => "one-way delay of the worst stream, ms",
         "round_trip_ms" => "round trip of the worst stream, ms",
         "mos" => "mean opinion score",
@@ -568,6 +573,52 @@ pub(super) fn media(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             .filter(|level| level.streams > 0.0)
             .map(row)
             .collect(),
+        ..Table::default()
+    }
+    .write(html);
+}
+
+/// What media cost, and what the host itself added.
+pub(super) fn plane(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+    let figures = |level: &LevelSummary| {
+        [
+            level.relay_p50,
+            level.relay_p99,
+            level.relay_max,
+            level.jitter_trimmed_mean,
+            level.jitter_trimmed_p99,
+            level.noise_jitter_mean,
+            level.noise_jitter_p99,
+            level.cpu_us_packet,
+            level.subject_cores,
+            level.host_cpu,
+        ]
+    };
+    let told = |level: &&LevelSummary| {
+        level.streams > 0.0 && (level.relay_p50.is_some() || level.noise_jitter_mean.is_some())
+    };
+    let row = |level: &LevelSummary| {
+        let mut cells = vec![level_name(level.level)];
+        cells.extend(figures(level).map(number));
+        Row::from(cells)
+    };
+    Table {
+        title: "Media plane",
+        note: "Packet delay: from when the generator gave a packet to its socket to when the kernel took it in at the other end; the median of the streams' medians, the 99th percentile of their 99th percentiles, the largest. Jitter: trimmed mean over the runs, the best and the worst left out. The host's own jitter: streams of the laboratory's that went past the subject meanwhile. CPU: of the subject, each packet received counted once; then the cores that it kept busy, and how busy all processors of this machine were, generator and all.",
+        columns: vec![
+            label(raw),
+            "packet delay p50, ms",
+            "p99, ms",
+            "max, ms",
+            "jitter mean, ms",
+            "p99, ms",
+            "host's jitter mean, ms",
+            "p99, ms",
+            "CPU a packet, \u{b5}s",
+            "subject, cores",
+            "processors busy, %",
+        ],
+        rows: levels.iter().filter(told).map(row).collect(),
         ..Table::default()
     }
     .write(html);

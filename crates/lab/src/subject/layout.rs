@@ -2,8 +2,10 @@
 //! side, a trunk, users.
 
 use crate::error::LabError;
+use crate::experiment::Conference;
 use crate::tls::Credentials;
 use border::config::{self, Config};
+use codec::Kind;
 use engine::{Entropy, Transport};
 use net::tls::Security;
 use std::fmt::Write;
@@ -68,6 +70,14 @@ impl PortSpan {
         ports.all(|port| UdpSocket::bind((address, port)).is_ok())
     }
 
+    /// Part `number` of `count` equal ones, with pairs of ports.
+    #[must_use]
+    pub fn part(self, number: u64, count: u64) -> PortSpan {
+        let each = u64::from(self.count) / count.max(1) / 2 * 2;
+        // A part lies within the span, whose ports have 16 bits.
+        PortSpan::new(self.first + (each * number) as u16, each as u16)
+    }
+
     /// Its first port.
     pub fn first(self) -> u16 {
         self.first
@@ -100,6 +110,12 @@ pub struct Layout {
     pub bypass: bool,
     /// Two headers are changed and two added in every message that is passed on, on both sides.
     pub header_rules: bool,
+    /// SRTP is required of callers, and taken off.
+    pub srtp: bool,
+    /// The codec that is spoken towards the called side where callers have it not.
+    pub transcode: Option<Kind>,
+    /// Conferences, so many and one more, at 8000 and the numbers after it.
+    pub conference: Option<Conference>,
     /// Calls a second that are let in from outside; 0: all.
     pub call_limit: u32,
     /// Memory for calls and registrations, MiB; 0: any.
@@ -150,6 +166,9 @@ impl Layout {
             users: Vec::new(),
             bypass: false,
             header_rules: false,
+            srtp: false,
+            transcode: None,
+            conference: None,
             call_limit: 0,
             memory_mib: 0,
         }
@@ -266,6 +285,17 @@ impl Layout {
             } else if name == "outside" && !self.users.is_empty() {
                 text.push_str("authenticate = \"digest\"\nregister = \"local\"\n");
             }
+            if self.srtp {
+                let policy = if name == "outside" {
+                    "require"
+                } else {
+                    "refuse"
+                };
+                let _ = writeln!(text, "srtp = \"{policy}\"");
+            }
+            if let Some(kind) = self.transcode.filter(|_| name == "inside") {
+                let _ = writeln!(text, "transcode = \"{}\"", kind.name());
+            }
             if name == "outside" && self.call_limit > 0 {
                 let limit = self.call_limit;
                 let _ = writeln!(text, "rates = {{ calls = {limit}, status = 486 }}");
@@ -280,6 +310,16 @@ impl Layout {
         } else {
             ""
         };
+        if let Some(plan) = &self.conference {
+            let _ = write!(
+                text,
+                "[[room]]\nname = \"conference\"\nregex = '8\\d\\d\\d'\ncodecs = [\"{}\"]\n\
+                 seats = {}\nrooms = {}\ntones = \"none\"\n\n",
+                plan.codec.format(false).kind().name(),
+                plan.seats,
+                plan.rooms + 1
+            );
+        }
         if !self.users.is_empty() {
             let _ = write!(
                 text,
@@ -358,6 +398,7 @@ fn free_port(ip: IpAddr) -> Result<(SocketAddr, (UdpSocket, TcpListener)), LabEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::CodecName;
 
     #[test]
     fn every_layout_is_a_configuration() {
@@ -369,6 +410,12 @@ mod tests {
             for users in [0, 3] {
                 layout.bypass = bypass;
                 layout.header_rules = bypass;
+                layout.srtp = !bypass;
+                layout.conference = bypass.then(|| Conference {
+                    codec: CodecName::G722,
+                    ..Conference::default()
+                });
+                layout.transcode = (!bypass).then_some(Kind::Opus);
                 layout.call_limit = if bypass { 400 } else { 0 };
                 layout.memory_mib = users;
                 layout.users = (0..users)
@@ -381,6 +428,16 @@ mod tests {
                 assert_eq!(config.interfaces.len(), 2);
             }
         }
+    }
+
+    #[test]
+    fn parts_of_a_span_do_not_overlap() {
+        let span = PortSpan::new(10_000, 1_004);
+        let parts: Vec<PortSpan> = (0..3).map(|number| span.part(number, 3)).collect();
+        assert_eq!(
+            parts,
+            [0, 334, 668].map(|at| PortSpan::new(10_000 + at, 334))
+        );
     }
 
     #[test]

@@ -67,6 +67,49 @@ impl Subject {
         let addresses = loopback(experiment);
         let calls = most_calls(experiment);
         let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
+        Subject::border(experiment, far, credentials, spans, entropy, clock)
+    }
+
+    /// Starts so many subjects of `experiment`, which have conferences and calls to nobody else; a foreign one is one.
+    ///
+    /// # Errors
+    /// Where one cannot be started.
+    pub fn instances(
+        experiment: &Experiment,
+        count: u64,
+        entropy: &mut Entropy,
+        clock: Clock,
+    ) -> Result<Vec<Subject>, LabError> {
+        if experiment.subject.address.is_some() {
+            return Ok(vec![Subject::start(
+                experiment,
+                &[],
+                None,
+                entropy.fork(),
+                clock,
+            )?]);
+        }
+        let addresses = loopback(experiment);
+        // Each opens its ports when calls come: what is divided beforehand is not fought for.
+        let calls = most_calls(experiment) * count;
+        let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
+        let one = |number: u64| {
+            let spans = spans.map(|span| span.part(number, count));
+            Subject::border(experiment, &[], None, spans, entropy.fork(), clock)
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// Starts our border with media ports in these spans.
+    fn border(
+        experiment: &Experiment,
+        far: &[SocketAddr],
+        credentials: Option<&Credentials>,
+        spans: [PortSpan; 2],
+        entropy: Entropy,
+        clock: Clock,
+    ) -> Result<Subject, LabError> {
+        let addresses = loopback(experiment);
         let mut layout = Layout::on_free_ports(addresses, spans)?.for_experiment(experiment, far);
         if let Some(credentials) = credentials {
             let outside = experiment
@@ -183,6 +226,9 @@ pub(crate) fn system_entropy() -> Result<Entropy, LabError> {
 
 /// Calls that may be open at a time, for the number of ports.
 fn most_calls(experiment: &Experiment) -> u64 {
+    if let Some(plan) = &experiment.conference {
+        return (plan.rooms + 1) * plan.seats;
+    }
     let Some(callers) = &experiment.callers else {
         return 0;
     };
@@ -198,6 +244,13 @@ impl Layout {
     pub(crate) fn for_experiment(mut self, experiment: &Experiment, far: &[SocketAddr]) -> Layout {
         self.bypass = experiment.subject.media == SubjectMedia::Bypass;
         self.header_rules = experiment.subject.header_rules > 0;
+        self.conference = experiment.conference.clone();
+        self.srtp = experiment
+            .callers
+            .as_ref()
+            .is_some_and(|callers| callers.srtp);
+        let transcodes = experiment.transcodes_to();
+        self.transcode = transcodes.map(|codec| codec.format(false).kind());
         self.call_limit = experiment.subject.call_limit;
         self.memory_mib = experiment.subject.memory_mib;
         self.trunk = far.to_vec();
@@ -338,13 +391,14 @@ pub(crate) fn simulated_addresses(experiment: &Experiment, number: u8) -> [IpAdd
 }
 
 impl Simulated {
-    /// Adds the subject of `experiment` to the world.
+    /// Adds the subject of `experiment` to the world; of several, each is an `instance` of its own.
     ///
     /// # Errors
     /// Where it cannot be made.
     pub fn add(
         world: &mut World,
         experiment: &Experiment,
+        instance: u8,
         far: Option<SocketAddr>,
     ) -> Result<Simulated, LabError> {
         if experiment.subject.none {
@@ -354,7 +408,7 @@ impl Simulated {
                 address: None,
             });
         }
-        let addresses = simulated_addresses(experiment, BORDER);
+        let addresses = simulated_addresses(experiment, BORDER - instance);
         let [outside, inside] = addresses.map(|ip| SocketAddr::new(ip, 5060));
         let layout = Layout::new(
             outside,
@@ -372,13 +426,17 @@ impl Simulated {
             .zip(keys.drain(..))
             .map(|(border, key)| (border, Forwarder::new(ForwarderLimits::default(), key)))
             .collect();
+        let name = match instance {
+            0 => "border".to_owned(),
+            instance => format!("border {instance}"),
+        };
         let host = match members.pop() {
             Some((border, forwarder)) if members.is_empty() => {
-                world.add_control("border", &addresses, border, forwarder)
+                world.add_control(&name, &addresses, border, forwarder)
             }
             last => {
                 members.extend(last);
-                world.add_crew("border", &addresses, members)
+                world.add_crew(&name, &addresses, members)
             }
         };
         if experiment.subject.processor_percent > 0.0 {
@@ -395,6 +453,17 @@ impl Simulated {
     /// Where it listens.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// What is left of it once there was time for everything to end, which is a leak, and what each worker says of it.
+    pub fn left(&self, world: &mut World) -> (u64, Vec<BorderCensus>) {
+        let census = self.censuses(world);
+        let left = |census: &BorderCensus| {
+            let sip =
+                census.sip.clients + census.sip.servers + census.sip.index + census.sip.timers;
+            held(census) + (sip + census.outside + census.timers) as u64
+        };
+        (census.iter().map(left).sum(), census)
     }
 
     /// What each of its workers still holds; also transactions and timers, because there is time to wait for their end.

@@ -2,12 +2,11 @@
 
 use crate::error::LabError;
 use crate::experiment::{
-    Callees, Callers, CodecName, Experiment, Generator, HangUp, MediaKind, RegistrarPlace,
-    Registrations, Streams, TransportName,
+    Callees, Callers, Experiment, Generator, HangUp, MediaKind, RegistrarPlace, Registrations,
+    Streams, TransportName,
 };
 use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan, StreamPlan};
 use crate::pace::{Bounds, Share};
-use codec::g711::Law;
 use engine::Transport;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -31,13 +30,6 @@ pub struct Cast {
 
 fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value.max(0.0)).unwrap_or(Duration::MAX)
-}
-
-fn law(codec: CodecName) -> Law {
-    match codec {
-        CodecName::Pcma => Law::A,
-        CodecName::Pcmu => Law::Mu,
-    }
 }
 
 /// Attempts that begin while one is remembered.
@@ -77,6 +69,7 @@ impl Cast {
         far: IpAddr,
         stream_port: u16,
     ) -> Result<Cast, LabError> {
+        coders(experiment)?;
         let hear = experiment
             .callees
             .as_ref()
@@ -116,7 +109,7 @@ impl Cast {
         }
         if let Some(streams) = &experiment.streams {
             let count = streams.count.min(MAX_BEFOREHAND) as usize;
-            if streams.media == MediaKind::Echo || streams.media == MediaKind::None {
+            if !matches!(streams.media, MediaKind::Speech | MediaKind::Tone) {
                 return Err(LabError::bad("streams.media: speech or tone"));
             }
             if other.is_some() || host.media_sockets > 0 {
@@ -191,6 +184,33 @@ impl Cast {
     }
 }
 
+/// Whether this build has what the experiment speaks.
+///
+/// # Errors
+/// Where it has not.
+pub(crate) fn coders(experiment: &Experiment) -> Result<(), LabError> {
+    let callers = experiment.callers.iter().map(|callers| callers.codec);
+    let callees = experiment
+        .callees
+        .iter()
+        .filter_map(|callees| callees.codec);
+    let streams = experiment.streams.iter().map(|streams| streams.codec);
+    let conference = experiment.conference.iter().map(|plan| plan.codec);
+    let missing = callers
+        .chain(callees)
+        .chain(streams)
+        .chain(conference)
+        .map(|codec| codec.format(false).kind())
+        .find(|kind| !kind.is_available());
+    match missing {
+        None => Ok(()),
+        Some(kind) => Err(LabError::cannot(
+            format!("this build has no {}", kind.name()),
+            "build it where libbcg729 is installed (libbcg729-dev)",
+        )),
+    }
+}
+
 /// As many sockets as calls are open at a time, by the limit or by Little's law with some room.
 fn sockets(callers: &Callers, hear: MediaKind) -> usize {
     if callers.media == MediaKind::None && hear == MediaKind::None {
@@ -231,7 +251,10 @@ fn call_plan(callers: &Callers, hear: MediaKind) -> CallPlan {
         hang_up: callers.hang_up,
         say: callers.media,
         hear,
-        law: law(callers.codec),
+        codec: callers.codec.format(callers.silence_suppression),
+        seats: 0,
+        srtp: callers.srtp,
+        timed: callers.time_packets,
         cancel_percent: callers.cancel_percent,
         hold_percent: callers.hold_percent,
         listen_percent: callers.listen_percent,
@@ -245,6 +268,8 @@ fn answer_plan(callees: &Callees, callers: Option<&Callers>) -> AnswerPlan {
     let hold = callers
         .filter(|callers| callers.hang_up == HangUp::Callee)
         .map(Callers::hold);
+    let codec = callees.codec.or(callers.map(|callers| callers.codec));
+    let codec = codec.unwrap_or_default();
     AnswerPlan {
         name: "callees".to_owned(),
         ring: seconds(callees.ring_ms / 1e3),
@@ -253,6 +278,8 @@ fn answer_plan(callees: &Callees, callers: Option<&Callers>) -> AnswerPlan {
         busy_percent: callees.busy_percent,
         no_answer_percent: callees.no_answer_percent,
         say: callees.media,
+        codec: codec.format(callers.is_some_and(|callers| callers.silence_suppression)),
+        timed: callers.is_some_and(|callers| callers.time_packets),
         echo_number: None,
         hang_up: hold,
         listen_percent: callers.map_or(0.0, |callers| callers.listen_percent),
@@ -294,7 +321,7 @@ fn stream_plan(streams: &Streams, to: Option<SocketAddr>) -> StreamPlan {
         } else {
             MediaKind::None
         },
-        law: law(streams.codec),
+        codec: streams.codec.format(false),
         listen_percent: streams.listen_percent,
         hear: streams.media,
         to,

@@ -1,6 +1,7 @@
 //! Trials: one experiment at one level, once; on sockets or in virtual time.
 
 mod cast;
+mod conference;
 mod simulated;
 mod sockets;
 mod thread;
@@ -45,6 +46,10 @@ pub struct Outcomes {
     pub surroundings: Option<Surroundings>,
     /// CPU time of the subject, seconds.
     pub subject_cpu_seconds: Option<f64>,
+    /// Cores that the subject kept busy while it was measured, where that was a part of the trial.
+    pub subject_cores: Option<f64>,
+    /// How busy all processors were meanwhile, percent.
+    pub host_cpu_percent: Option<f64>,
     /// Digest of the event log, in simulation only.
     pub digest: Option<String>,
 }

@@ -70,11 +70,14 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
         ));
     }
     world.set_default_link(link(&experiment.network, false));
+    if experiment.conference.is_some() {
+        return super::conference::in_world(trial, world);
+    }
     let [near_ip, far_ip] = simulated_addresses(experiment, HOST);
     let cast = Cast::of(experiment, near_ip, far_ip, STREAM_PORT)?;
     let far = cast.far.map(|plan| add(&mut world, "far", far_ip, plan));
     let far_address = far.and_then(|host| address(&mut world, host));
-    let subject = Simulated::add(&mut world, experiment, far_address)?;
+    let subject = Simulated::add(&mut world, experiment, 0, far_address)?;
     let near = add(&mut world, "near", near_ip, cast.near);
     let near_address = address(&mut world, near);
     let target = subject.address().or(far_address).or(near_address);
@@ -95,13 +98,7 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
         results.push(result);
     }
     let lingering: u64 = holdings.iter().map(|held| held.transactions as u64).sum();
-    let census = subject.censuses(&mut world);
-    let subject_holds = |census: &border::border::BorderCensus| {
-        // There was time for everything to end: whatever is left is a leak.
-        let sip = census.sip.clients + census.sip.servers + census.sip.index + census.sip.timers;
-        crate::subject::held(census) + (sip + census.outside + census.timers) as u64
-    };
-    let subject_holds: u64 = census.iter().map(subject_holds).sum();
+    let (subject_holds, census) = subject.left(&mut world);
     let (attempts, streams) = merge(trial.number, results);
     let outcomes = Outcomes {
         attempts,
@@ -112,9 +109,8 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
             0 => Vec::new(),
             _ => vec![format!("still held: hosts {holdings:?}, border {census:?}")],
         },
-        surroundings: None,
-        subject_cpu_seconds: None,
         digest: Some(format!("{:032x}", world.digest())),
+        ..Outcomes::default()
     };
     Ok((outcomes, world))
 }

@@ -25,6 +25,9 @@ pub fn on_sockets(
     mut progress: impl FnMut(f64, &Progress),
 ) -> Result<Outcomes, LabError> {
     let experiment = &trial.experiment;
+    if experiment.conference.is_some() {
+        return super::conference::on_sockets(trial, progress);
+    }
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
     let [near, far] = match experiment.subject.address {
@@ -177,7 +180,7 @@ pub fn on_sockets(
                 .map_err(|error| LabError::cannot(format!("/proc: {error}"), ""))?,
         }),
         subject_cpu_seconds: cpu,
-        digest: None,
+        ..Outcomes::default()
     })
 }
 
@@ -193,14 +196,14 @@ fn credentials(experiment: &Experiment) -> Result<Option<Credentials>, LabError>
     .map(Some)
 }
 
-fn kernel() -> Result<u64, LabError> {
+pub(super) fn kernel() -> Result<u64, LabError> {
     net::kernel_counters()
         .map(|counters| counters.receive_buffer_errors)
         .map_err(|error| LabError::cannot(format!("kernel counters: {error}"), "mount /proc"))
 }
 
 /// Our address on the way to a foreign subject.
-fn local_ip_towards(subject: SocketAddr) -> Result<IpAddr, LabError> {
+pub(super) fn local_ip_towards(subject: SocketAddr) -> Result<IpAddr, LabError> {
     let any: SocketAddr = match subject {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -218,7 +221,7 @@ fn local_ip_towards(subject: SocketAddr) -> Result<IpAddr, LabError> {
 }
 
 /// What hosts have done together.
-fn total(hosts: &[HostThread]) -> Result<Progress, LabError> {
+pub(super) fn total(hosts: &[HostThread]) -> Result<Progress, LabError> {
     hosts.iter().try_fold(Progress::default(), |sum, host| {
         Ok(sum.and(&host.progress()?))
     })
@@ -231,7 +234,7 @@ fn are_done(hosts: &[HostThread]) -> Result<bool, LabError> {
 }
 
 /// Waits until the calling hosts are done, or for as long as there is patience.
-fn watch(
+pub(super) fn watch(
     patience: Patience,
     near: &[HostThread],
     clock: Clock,
@@ -264,7 +267,7 @@ fn by_side<'a>(
     near.chain(far.iter().map(|host| ("callees", host)))
 }
 
-fn drop_remarks(near: &[Finished], far: &[Finished]) -> Vec<String> {
+pub(super) fn drop_remarks(near: &[Finished], far: &[Finished]) -> Vec<String> {
     by_side(near, far)
         .filter_map(|(name, finished)| {
             let drops: Vec<String> = finished

@@ -67,6 +67,7 @@ impl Inner {
         }
         let Some(call) = self.call(key) else { return };
         let (leg, session, wants_hold) = (call.leg, call.session, call.wants_hold);
+        let codec = call.codec;
         let Some(leg) = leg else { return };
         match response.status() {
             200..300 => {
@@ -74,7 +75,9 @@ impl Inner {
                 if let Err(refused) = endpoint.ack(leg, &Content::default(), now) {
                     self.command_refused(key, refused);
                 }
-                if let (Some(session), Some(agreed)) = (session, sdp::agreed(response.body())) {
+                if let (Some(session), Some(agreed)) =
+                    (session, sdp::agreed(response.body(), codec))
+                {
                     // On hold we stay silent although sendonly would let us speak: music is not what is tested.
                     let agreed = sdp::Agreed {
                         send: agreed.send && !wants_hold,

@@ -152,12 +152,16 @@ impl Inner {
 
     /// A provisional response: the first with a description is the answer (RFC 3262 section 5).
     pub(super) fn volte_progressed(&mut self, key: CallKey, response: &Message<'_>) {
-        let Some(volte) = self.volte(key) else { return };
+        let Some(call) = self.call(key) else { return };
+        let codec = call.codec;
+        let Some(volte) = call.volte.as_deref_mut() else {
+            return;
+        };
         let answers = !response.body().is_empty() && response.has(HeaderId::RSeq);
         if volte.stage != Stage::Begun || !answers {
             return;
         }
-        volte.agreed = sdp::agreed(response.body());
+        volte.agreed = sdp::agreed(response.body(), codec);
         // A failure that it tells of ends the call by a final response.
         let _ = sdp::hear_preconditions(&mut volte.table, response.body());
         volte.stage = Stage::Progressed;
