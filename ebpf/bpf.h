@@ -21,6 +21,8 @@ static __u64 (*clock_monotonic)(void) = (void *)BPF_FUNC_ktime_get_ns;
 static long (*assign_socket)(void *context, void *socket, __u64 flags) = (void *)BPF_FUNC_sk_assign;
 static long (*release_socket)(void *socket) = (void *)BPF_FUNC_sk_release;
 
+static long (*redirect_map)(void *map, __u64 key, __u64 flags) = (void *)BPF_FUNC_redirect_map;
+
 /* The kernel looks at this where it decides which helpers a program may call. */
 #define LICENCE char LICENSE[] SECTION("license") = "GPL"
 

@@ -5,7 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PROGRAMS: [&str; 1] = ["steer"];
+/// Each with what clang is told besides. The relay needs the kernel's atomic operations (5.12).
+const PROGRAMS: [(&str, &[&str]); 3] = [
+    ("steer", &[]),
+    ("relay", &["-mcpu=v3"]),
+    ("measure", &["-mcpu=v3"]),
+];
 
 fn main() {
     println!("cargo:rustc-check-cfg=cfg(bpf_present)");
@@ -18,18 +23,28 @@ fn main() {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     match PROGRAMS
         .iter()
-        .try_for_each(|name| compile(&clang, &folder, name, &out))
+        .try_for_each(|(name, flags)| compile(&clang, &folder, name, flags, &out))
     {
         Ok(()) => println!("cargo:rustc-cfg=bpf_present"),
         Err(why) => println!("cargo:warning=built without BPF programs: {why}"),
     }
 }
 
-fn compile(clang: &str, folder: &Path, name: &str, out: &Path) -> Result<(), String> {
+fn compile(
+    clang: &str,
+    folder: &Path,
+    name: &str,
+    flags: &[&str],
+    out: &Path,
+) -> Result<(), String> {
     let architecture = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    // Machines on which stores are seen in the order in which they were made.
+    let ordered = matches!(architecture.as_str(), "x86_64" | "s390x");
     let source = folder.join(format!("{name}.c"));
     let done = Command::new(clang)
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror"])
+        .args(flags)
+        .args(ordered.then_some("-DSTORES_IN_ORDER"))
         // Where Debian keeps the kernel's headers that differ between machines.
         .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
         .arg("-c")

@@ -156,6 +156,7 @@ struct LineSide {
     signalled_rtcp: Option<SocketAddr>,
     direction: Direction,
     clock_rates: SmallVec<[(u8, u32); 2]>,
+    special: SmallVec<[u8; 4]>,
     /// RTCP shares the port with RTP.
     mux: bool,
     /// We have offered that it does.
@@ -558,6 +559,7 @@ impl CallMedia {
             signalled_rtcp: slot.signalled_rtcp,
             direction: slot.direction,
             clock_rates: core::mem::take(&mut slot.clock_rates),
+            special: core::mem::take(&mut slot.special),
             mux: slot.mux,
             secure: slot.secure.take(),
             ..new
@@ -834,6 +836,10 @@ impl CallMedia {
                 clock_rates.push(*rate);
             }
         }
+        let mut special = own.special.clone();
+        if let Some(other) = line.sides.get(1 - number) {
+            special.extend_from_slice(&other.special);
+        }
         let secure = own.secure.as_deref();
         // With ICE, media comes from and goes to the pair that was nominated.
         let (signalled_rtp, latching) = match secure.and_then(Secure::selected) {
@@ -853,6 +859,7 @@ impl CallMedia {
             receives: own.direction.receives,
             dscp: media.dscp,
             clock_rates,
+            special,
             protection: secure.map_or(Protection::None, Secure::protection),
             dtls: secure.is_some_and(Secure::speaks_dtls),
             recode: self
@@ -912,6 +919,7 @@ impl LineSide {
             receives: fact.direction.receives && (ice || !fact.is_zero_held()),
         };
         self.clock_rates.clone_from(&fact.clock_rates);
+        self.special.clone_from(&fact.special);
     }
 }
 
@@ -946,6 +954,7 @@ fn new_side(
                 receives: true,
             },
             clock_rates: SmallVec::new(),
+            special: SmallVec::new(),
             mux: false,
             mux_offered: false,
             secure: None,

@@ -329,6 +329,7 @@ impl Control for Border {
             } => {
                 if last {
                     self.core.counters.media_sessions_ended += 1;
+                    self.core.media_passed(CallKey(session), &stats, now);
                 }
                 self.core.last_stats = Some((session, stats));
             }

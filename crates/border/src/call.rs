@@ -93,6 +93,11 @@ impl CallKey {
         CallKey((number << 32) | (slot as u64 + 1))
     }
 
+    /// The call's number, up to four thousand millions.
+    pub(crate) fn number(self) -> u64 {
+        self.0 >> 32
+    }
+
     /// `None` for 0, which legs have that belong to no call.
     pub(crate) fn slot(self) -> Option<usize> {
         (self.0 & 0xffff_ffff)

@@ -743,6 +743,19 @@ pub struct Media {
     pub gather: Duration,
     /// Whether media ports share a socket.
     pub sockets: MediaSockets,
+    /// Whether the kernel relays.
+    pub kernel: MediaKernel,
+}
+
+/// Whether the kernel relays media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaKernel {
+    /// Sockets take all of it.
+    Never,
+    /// Where it can.
+    Auto,
+    /// For every address of media, or no start.
+    Require,
 }
 
 /// How media ports are served.

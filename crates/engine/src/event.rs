@@ -157,12 +157,28 @@ events! {
         /// The operating system's words.
         error: String,
     }
-    /// How media ports are served, chosen at the start by what the machine and the rights allow.
+    /// How media is served, chosen at the start by what the machine and the rights allow; told once for each of the two choices.
     MediaPath "media_path" {
-        /// one_socket (one for all ports of a thread) or socket_per_port.
+        /// one_socket (one for all ports of a thread) or socket_per_port; kernel (streams that are only sent on are relayed there)
+        /// or no_kernel.
         path: String,
-        /// Why not the faster one; empty where it is the faster one, or another was asked for.
+        /// Why not the faster one, or for which addresses not; empty where it is the faster one, or another was asked for.
         why: String,
+    }
+    /// Media of a call was relayed by the kernel; told at the end of the call for each media line.
+    MediaPassed "media_passed" {
+        /// Number of the call.
+        call: u64,
+        /// Number of the media line.
+        line: u64,
+        /// RTP packets received from the caller.
+        caller: u64,
+        /// Those among them that the kernel relayed.
+        caller_passed: u64,
+        /// RTP packets received from the callee.
+        callee: u64,
+        /// Those among them that the kernel relayed.
+        callee_passed: u64,
     }
     /// A trunk has begun to ask for fewer new calls (RFC 7339).
     TrunkThrottled "trunk_throttled" {

@@ -447,6 +447,16 @@ pub trait Forward {
     fn next_report(&mut self) -> Option<Self::Report>;
     /// When [`Forward::timeout`] is next wanted.
     fn next_deadline(&self) -> Option<Deadline>;
+    /// Whether the driver can let streams pass by on a faster way. Where it does not say so, none is proposed.
+    fn allow_shortcuts(&mut self, _allowed: bool) {}
+    /// What is to be done about shortcuts: asked for after every command, every packet or batch of packets, and every timeout. What
+    /// the forwarder was told to do meanwhile may wait for the answers.
+    fn next_shortcut(&mut self) -> Option<crate::ShortcutChange> {
+        None
+    }
+    /// The shortcut of the stream that comes to `socket` is closed, because that was asked for, or because a packet came to the socket
+    /// that could not take it: then before [`Forward::forward`] sees that packet.
+    fn shortcut_closed(&mut self, _socket: SocketId, _passed: &crate::Passed, _now: Time) {}
 }
 
 /// Wraps an engine and panics where the caller breaks the order of calls; for tests and debug builds.

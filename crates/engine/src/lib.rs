@@ -10,6 +10,7 @@ pub mod entropy;
 pub mod event;
 pub mod io;
 pub mod limits;
+pub mod shortcut;
 pub mod sieve;
 pub mod table;
 pub mod time;
@@ -24,6 +25,7 @@ pub use io::{
     Secure, SocketId, SocketKind, Transport, Verdict,
 };
 pub use limits::Limits;
+pub use shortcut::{Passed, Shortcut, ShortcutChange};
 pub use sieve::{Prefix, Sieve};
 pub use table::{BoundedMap, Full, HashKey};
 pub use time::{Deadline, Time};

@@ -7,11 +7,11 @@ use crate::notify::notify;
 use crate::security::Loaded;
 use crate::workers::{Mates, shared};
 use border::border::Border;
-use border::config::Config;
+use border::config::{Config, MediaKernel};
 use clap::{Args, ValueEnum};
 use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
-use net::{Clock, Driver, DriverConfig, MediaSockets, Signals};
+use net::{Clock, Driver, DriverConfig, KernelRelay, MediaSockets, Signals};
 use protect::dtls;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -91,22 +91,61 @@ pub fn run(options: &Run) -> ExitCode {
     }
 }
 
-pub(crate) fn driver_config(config: &Config) -> DriverConfig {
-    let mut addresses: Vec<IpAddr> = config
-        .media_ranges
-        .iter()
-        .map(|range| range.address)
-        .collect();
+/// Where media ports are.
+fn media_addresses(config: &Config) -> Vec<IpAddr> {
+    let ranges = config.media_ranges.iter();
+    let mut addresses: Vec<IpAddr> = ranges.map(|range| range.address).collect();
     addresses.sort_unstable();
     addresses.dedup();
+    addresses
+}
+
+/// The relay in the kernel, where it is wanted and can be; what came of it is logged.
+///
+/// # Errors
+/// It is required and cannot be.
+pub(crate) fn kernel_relay(
+    config: &Config,
+    log: &Log,
+    clock: &Clock,
+) -> io::Result<Option<KernelRelay>> {
+    let kernel = config.media.kernel;
+    let required = kernel == MediaKernel::Require;
+    let failed = |why: &str| {
+        io::Error::other(format!(
+            "the kernel cannot relay media: {why}\n  remedy: `[media] kernel = \"auto\"` goes without"
+        ))
+    };
+    if kernel == MediaKernel::Never {
+        return Ok(None);
+    }
+    let started = KernelRelay::start(&media_addresses(config), config.media.dscp);
+    let (path, why) = match &started {
+        Ok(relay) if required && !relay.unserved().is_empty() => {
+            return Err(failed(relay.unserved()));
+        }
+        Err(error) if required => return Err(failed(&error.to_string())),
+        Ok(relay) => ("kernel", relay.unserved().to_owned()),
+        Err(error) => ("no_kernel", error.to_string()),
+    };
+    let note = Note::MediaPath {
+        path: path.into(),
+        why,
+    };
+    log.event(&Event::new(clock.now(), note));
+    Ok(started.ok())
+}
+
+pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> DriverConfig {
     DriverConfig {
+        relay: relay.cloned(),
         gather: config.media.gather,
         media_sockets: match config.media.sockets {
             border::config::MediaSockets::Auto => MediaSockets::Auto,
             border::config::MediaSockets::One => MediaSockets::One,
             border::config::MediaSockets::PerPort => MediaSockets::PerPort,
         },
-        media_addresses: u8::try_from(addresses.len()).unwrap_or(u8::MAX),
+        media_addresses: u8::try_from(media_addresses(config).len()).unwrap_or(u8::MAX),
         signalling_datagram: config.limits.message_bytes,
         signalling_dscp: config.sip.dscp,
         media_dscp: config.media.dscp,
@@ -202,7 +241,10 @@ fn serve(
     }
     let mut border = borders.remove(0);
     let cpus = net::allowed_cpus();
-    let settings = shared(driver_config(border.config()), border.worker(), &cpus);
+    let relay = kernel_relay(border.config(), &log, &clock)?;
+    let relay = relay.as_ref();
+    let settings = driver_config(border.config(), relay);
+    let settings = shared(settings, border.worker(), &cpus);
     let mut driver = Driver::new(settings, clock, forwarder)?;
     driver.set_security(loaded.security.clone());
     let mut mates = Mates::default();
@@ -212,7 +254,7 @@ fn serve(
             driver.join(desk);
         }
         let others = borders.into_iter().zip(desks).collect();
-        mates = Mates::start(others, &loaded.security, &log, clock)?;
+        mates = Mates::start(others, relay, &loaded.security, &log, clock)?;
     }
     let mut service = Service {
         loaded,
@@ -271,6 +313,7 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[media] dscp", old.media.dscp != new.media.dscp),
         ("[media] gather", old.media.gather != new.media.gather),
         ("[media] sockets", old.media.sockets != new.media.sockets),
+        ("[media] kernel", old.media.kernel != new.media.kernel),
         ("[limits]", limits(old) != limits(new)),
         ("[log]", old.log != new.log),
     ];

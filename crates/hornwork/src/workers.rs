@@ -60,6 +60,7 @@ impl Mates {
     /// Where the system gives no thread, epoll set or randomness.
     pub(crate) fn start(
         borders: Vec<(Border, Desk)>,
+        relay: Option<&net::KernelRelay>,
         security: &Security,
         log: &Log,
         clock: Clock,
@@ -68,7 +69,7 @@ impl Mates {
         let mut mates = Mates::default();
         for (border, desk) in borders {
             let worker = *border.worker();
-            let settings = shared(driver_config(border.config()), &worker, &cpus);
+            let settings = shared(driver_config(border.config(), relay), &worker, &cpus);
             let forwarder = Forwarder::new(
                 ForwarderLimits::default(),
                 HashKey::new(&mut net::entropy()?),

@@ -24,6 +24,7 @@ mod made;
 mod plan;
 mod recode;
 mod secure;
+mod shortcut;
 pub(crate) mod sockets;
 mod statistics;
 
@@ -39,10 +40,12 @@ use crate::room::{RoomLimits, Rooms, SeatEvent, SeatPlan};
 use core::time::Duration;
 use engine::timers::{TimerKey, Wheel};
 use engine::{
-    BoundedMap, Deadline, DropReason, Drops, Forward, HashKey, Packet, SocketId, Time, Verdict,
+    BoundedMap, Deadline, DropReason, Drops, Forward, HashKey, Packet, Passed, ShortcutChange,
+    SocketId, Time, Verdict,
 };
 use flow::{Flow, Outcome};
 use made::Outbox;
+use shortcut::{Deferred, Shortcuts, Wish};
 use slab::Slab;
 use smallvec::SmallVec;
 use sockets::{Place, SocketTable};
@@ -189,6 +192,7 @@ pub struct Forwarder {
     /// Packets of recordings among the reports.
     taken: usize,
     rooms: Rooms,
+    shortcuts: Shortcuts,
 }
 
 impl Forwarder {
@@ -205,6 +209,7 @@ impl Forwarder {
             reports: VecDeque::with_capacity(16),
             outbox: Outbox::new(),
             taken: 0,
+            shortcuts: Shortcuts::default(),
             rooms: Rooms::new(
                 RoomLimits {
                     rooms: limits.rooms,
@@ -245,7 +250,7 @@ impl Forwarder {
         Some(flow.side(place.side()).dscp())
     }
 
-    /// The figures of a session as they are now.
+    /// The figures of a session as they are now, without what takes a shortcut at present: [`MediaCommand::Query`] has that, too.
     pub fn stats(&self, session: u64) -> Option<SessionStats> {
         let Some(&index) = self.by_id.get(&session) else {
             return self.rooms.stats(session);
@@ -468,12 +473,105 @@ impl Forwarder {
             self.arm(index, from);
             return;
         }
+        let id = session.id;
+        if !self.close_shortcuts(index) {
+            self.shortcuts
+                .deferred
+                .push_back(Deferred::Check(index, id));
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(index as usize) else {
+            return;
+        };
         self.reports.push_back(MediaEvent::Timeout {
             session: session.id,
             since: session.last_packet,
         });
         // Control decides; where it lets the session stand, it is told again after another span.
         self.arm(index, now);
+    }
+
+    /// Asks for the end of all shortcuts of a session; whether there was none.
+    fn close_shortcuts(&mut self, index: u32) -> bool {
+        if let Some(session) = self.sessions.get(index as usize) {
+            for &flow in &session.flows {
+                if let Some(flow) = self.flows.get_mut(flow as usize) {
+                    for side in 0..2 {
+                        let (socket, stream) = flow.stream(side);
+                        self.shortcuts.close(socket, stream);
+                    }
+                }
+            }
+        }
+        self.shortcuts.is_settled()
+    }
+
+    /// Proposes a shortcut for the stream that comes to a socket, where there can be one.
+    fn propose(&mut self, socket: SocketId) {
+        let Some(place) = self.sockets.get(socket) else {
+            return;
+        };
+        if place.component() != Component::Rtp {
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(place.flow()) else {
+            return;
+        };
+        if flow.stream(place.side()).1.is_closed() && flow.shortcut(place.side()).is_some() {
+            let (socket, stream) = flow.stream(place.side());
+            self.shortcuts.want(socket, stream);
+        }
+    }
+
+    /// Carries a command out once what it concerns has no shortcut.
+    fn take(&mut self, command: MediaCommand, now: Time) {
+        let concerned = match &command {
+            MediaCommand::Update(plan) => Some(plan.session),
+            MediaCommand::Remove(id) | MediaCommand::Query(id) | MediaCommand::Record(id, _) => {
+                Some(*id)
+            }
+            MediaCommand::Add(_) | MediaCommand::Join(_) | MediaCommand::Change(_) => None,
+        };
+        if let Some(&index) = concerned.and_then(|id| self.by_id.get(&id))
+            && !self.close_shortcuts(index)
+        {
+            self.shortcuts
+                .deferred
+                .push_front(Deferred::Command(Box::new(command)));
+            return;
+        }
+        self.carry_out(command, now);
+    }
+
+    /// Does what waited for shortcuts to be closed.
+    fn settle(&mut self, now: Time) {
+        while self.shortcuts.is_settled() {
+            match self.shortcuts.deferred.pop_front() {
+                Some(Deferred::Command(command)) => self.take(*command, now),
+                Some(Deferred::Check(index, id)) => {
+                    let session = self.sessions.get(index as usize);
+                    if session.is_some_and(|session| session.id == id) {
+                        self.check_activity(index, now);
+                    }
+                }
+                None => return,
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: MediaCommand, now: Time) {
+        let (session, result) = match &command {
+            MediaCommand::Add(plan) => (plan.session, self.add(plan, now)),
+            MediaCommand::Update(plan) => (plan.session, self.update(plan, now)),
+            MediaCommand::Join(plan) => (plan.session, self.seat(plan, false, now)),
+            MediaCommand::Change(plan) => (plan.session, self.seat(plan, true, now)),
+            MediaCommand::Remove(id) => (*id, self.remove(*id, now)),
+            MediaCommand::Query(id) => (*id, self.query(*id)),
+            MediaCommand::Record(id, recorded) => (*id, self.record(*id, *recorded)),
+        };
+        if let Err(why) = result {
+            self.reports.push_back(MediaEvent::Refused { session, why });
+        }
     }
 
     fn decide(&mut self, packet: &mut Packet<'_>, now: Time) -> Result<Verdict, DropReason> {
@@ -518,6 +616,11 @@ impl Forwarder {
                 if let Some(session) = self.sessions.get_mut(session as usize) {
                     session.last_packet = now;
                     if let Some((component, address)) = latched {
+                        if component == Component::Rtp {
+                            // What goes to this side goes elsewhere from now on.
+                            let (socket, stream) = flow.stream(1 - place.side());
+                            self.shortcuts.close(socket, stream);
+                        }
                         self.reports.push_back(MediaEvent::Latched {
                             session: session.id,
                             line: flow.line(),
@@ -544,22 +647,22 @@ impl Forward for Forwarder {
     type Report = MediaEvent;
 
     fn command(&mut self, command: MediaCommand, now: Time) {
-        let (session, result) = match &command {
-            MediaCommand::Add(plan) => (plan.session, self.add(plan, now)),
-            MediaCommand::Update(plan) => (plan.session, self.update(plan, now)),
-            MediaCommand::Join(plan) => (plan.session, self.seat(plan, false, now)),
-            MediaCommand::Change(plan) => (plan.session, self.seat(plan, true, now)),
-            MediaCommand::Remove(id) => (*id, self.remove(*id, now)),
-            MediaCommand::Query(id) => (*id, self.query(*id)),
-            MediaCommand::Record(id, recorded) => (*id, self.record(*id, *recorded)),
-        };
-        if let Err(why) = result {
-            self.reports.push_back(MediaEvent::Refused { session, why });
+        if self.shortcuts.is_settled() && self.shortcuts.deferred.is_empty() {
+            self.take(command, now);
+        } else {
+            self.shortcuts
+                .deferred
+                .push_back(Deferred::Command(Box::new(command)));
         }
     }
 
     fn forward(&mut self, packet: &mut Packet<'_>, now: Time) -> Verdict {
-        match self.decide(packet, now) {
+        let socket = packet.socket;
+        let decided = self.decide(packet, now);
+        if self.shortcuts.allowed {
+            self.propose(socket);
+        }
+        match decided {
             Ok(verdict) => verdict,
             Err(reason) => {
                 self.drops.count(reason);
@@ -594,5 +697,45 @@ impl Forward for Forwarder {
         let inactivity = self.timers.next_at();
         let inactivity = inactivity.map(|at| Deadline::new(at, "media inactivity"));
         Deadline::earlier(inactivity, self.rooms.next_deadline())
+    }
+
+    fn allow_shortcuts(&mut self, allowed: bool) {
+        self.shortcuts.allowed = allowed;
+    }
+
+    fn next_shortcut(&mut self) -> Option<ShortcutChange> {
+        while let Some(socket) = self.shortcuts.next() {
+            let Some(place) = self.sockets.get(socket) else {
+                continue;
+            };
+            let Some(flow) = self.flows.get_mut(place.flow()) else {
+                continue;
+            };
+            let shortcut = flow.shortcut(place.side());
+            let (_, stream) = flow.stream(place.side());
+            match (Shortcuts::wish(stream, shortcut.is_some()), shortcut) {
+                (Some(Wish::Open), Some(shortcut)) => return Some(ShortcutChange::Open(shortcut)),
+                (Some(Wish::Close), _) => return Some(ShortcutChange::Close(socket)),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn shortcut_closed(&mut self, socket: SocketId, passed: &Passed, now: Time) {
+        let Some(place) = self.sockets.get(socket) else {
+            return;
+        };
+        let Some(flow) = self.flows.get_mut(place.flow()) else {
+            return;
+        };
+        flow.passed(place.side(), passed);
+        self.shortcuts.closed(flow.stream(place.side()).1, passed);
+        if passed.packets > 0
+            && let Some(session) = self.sessions.get_mut(flow.session() as usize)
+        {
+            session.last_packet = session.last_packet.max(passed.arrived);
+        }
+        self.settle(now);
     }
 }

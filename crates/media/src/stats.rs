@@ -15,7 +15,8 @@ pub use jitter::{IntegerJitter, Jitter, JitterSummary};
 pub use sequence::{Arrival, Sequence};
 pub use skew::Skew;
 
-use engine::Time;
+use core::time::Duration;
+use engine::{Passed, Time};
 use wire::rtcp::ReportBlock;
 
 /// Payload types followed by one [`ReceiveStatistics`]; packets of further ones are counted, without jitter.
@@ -126,6 +127,41 @@ impl ReceiveStatistics {
             statistics.skew.receive(packet.time, packet.timestamp, rate);
         }
         arrival
+    }
+
+    /// Counts packets of the payload type of the last one that took a shortcut behind it: no loss, no repeats. Jitter goes on exactly;
+    /// its distribution gets their mean, the skew the last one.
+    pub fn pass(&mut self, passed: &Passed) {
+        let Some(payload_type) = self.last_payload_type.filter(|_| passed.packets > 0) else {
+            return;
+        };
+        let nanos = |span: Duration| span.as_nanos() as i64;
+        self.delta_min = self.delta_min.min(nanos(passed.gap_least));
+        self.delta_max = self.delta_max.max(nanos(passed.gap_most));
+        self.last = passed.arrived;
+        self.sequence.pass(passed.packets, passed.arrived);
+        let Some(statistics) = self.entry(payload_type) else {
+            self.other_packets += u64::from(passed.packets);
+            return;
+        };
+        statistics.packets += u64::from(passed.packets);
+        if let Some(rate) = statistics.clock_rate {
+            statistics.jitter.pass(passed);
+            statistics.integer.pass(passed, rate);
+            statistics
+                .skew
+                .receive(passed.arrived, passed.timestamp, rate);
+        }
+    }
+
+    /// The jitter of a payload type now, and its clock rate in Hz; `None` where that is not known.
+    pub fn jitter(&self, payload_type: u8) -> Option<(Duration, u32)> {
+        let known = self.payload_types.iter();
+        let statistics = known
+            .filter(|statistics| statistics.payload_type == payload_type)
+            .find_map(|statistics| Some((statistics, statistics.clock_rate?)))?;
+        let jitter = Duration::from_nanos(statistics.0.jitter.current() as u64);
+        Some((jitter, statistics.1))
     }
 
     /// Packets by payload type, in order of appearance.

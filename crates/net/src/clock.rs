@@ -47,6 +47,11 @@ impl Clock {
         Time(nanos(ClockId::Monotonic).saturating_sub(self.start))
     }
 
+    /// `time` as the system's monotonic clock has it, nanoseconds.
+    pub(crate) fn monotonic(&self, time: Time) -> u64 {
+        self.start.saturating_add(time.0)
+    }
+
     /// The wall-clock time of `time`, counted from the anchor taken at the start.
     pub fn wall(&self, time: Time) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.wall.saturating_add(time.0))

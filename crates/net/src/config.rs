@@ -42,6 +42,9 @@ pub struct DriverConfig {
     pub media_sockets: MediaSockets,
     /// Addresses that media ports are opened on, where they share a socket; ports of further ones have sockets of their own.
     pub media_addresses: u8,
+    /// The relay in the kernel, for streams to which nothing is to be done but to send them on; only with a forwarder on the driver's own
+    /// thread.
+    pub relay: Option<crate::KernelRelay>,
     /// Let signalling datagrams of one length to one destination leave as one train, which the kernel takes apart at the
     /// end of its own way (UDP_SEGMENT): it costs less than half. The function tells of a datagram what it must stay in
     /// order with: those of one number keep their order, 0 keeps its order with all. A capture on the loopback interface
@@ -107,6 +110,7 @@ impl Default for DriverConfig {
             gather: Duration::ZERO,
             media_sockets: MediaSockets::PerPort,
             media_addresses: 1,
+            relay: None,
             order: None,
             unreachable: false,
             receive_timestamps: false,

@@ -92,6 +92,10 @@ counters! {
     coupled,
     /// Signalling datagrams of which the network says that it could not deliver them.
     undelivered,
+    /// Shortcuts opened in the kernel.
+    shortcuts,
+    /// Packets that took them, counted when one is closed.
+    passed,
     /// Outputs that name a socket or connection that does not exist (any more).
     strays,
 }

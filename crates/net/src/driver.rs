@@ -6,7 +6,7 @@ mod recording;
 use crate::batch::{BATCH, Receiver};
 use crate::clock::Clock;
 use crate::coalesce::{Coalesce, Gather};
-use crate::config::{DriverConfig, MediaSockets};
+use crate::config::DriverConfig;
 use crate::counters::{Counters, Shared};
 use crate::exchange::Desk;
 use crate::media::{FromMedia, MediaThread, Waker};
@@ -218,21 +218,15 @@ impl<F: Forward> Driver<F> {
     fn build(
         config: DriverConfig,
         clock: Clock,
-        media: Media<F>,
+        mut media: Media<F>,
         waker: Waker,
     ) -> io::Result<Driver<F>> {
         let mut plane = Plane::new(config.receive_timestamps, !config.coalesce.is_zero())?;
         plane.couple(config.order);
         waker.watch(&plane)?;
-        let path = match media {
-            Media::Here(_) => Some(gather::media_path(&mut plane, &config)?),
-            _ if config.media_sockets == MediaSockets::One => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "one socket for all media needs a forwarder on the driver's own thread",
-                ));
-            }
-            _ => None,
+        let path = match &mut media {
+            Media::Here(forwarder) => Some(gather::begin(&mut plane, &config, clock, forwarder)?),
+            _ => gather::elsewhere(&config).map(|()| None)?,
         };
         let streams = Streams::new(&config, HashKey::new(&mut crate::entropy()?))?;
         Ok(Driver {

@@ -21,6 +21,7 @@ mod process;
 mod range;
 mod raw;
 mod record;
+mod relay;
 mod sieve;
 mod signals;
 mod socket;
@@ -42,4 +43,5 @@ pub use process::{
     resident_bytes, thread_cpu, tight_timers,
 };
 pub use record::Recorder;
+pub use relay::KernelRelay;
 pub use signals::{Signals, block_all as block_signals};

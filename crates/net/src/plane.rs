@@ -1,5 +1,7 @@
 //! The UDP half that control and media threads share: sockets by number, an epoll set, batches in and out.
 
+mod shortcuts;
+
 use crate::batch::{BATCH, Receiver, Sender, Sent};
 use crate::clock::nanos;
 use crate::config::DriverConfig;
@@ -132,6 +134,8 @@ enum Touched {
 struct UdpSocket {
     id: SocketId,
     way: Way,
+    /// Where it is bound; only of sockets whose streams may take shortcuts.
+    local: Option<SocketAddr>,
     media: bool,
     chain: Chain,
     /// The turn in which media was last taken from it.
@@ -185,6 +189,8 @@ pub(crate) struct Plane {
     /// Turns so far in which media was gathered.
     turn: u64,
     timestamps: bool,
+    /// Where the kernel relays.
+    shortcuts: Option<shortcuts::Shortcuts>,
 }
 
 // SAFETY: the raw pointers in `entries` exist only between `forward_gathered` and the flush at its end, within one call.
@@ -223,6 +229,7 @@ impl Plane {
             origins: Vec::with_capacity(BATCH),
             turn: 1,
             timestamps,
+            shortcuts: None,
         })
     }
 
@@ -273,8 +280,12 @@ impl Plane {
             let set = set.unwrap_or(&self.epoll);
             epoll::add(set, &fd, Token::Udp(index).data(), EventFlags::IN)?;
         }
+        let own = media && self.shortcuts.is_some();
         entry.insert(UdpSocket {
             id,
+            local: own
+                .then(|| crate::socket::local_address(fd.as_fd()).ok())
+                .flatten(),
             way: Way::Own(fd),
             media,
             chain: Chain::EMPTY,
@@ -289,6 +300,9 @@ impl Plane {
     pub(crate) fn remove_socket(&mut self, id: SocketId) -> Option<bool> {
         let index = self.by_id.remove(&id)?;
         self.flush();
+        if let Some(shortcuts) = &mut self.shortcuts {
+            shortcuts.abandon(id);
+        }
         let socket = self.sockets.try_remove(index as usize)?;
         match socket.way {
             Way::Own(fd) => {
@@ -622,6 +636,7 @@ impl Plane {
         entry.insert(UdpSocket {
             id,
             way: Way::Range(address, local),
+            local: Some(local),
             media: true,
             chain: Chain::EMPTY,
             seen: 0,
@@ -719,6 +734,10 @@ impl Plane {
                 continue;
             };
             taken += received.length;
+            self.came_up(socket, forwarder);
+            let Some(received) = receiver.get(i) else {
+                continue;
+            };
             if received.truncated {
                 self.shared.drop_one(DropReason::MediaTooLarge);
                 continue;
@@ -754,8 +773,9 @@ impl Plane {
         self.packets_of(forwarder);
     }
 
-    /// Queues the packets of the forwarder's own making.
+    /// Does what the forwarder wants of its shortcuts, and queues the packets of its own making.
     pub(crate) fn packets_of<F: Forward>(&mut self, forwarder: &mut F) {
+        self.shortcuts_of(forwarder);
         while let Some((socket, destination, bytes)) = forwarder.next_packet() {
             self.queue(socket, destination, bytes);
         }

@@ -48,7 +48,7 @@ mod program {
         room: u32,
     }
 
-    fn failed(what: &str, error: impl std::error::Error) -> io::Error {
+    pub(crate) fn failed(what: &str, error: impl std::error::Error) -> io::Error {
         // The last cause is the kernel's word.
         let mut cause: &dyn std::error::Error = &error;
         while let Some(next) = cause.source() {
@@ -133,6 +133,9 @@ mod program {
         }
     }
 }
+
+#[cfg(bpf_present)]
+pub(crate) use program::failed;
 
 #[cfg(not(bpf_present))]
 mod program {

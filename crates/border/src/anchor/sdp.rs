@@ -59,6 +59,8 @@ pub(crate) struct MediaFacts {
     pub(crate) direction: Direction,
     /// Payload types with their clock rates (`a=rtpmap`).
     pub(crate) clock_rates: SmallVec<[(u8, u32); 2]>,
+    /// Payload types that are not ordinary media.
+    pub(crate) special: SmallVec<[u8; 4]>,
 }
 
 impl MediaFacts {
@@ -144,6 +146,7 @@ pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
                     mux: false,
                     direction: session_direction,
                     clock_rates: SmallVec::new(),
+                    special: SmallVec::new(),
                 });
             }
             [b'c', b'=', rest @ ..] => match media.last_mut() {
@@ -178,19 +181,33 @@ fn attribute(attribute: &[u8], media: &mut MediaFacts) {
         media.rtcp = port.map(|port| (port, address));
     } else if let Some(rest) = attribute.strip_prefix(b"rtpmap:")
         && media.clock_rates.len() < MAX_RATES
-        && let Some(rate) = clock_rate(rest)
+        && let Some((name, rate)) = mapping(rest)
     {
         media.clock_rates.push(rate);
+        if SPECIAL.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+            media.special.push(rate.0);
+        }
     }
 }
 
-/// Payload type and clock rate of `96 opus/48000/2`.
-fn clock_rate(rest: &[u8]) -> Option<(u8, u32)> {
+/// Encodings that are not ordinary media: digits and tones (RFC 4733), comfort noise (RFC 3389), redundancy and repair.
+const SPECIAL: [&[u8]; 6] = [
+    b"telephone-event",
+    b"tone",
+    b"CN",
+    b"red",
+    b"ulpfec",
+    b"rtx",
+];
+
+/// Name, and payload type with clock rate, of `96 opus/48000/2`.
+fn mapping(rest: &[u8]) -> Option<(&[u8], (u8, u32))> {
     let mut words = words(rest);
     let payload_type = u8::try_from(words.next().and_then(number)?).ok()?;
-    let rate = words.next()?.split(|&byte| byte == b'/').nth(1)?;
-    let rate = std::str::from_utf8(rate).ok()?.parse().ok()?;
-    Some((payload_type, rate))
+    let mut parts = words.next()?.split(|&byte| byte == b'/');
+    let name = parts.next()?;
+    let rate = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+    Some((name, (payload_type, rate)))
 }
 
 fn direction_of(attribute: &[u8]) -> Option<Direction> {
@@ -338,7 +355,7 @@ mod tests {
     use super::*;
 
     const OFFER: &[u8] = b"v=0\r\no=alice 2890844526 7 IN IP4 10.1.1.1\r\ns=x y\r\nc=IN IP4 10.1.1.1\r\nt=0 0\r\n\
-        a=ice-ufrag:F7gI\r\nm=audio 49170 RTP/AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=rtcp:53020\r\na=candidate:1 1 UDP 1 10.1.1.1 49170 typ host\r\n\
+        a=ice-ufrag:F7gI\r\nm=audio 49170 RTP/AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=rtpmap:101 Telephone-Event/8000\r\na=rtcp:53020\r\na=candidate:1 1 UDP 1 10.1.1.1 49170 typ host\r\n\
         a=sendonly\r\nm=video 51372 RTP/AVP 31\r\nc=IN IP6 2001:db8::1\r\na=rtcp-mux\r\na=unknown:kept\r\nm=message 7 TCP/MSRP *\r\nm=image 9000 udptl t38\r\n";
 
     #[test]
@@ -361,7 +378,9 @@ mod tests {
             media[1].rtcp(true),
             Some("[2001:db8::1]:51372".parse().unwrap())
         );
-        assert_eq!(media[0].clock_rates.as_slice(), [(0, 8000)]);
+        assert_eq!(media[0].clock_rates.as_slice(), [(0, 8000), (101, 8000)]);
+        assert_eq!(media[0].special.as_slice(), [101]);
+        assert!(media[1].special.is_empty());
         assert_eq!(media[2].carriage, Carriage::Stream);
         assert_eq!(media[3].carriage, Carriage::Datagrams);
         assert!(media[1].mux && !media[0].mux);
@@ -380,7 +399,7 @@ mod tests {
         assert_eq!(
             text,
             "v=0\r\no=- 2890844526 7 IN IP4 192.0.2.9\r\ns=x y\r\nc=IN IP4 192.0.2.9\r\nt=0 0\r\n\
-             m=audio 20000 RTP/AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=sendonly\r\n\
+             m=audio 20000 RTP/AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=rtpmap:101 Telephone-Event/8000\r\na=sendonly\r\n\
              m=video 20002 RTP/AVP 31\r\nc=IN IP4 192.0.2.9\r\na=rtcp-mux\r\na=unknown:kept\r\n\
              m=message 0 TCP/MSRP *\r\nm=image 20004 udptl t38\r\n"
         );

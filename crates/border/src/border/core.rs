@@ -521,6 +521,28 @@ impl Core {
         });
     }
 
+    /// Tells what of a session the kernel relayed, where it did.
+    pub(crate) fn media_passed(
+        &mut self,
+        key: CallKey,
+        stats: &media::forward::SessionStats,
+        now: Time,
+    ) {
+        for flow in &stats.flows {
+            let [caller, callee] = &flow.sides;
+            if caller.passed.packets + callee.passed.packets > 0 {
+                self.events.tell(now, || Note::MediaPassed {
+                    call: key.number(),
+                    line: flow.line.into(),
+                    caller: caller.received.packets,
+                    caller_passed: caller.passed.packets,
+                    callee: callee.received.packets,
+                    callee_passed: callee.passed.packets,
+                });
+            }
+        }
+    }
+
     /// The forwarder could not take a session: the call would be silent.
     pub(crate) fn media_refused(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
         if let Some(slot) = self.slot_of(key) {

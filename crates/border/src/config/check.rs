@@ -128,6 +128,11 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
                 RawMediaSockets::One => MediaSockets::One,
                 RawMediaSockets::PerPort => MediaSockets::PerPort,
             },
+            kernel: match raw.media.kernel {
+                RawMediaKernel::Never => MediaKernel::Never,
+                RawMediaKernel::Auto => MediaKernel::Auto,
+                RawMediaKernel::Require => MediaKernel::Require,
+            },
         },
         media_ranges: Vec::new(),
         sip: Sip {

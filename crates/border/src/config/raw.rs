@@ -702,6 +702,24 @@ pub(super) struct RawMedia {
     /// Whether all media ports of a thread share one socket. `auto`: where the kernel and our rights allow it, and a socket for
     /// each port otherwise, which the log says once.
     pub sockets: RawMediaSockets,
+    /// Whether the kernel relays streams of plain RTP (IPv4) to which nothing is to be done but to send them on, before any socket sees
+    /// them. `auto`: where kernel (6.3), rights (CAP_BPF, CAP_NET_ADMIN) and the drivers of the interfaces (XDP) allow it, which the log
+    /// says once; a firewall on this host does not see such packets. `require`: or no start. Putting the program at an interface may
+    /// interrupt its traffic for a moment.
+    pub kernel: RawMediaKernel,
+}
+
+/// Whether the kernel relays media.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawMediaKernel {
+    /// Sockets take all of it.
+    #[default]
+    Never,
+    /// Where it can.
+    Auto,
+    /// For every address of media, or no start.
+    Require,
 }
 
 /// How media ports are served.
@@ -725,6 +743,7 @@ impl Default for RawMedia {
             dscp: 46,
             gather: 1,
             sockets: RawMediaSockets::Auto,
+            kernel: RawMediaKernel::Never,
         }
     }
 }

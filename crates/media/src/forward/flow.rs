@@ -6,13 +6,21 @@ use super::made::Outbox;
 use super::plan::{Carriage, Component, FlowPlan, Latching, SidePlan};
 use super::recode::{Recoder, recode, translate};
 use super::secure::{Protection, Secure};
+use super::shortcut::Stream;
 use super::statistics::{Counters, FlowStats, Reports, SideDrops, SideStats, Sources};
-use engine::{DropReason, Packet, SocketId, Time};
+use engine::{DropReason, Packet, Passed, Shortcut, SocketId, Time};
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
 use wire::rtcp::{self, ReportBlock, SenderInfo};
 use wire::rtp::RtpView;
 use wire::stun::{MediaProtocol, StunHeader, media_protocol};
+
+/// The first byte of an RTP header that has only the fixed part: version 2.
+const PLAIN: u8 = 0x80;
+/// Comfort noise (RFC 3389, and its number in older telephones).
+const NOISE: [u8; 2] = [13, 19];
+/// With the marker bit these look like RTCP (RFC 5761 section 4).
+const LIKE_RTCP: core::ops::RangeInclusive<u8> = 64..=95;
 
 /// What a packet on a media port turned out to be.
 pub(crate) enum Kind<'a> {
@@ -50,11 +58,13 @@ pub(crate) struct Side {
     latch: Latch,
     rtcp_latch: Latch,
     clock_rates: SmallVec<[(u8, u32); 2]>,
+    special: SmallVec<[u8; 4]>,
     /// Only where it is protected by us.
     secure: Option<Box<Secure>>,
     /// Only where what it sends is transcoded.
     recoder: Option<Box<Recoder>>,
     sources: Sources,
+    stream: Stream,
     received: Counters,
     received_rtcp: Counters,
     sent: Counters,
@@ -78,9 +88,11 @@ impl Side {
             latch: Latch::default(),
             rtcp_latch: Latch::default(),
             clock_rates: SmallVec::new(),
+            special: SmallVec::new(),
             secure: None,
             recoder: None,
             sources: Sources::default(),
+            stream: Stream::default(),
             received: Counters::default(),
             received_rtcp: Counters::default(),
             sent: Counters::default(),
@@ -119,6 +131,7 @@ impl Side {
         self.latching = plan.latching;
         self.latch_epoch = plan.latch_epoch;
         self.clock_rates.clone_from(&plan.clock_rates);
+        self.special.clone_from(&plan.special);
         match (&plan.recode, &mut self.recoder) {
             (None, recoder) => *recoder = None,
             (Some(plan), Some(recoder)) => recoder.apply(plan),
@@ -267,6 +280,7 @@ impl Side {
             drops: self.drops.list(),
             ..SideStats::default()
         };
+        (stats.passed, stats.shortcuts) = self.stream.figures();
         self.reports.fill(&mut stats);
         self.sources.fill(&mut stats);
         stats
@@ -370,6 +384,9 @@ impl Flow {
         let copy = self.recorded.then_some(copy);
         let [a, b] = &mut self.sides;
         let (from, to) = if from == 0 { (a, b) } else { (b, a) };
+        if component == Component::Rtp {
+            from.stream.came();
+        }
         let outcome = move_packet(from, to, carriage, component, packet, outbox, copy);
         if let Err(reason)
         | Ok(Outcome::Accepted {
@@ -380,6 +397,63 @@ impl Flow {
             from.drops.count(*reason);
         }
         outcome
+    }
+}
+
+/// Shortcuts.
+impl Flow {
+    /// The stream from a side, with the socket that it comes to.
+    pub(crate) fn stream(&mut self, from: usize) -> (SocketId, &mut Stream) {
+        let [a, b] = &mut self.sides;
+        let side = if from == 0 { a } else { b };
+        (side.rtp, &mut side.stream)
+    }
+
+    /// The shortcut for the stream from a side, where nothing but sending on would become of its next packet.
+    pub(crate) fn shortcut(&self, from: usize) -> Option<Shortcut> {
+        let [a, b] = &self.sides;
+        let (from, to) = if from == 0 { (a, b) } else { (b, a) };
+        let last = from.stream.steady()?;
+        let touched = self.carriage != Carriage::Rtp
+            || self.recorded
+            || from.secure.is_some()
+            || to.secure.is_some()
+            || from.recoder.is_some()
+            || to.recoder.is_some();
+        let payload_type = last.payload_type;
+        let special = from.special.contains(&payload_type)
+            || NOISE.contains(&payload_type)
+            || LIKE_RTCP.contains(&payload_type);
+        if touched || special {
+            return None;
+        }
+        let source = from.latch.locked()?;
+        let (out, destination) = media_way(from, to).ok()?;
+        let (jitter, clock_rate) = from.sources.jitter(payload_type)?;
+        Some(Shortcut {
+            socket: from.rtp,
+            source,
+            out,
+            destination,
+            ssrc: last.ssrc,
+            payload_type,
+            sequence: last.sequence,
+            timestamp: last.timestamp,
+            arrived: last.arrived,
+            clock_rate,
+            jitter,
+        })
+    }
+
+    /// Counts what took a shortcut from a side to the other.
+    pub(crate) fn passed(&mut self, from: usize, passed: &Passed) {
+        let [a, b] = &mut self.sides;
+        let (from, to) = if from == 0 { (a, b) } else { (b, a) };
+        if passed.packets > 0 {
+            from.received.pass(passed);
+            from.sources.pass(passed);
+            to.sent.pass(passed);
+        }
     }
 }
 
@@ -478,8 +552,11 @@ fn move_packet(
         }
         Kind::Rtp(view) => {
             from.received.add(wire);
-            from.sources
+            let arrival = from
+                .sources
                 .receive(view, packet.arrived, &from.clock_rates);
+            let plain = packet.bytes().first() == Some(&PLAIN);
+            from.stream.note(view, plain, arrival, packet.arrived);
             let way = media_way(from, to);
             if let (Some(recoder), Ok(way)) = (&mut from.recoder, way) {
                 let secure = carriage == Carriage::Rtp;

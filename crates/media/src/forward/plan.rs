@@ -69,6 +69,8 @@ pub struct SidePlan {
     pub dscp: u8,
     /// Clock rates (Hz) of dynamic payload types that this side sends; for jitter.
     pub clock_rates: SmallVec<[(u8, u32); 2]>,
+    /// Payload types that are not this side's ordinary media (digits, comfort noise): they never take a shortcut.
+    pub special: SmallVec<[u8; 4]>,
     /// How its media is protected; only for RTP.
     pub protection: Protection,
     /// Whether its keys come by DTLS in the media path: such datagrams are punted then.
@@ -93,6 +95,7 @@ impl SidePlan {
             receives: true,
             dscp: 0,
             clock_rates: SmallVec::new(),
+            special: SmallVec::new(),
             protection: Protection::None,
             dtls: false,
             recode: None,

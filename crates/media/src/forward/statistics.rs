@@ -1,8 +1,8 @@
 //! What is counted per side, and its snapshot.
 
-use crate::stats::{ReceiveStatistics, RtpArrival, Sequence, Summary};
+use crate::stats::{Arrival, ReceiveStatistics, RtpArrival, Sequence, Summary};
 use core::time::Duration;
-use engine::{DropReason, Time};
+use engine::{DropReason, Passed, Time};
 use protect::srtp::Suite;
 use std::net::SocketAddr;
 use wire::rtcp::{ReportBlock, SenderInfo};
@@ -26,6 +26,11 @@ impl Counters {
     pub(crate) fn add(&mut self, bytes: usize) {
         self.packets += 1;
         self.bytes += bytes as u64;
+    }
+
+    pub(crate) fn pass(&mut self, passed: &Passed) {
+        self.packets += u64::from(passed.packets);
+        self.bytes += passed.bytes;
     }
 }
 
@@ -130,17 +135,20 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Counts an accepted RTP packet.
-    pub(crate) fn receive(&mut self, view: &RtpView<'_>, arrived: Time, clock_rates: &[(u8, u32)]) {
+    /// Counts an accepted RTP packet; `None` where its source is not followed.
+    pub(crate) fn receive(
+        &mut self,
+        view: &RtpView<'_>,
+        arrived: Time,
+        clock_rates: &[(u8, u32)],
+    ) -> Option<Arrival> {
         let ssrc = view.ssrc();
         let Some(at) = self.find(ssrc).or_else(|| self.open(ssrc, arrived)) else {
             self.unfollowed += 1;
-            return;
+            return None;
         };
         self.current = at;
-        let Some(source) = self.followed.get_mut(at) else {
-            return;
-        };
+        let source = self.followed.get_mut(at)?;
         source.last = arrived;
         let payload_type = view.payload_type();
         if let Some(&(_, rate)) = clock_rates.iter().find(|rate| rate.0 == payload_type)
@@ -148,12 +156,26 @@ impl Sources {
         {
             source.statistics.set_clock_rate(payload_type, rate);
         }
-        source.statistics.receive(&RtpArrival {
+        Some(source.statistics.receive(&RtpArrival {
             time: arrived,
             sequence: view.sequence(),
             timestamp: view.timestamp(),
             payload_type,
-        });
+        }))
+    }
+
+    /// Counts what took a shortcut behind the last packet of the source that was heard last.
+    pub(crate) fn pass(&mut self, passed: &Passed) {
+        if let Some(source) = self.followed.get_mut(self.current) {
+            source.last = passed.arrived;
+            source.statistics.pass(passed);
+        }
+    }
+
+    /// Jitter and clock rate of a payload type of the source that was heard last.
+    pub(crate) fn jitter(&self, payload_type: u8) -> Option<(Duration, u32)> {
+        let source = self.followed.get(self.current)?;
+        source.statistics.jitter(payload_type)
     }
 
     /// A reception report about the source that was heard last.
@@ -245,6 +267,10 @@ pub struct SideStats {
     pub sent: Counters,
     /// RTCP sent to this side.
     pub sent_rtcp: Counters,
+    /// What of `received` took a shortcut past the forwarder.
+    pub passed: Counters,
+    /// Times at which a shortcut was opened for media from this side.
+    pub shortcuts: u64,
     /// What came to this side's sockets and was dropped.
     pub drops: Vec<(DropReason, u64)>,
     /// Packets of sources that are not followed because [`MAX_SOURCES`] others are active.

@@ -30,10 +30,15 @@ impl Default for LogHistogram {
 impl LogHistogram {
     /// Counts a value.
     pub fn add(&mut self, value: u64) {
+        self.add_many(value, 1);
+    }
+
+    /// Counts a value several times.
+    pub fn add_many(&mut self, value: u64, times: u64) {
         if let Some(count) = self.counts.get_mut(bucket(value)) {
-            *count = count.saturating_add(1);
+            *count = count.saturating_add(u32::try_from(times).unwrap_or(u32::MAX));
         }
-        self.total += 1;
+        self.total += times;
         self.max = self.max.max(value);
     }
 

@@ -1,7 +1,8 @@
 //! Interarrival jitter (RFC 3550 sections 6.4.1 and A.8), in real numbers and in the integer form.
 
 use super::histogram::LogHistogram;
-use engine::Time;
+use core::time::Duration;
+use engine::{Passed, Time};
 
 /// The running jitter J += (|D| - J) / 16 of one payload type, real-valued, starting at zero.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +50,18 @@ impl Jitter {
         self.histogram.add(self.current as u64);
     }
 
+    /// Takes packets whose jitter somebody else computed on from [`Jitter::current`]. The distribution gets them all at their mean.
+    pub fn pass(&mut self, passed: &Passed) {
+        let nanos = |span: Duration| span.as_nanos() as f64;
+        self.previous = Some((passed.arrived, passed.timestamp));
+        self.current = nanos(passed.jitter);
+        self.samples += u64::from(passed.packets);
+        self.sum += nanos(passed.jitter_sum);
+        self.max = self.max.max(nanos(passed.jitter_most));
+        let mean = passed.jitter_sum.as_nanos() as u64 / u64::from(passed.packets.max(1));
+        self.histogram.add_many(mean, u64::from(passed.packets));
+    }
+
     /// The jitter now, in nanoseconds.
     pub fn current(&self) -> f64 {
         self.current
@@ -88,6 +101,15 @@ impl IntegerJitter {
             let decay = (self.scaled.saturating_add(8)) >> 4;
             self.scaled = self.scaled.saturating_add(difference).saturating_sub(decay);
         }
+    }
+
+    /// As [`Jitter::pass`].
+    pub fn pass(&mut self, passed: &Passed, clock_rate: u32) {
+        let units = |nanos: u128| nanos * u128::from(clock_rate) / 1_000_000_000;
+        let arrival = units(u128::from(passed.arrived.as_nanos())) as u32;
+        self.transit = Some(arrival.wrapping_sub(passed.timestamp));
+        let scaled = units(passed.jitter.as_nanos() * 16);
+        self.scaled = u32::try_from(scaled).unwrap_or(u32::MAX);
     }
 
     /// The jitter in timestamp units, as it goes into a report.

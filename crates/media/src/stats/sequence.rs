@@ -123,6 +123,25 @@ impl Sequence {
         arrival
     }
 
+    /// Counts packets that followed the highest one without a gap, the last of them at `time`.
+    pub fn pass(&mut self, packets: u32, time: Time) {
+        let packets = i64::from(packets);
+        if packets == 0 || !self.started {
+            return;
+        }
+        self.received += packets as u64;
+        self.suspect = None;
+        self.last_time = time;
+        // Once the window is full of packets that came, further ones change nothing in it.
+        let shown = packets.min(self.window());
+        for _ in 0..shown {
+            self.advance(self.highest + 1);
+        }
+        let rest = packets - shown;
+        self.unique += rest as u64;
+        self.highest += rest;
+    }
+
     /// Packets seen.
     pub fn received(&self) -> u64 {
         self.received

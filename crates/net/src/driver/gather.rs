@@ -2,6 +2,7 @@
 
 use super::{Driver, Media};
 use crate::batch::Receiver;
+use crate::clock::Clock;
 use crate::config::{DriverConfig, MediaSockets};
 use crate::plane::{Plane, Token};
 use engine::{Control, Forward, Note, Time};
@@ -108,8 +109,38 @@ impl<F: Forward> Driver<F> {
     }
 }
 
+/// Sets up what serves the media of a forwarder on this thread, and what is to be told of it.
+pub(super) fn begin<F: Forward>(
+    plane: &mut Plane,
+    config: &DriverConfig,
+    clock: Clock,
+    forwarder: &mut F,
+) -> io::Result<Option<Note>> {
+    let path = media_path(plane, config)?;
+    if let Some(relay) = &config.relay {
+        plane.relay_by(relay.clone(), clock);
+        forwarder.allow_shortcuts(true);
+    }
+    Ok(path)
+}
+
+/// Refuses what only a forwarder on this thread can have.
+pub(super) fn elsewhere(config: &DriverConfig) -> io::Result<()> {
+    let refused = |what: &str| {
+        let why = format!("{what} needs a forwarder on the driver's own thread");
+        Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    };
+    if config.media_sockets == MediaSockets::One {
+        return refused("one socket for all media");
+    }
+    if config.relay.is_some() {
+        return refused("the relay in the kernel");
+    }
+    Ok(())
+}
+
 /// Chooses how media ports are served, and what is to be told of it.
-pub(super) fn media_path(plane: &mut Plane, config: &DriverConfig) -> io::Result<Option<Note>> {
+fn media_path(plane: &mut Plane, config: &DriverConfig) -> io::Result<Option<Note>> {
     let tried = match config.media_sockets {
         MediaSockets::PerPort => return Ok(None),
         MediaSockets::One => plane.share_ports(config).map(Ok)?,

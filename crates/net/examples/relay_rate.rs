@@ -1,0 +1,365 @@
+//! How many packets a second the relay in the kernel passes between two veths, beside an empty redirect program: `relay_rate [FLOWS] [SECONDS]
+//! [ROUNDS]`. One core makes packets in the kernel, the other one relays and counts them at the far end.
+//!
+//! Needs root. All of it happens in network namespaces that end with the program.
+
+#[cfg(not(bpf_present))]
+fn main() {
+    eprintln!("this build has no BPF programs, for want of clang");
+    std::process::exit(1);
+}
+
+#[cfg(bpf_present)]
+fn main() {
+    let number = |at: usize, default: u32| match std::env::args().nth(at) {
+        Some(word) => word.parse().unwrap_or_else(|_| {
+            eprintln!("{word}: not a number");
+            std::process::exit(2);
+        }),
+        None => default,
+    };
+    let (flows, seconds, rounds) = (number(1, 100_000), number(2, 3), number(3, 3));
+    if let Err(error) = rate::measure(flows, seconds, rounds) {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+#[cfg(bpf_present)]
+mod rate {
+    use aya::maps::{Array, DevMap, MapData};
+    use aya::programs::Xdp;
+    use aya::programs::xdp::XdpMode;
+    use aya::{Ebpf, EbpfLoader};
+    use net::KernelRelay;
+    use std::error::Error;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+    /// Ports used of an address.
+    const PORTS: u32 = 50_000;
+    const FIRST_PORT: u32 = 10_000;
+    /// Frames in a call of BPF_PROG_TEST_RUN, and in a batch of it.
+    const FRAMES: u32 = 1 << 18;
+    const BATCH: u32 = 64;
+
+    fn run(program: &str, words: &str) -> Result<()> {
+        let done = Command::new(program)
+            .args(words.split_whitespace())
+            .output()?;
+        match done.status.success() {
+            true => Ok(()),
+            false => Err(format!(
+                "{program} {words}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            )
+            .into()),
+        }
+    }
+
+    fn ip(words: &str) -> Result<()> {
+        run("ip", words)
+    }
+
+    /// Has the packets of an interface dealt with by a thread of the kernel, on core 1.
+    fn thread_of(interface: &str) -> Result<()> {
+        std::fs::write(format!("/sys/class/net/{interface}/threaded"), "1")?;
+        for entry in std::fs::read_dir("/proc")? {
+            let path = entry?.path();
+            let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+            let Some(pid) = path.file_name().and_then(|name| name.to_str()) else {
+                continue;
+            };
+            if name.starts_with(&format!("napi/{interface}-")) {
+                run("taskset", &format!("-pc 1 {pid}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn xdp<'a>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
+        let program: &mut Xdp = loaded
+            .program_mut(name)
+            .ok_or("a program is missing")?
+            .try_into()?;
+        if program.fd().is_err() {
+            program.load()?;
+        }
+        Ok(program)
+    }
+
+    fn number_of(interface: &str) -> Result<u32> {
+        let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"))?;
+        Ok(text.trim().parse()?)
+    }
+
+    fn card_of(interface: &str) -> Result<[u8; 6]> {
+        let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"))?;
+        let mut card = [0; 6];
+        for (octet, word) in card.iter_mut().zip(text.trim().split(':')) {
+            *octet = u8::from_str_radix(word, 16)?;
+        }
+        Ok(card)
+    }
+
+    fn local(number: u32) -> SocketAddr {
+        let port = FIRST_PORT + number % PORTS;
+        let address = Ipv4Addr::new(10, 77, 0, 10 + (number / PORTS) as u8);
+        SocketAddr::new(address.into(), port as u16)
+    }
+
+    /// As `struct stream`.
+    fn stream(number: u32) -> [u8; 8] {
+        let SocketAddr::V4(local) = local(number) else {
+            return [0; 8];
+        };
+        let [a, b, c, d] = local.ip().octets();
+        let [e, f] = local.port().to_be_bytes();
+        [a, b, c, d, e, f, 0, 0]
+    }
+
+    /// A frame of 60 bytes of IP, in which the generator fills in the rest.
+    fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
+        let mut frame = vec![0u8; 74];
+        frame[..6].copy_from_slice(&to);
+        frame[6..12].copy_from_slice(&from);
+        frame[12] = 8;
+        frame[14..24].copy_from_slice(&[0x45, 0, 0, 60, 0, 1, 0x40, 0, 64, 17]);
+        frame[38..40].copy_from_slice(&40u16.to_be_bytes());
+        frame[42] = 0x80;
+        frame[43] = 18;
+        frame
+    }
+
+    /// BPF_PROG_TEST_RUN with live frames (linux/bpf.h).
+    fn inject(program: &Xdp, frame: &[u8], interface: u32) -> Result<()> {
+        #[repr(C)]
+        struct Attributes {
+            program: u32,
+            returned: u32,
+            in_size: u32,
+            out_size: u32,
+            data_in: u64,
+            data_out: u64,
+            repeat: u32,
+            duration: u32,
+            context_in_size: u32,
+            context_out_size: u32,
+            context_in: u64,
+            context_out: u64,
+            flags: u32,
+            cpu: u32,
+            batch: u32,
+            unused: u32,
+        }
+        const TEST_RUN: libc::c_long = 10;
+        const LIVE: u32 = 2;
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
+        let context = [0, frame.len() as u32, 0, interface, 0, 0];
+        let mut attributes = Attributes {
+            program: program.fd()?.as_fd().as_raw_fd() as u32,
+            returned: 0,
+            in_size: frame.len() as u32,
+            out_size: 0,
+            data_in: frame.as_ptr() as u64,
+            data_out: 0,
+            repeat: FRAMES,
+            duration: 0,
+            context_in_size: size_of_val(&context) as u32,
+            context_out_size: 0,
+            context_in: context.as_ptr() as u64,
+            context_out: 0,
+            flags: LIVE,
+            cpu: 0,
+            batch: BATCH,
+            unused: 0,
+        };
+        // SAFETY: attributes of the size that is stated, with pointers to memory that lives through the call.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                TEST_RUN,
+                &raw mut attributes,
+                size_of::<Attributes>(),
+            )
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error().into()),
+        }
+    }
+
+    struct Lane {
+        /// Generator, empty redirect and sink.
+        loaded: Ebpf,
+        counters: Array<MapData, u64>,
+        sources: Array<MapData, [u8; 8]>,
+        flows: u32,
+        frame: Vec<u8>,
+        from: u32,
+        own: u32,
+    }
+
+    impl Lane {
+        /// Packets that came to the far end in a second, and those that were made.
+        fn count(&mut self, seconds: u32) -> Result<[f64; 2]> {
+            let read = |lane: &Lane| -> Result<[u64; 2]> {
+                Ok([lane.counters.get(&1, 0)?, lane.counters.get(&0, 0)?])
+            };
+            // What was made before may have been lost, and the relay wants the next one of each stream.
+            let mut made = read(self)?;
+            let begun = Instant::now();
+            let mut started = None;
+            let end = Duration::from_secs(seconds.into());
+            loop {
+                let program = xdp(&mut self.loaded, "generate")?;
+                inject(program, &self.frame, self.from)?;
+                match started {
+                    // The first fifth warms up.
+                    None if begun.elapsed() > end / 5 => {
+                        made = read(self)?;
+                        started = Some(Instant::now());
+                    }
+                    Some(started) if Instant::now() - started > end => {
+                        let now = read(self)?;
+                        let span = started.elapsed().as_secs_f64();
+                        return Ok([0, 1].map(|at| (now[at] - made[at]) as f64 / span));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn measure(flows: u32, seconds: u32, rounds: u32) -> Result<()> {
+        // SAFETY: changes only which networks and mounts this thread and what it starts belong to.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
+            return Err(format!("no namespace: {}", std::io::Error::last_os_error()).into());
+        }
+        // What is seen of interfaces is that of the namespace in which it was mounted.
+        run("mount", "--make-rprivate /")?;
+        run("mount", "-t sysfs sysfs /sys")?;
+        net::pin(0)?;
+        // Nothing but our packets shall be counted at the far end.
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")?;
+        ip("link set lo up")?;
+        for (ours, far) in [("in0", "in1"), ("out0", "out1")] {
+            ip(&format!("link add {ours} type veth peer name {far}"))?;
+            for name in [ours, far] {
+                ip(&format!("link set {name} up"))?;
+            }
+        }
+        let addresses: Vec<IpAddr> = (0..flows.div_ceil(PORTS))
+            .map(|number| local(number * PORTS).ip())
+            .collect();
+        for address in &addresses {
+            ip(&format!("addr add {address}/24 dev in0"))?;
+        }
+        ip("addr add 10.78.0.1/24 dev out0")?;
+        let card = |card: [u8; 6]| card.map(|octet| format!("{octet:02x}")).join(":");
+        let next = card(card_of("out1")?);
+        ip(&format!(
+            "neigh add 10.78.0.2 lladdr {next} dev out0 nud permanent"
+        ))?;
+
+        let own = card_of("in0")?;
+        let code = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/measure.o"));
+        let mut loaded = EbpfLoader::new()
+            .map_max_entries("sources", flows)
+            .override_global("streams", &flows, true)
+            .override_global("card", &own[..], true)
+            .load(code)?;
+        let map = |loaded: &mut Ebpf, name: &str| loaded.take_map(name).ok_or("a map is missing");
+        let counters = Array::try_from(map(&mut loaded, "counters")?)?;
+        let sources = Array::try_from(map(&mut loaded, "sources")?)?;
+        let mut ports: DevMap<MapData> = DevMap::try_from(map(&mut loaded, "ports")?)?;
+        ports.set(0, number_of("in1")?, None, 0)?;
+        ports.set(1, number_of("out0")?, None, 0)?;
+        xdp(&mut loaded, "sink")?.attach_to_if_index(number_of("out1")?, XdpMode::Driver)?;
+        xdp(&mut loaded, "generate")?;
+        // So that the near end of the wire takes frames: nothing comes to it.
+        let quiet =
+            xdp(&mut loaded, "sink")?.attach_to_if_index(number_of("in1")?, XdpMode::Driver)?;
+        let mut lane = Lane {
+            counters,
+            sources,
+            flows,
+            frame: frame(card_of("in0")?, card_of("in1")?),
+            from: number_of("in1")?,
+            own: number_of("in0")?,
+            loaded,
+        };
+        let _held = quiet;
+        let mut ratios = Vec::new();
+        for round in 0..rounds {
+            let empty = lane.empty(seconds)?;
+            let (ours, up) = lane.ours(&addresses, seconds)?;
+            println!(
+                "round {round} flows {flows} empty {:.0} made {:.0} relay {:.0} made {:.0} up {up:.0} ratio {:.3}",
+                empty[0],
+                empty[1],
+                ours[0],
+                ours[1],
+                ours[0] / empty[0]
+            );
+            ratios.push(ours[0] / empty[0]);
+        }
+        ratios.sort_by(f64::total_cmp);
+        println!("ratio {:.3}", ratios[ratios.len() / 2]);
+        Ok(())
+    }
+
+    impl Lane {
+        fn restart(&mut self) -> Result<()> {
+            for number in 0..self.flows {
+                self.sources.set(number, stream(number), 0)?;
+            }
+            self.counters.set(0, 0, 0)?;
+            self.counters.set(1, 0, 0)?;
+            Ok(())
+        }
+
+        fn empty(&mut self, seconds: u32) -> Result<[f64; 2]> {
+            self.restart()?;
+            let program = xdp(&mut self.loaded, "through")?;
+            let link = program.attach_to_if_index(self.own, XdpMode::Driver)?;
+            for interface in ["in0", "out1"] {
+                thread_of(interface)?;
+            }
+            let counted = self.count(seconds);
+            xdp(&mut self.loaded, "through")?.detach(link)?;
+            counted
+        }
+
+        /// Packets a second of the relay, and how many of those that came to it went up.
+        fn ours(&mut self, addresses: &[IpAddr], seconds: u32) -> Result<([f64; 2], f64)> {
+            self.restart()?;
+            let out = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
+            let served: Vec<IpAddr> = addresses.iter().copied().chain([out]).collect();
+            let relay = KernelRelay::start(&served, 46)?;
+            let begun = Instant::now();
+            for number in 0..self.flows {
+                let local = local(number);
+                let port = local.port();
+                let source = SocketAddr::from(([10, 77, 0, 2], port));
+                let destination = SocketAddr::from(([10, 78, 0, 2], port));
+                let ends = [local, source, SocketAddr::new(out, port), destination];
+                while !relay.open_for_measurement(ends, number) {
+                    if begun.elapsed() > Duration::from_secs(10) {
+                        return Err("no way to the far end".into());
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+            for interface in ["in0", "out1"] {
+                thread_of(interface)?;
+            }
+            let counted = self.count(seconds)?;
+            Ok((counted, counted[1] - counted[0]))
+        }
+    }
+}

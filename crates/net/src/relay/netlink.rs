@@ -1,0 +1,364 @@
+//! What the kernel knows of addresses, interfaces, routes and neighbours (rtnetlink), and of what an interface can do with frames of
+//! XDP (generic netlink, "netdev").
+
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+
+const HEADER: usize = 16;
+const MESSAGE_ERROR: u16 = 2;
+const MESSAGE_DONE: u16 = 3;
+const REQUEST: u16 = 1;
+const ACKNOWLEDGE: u16 = 4;
+const DUMP: u16 = 0x300;
+
+// linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h, linux/neighbour.h
+const GET_LINK: u16 = 18;
+const GET_ADDRESS: u16 = 22;
+const GET_ROUTE: u16 = 26;
+const NEW_NEIGHBOUR: u16 = 28;
+const GET_NEIGHBOUR: u16 = 30;
+const LINK_ADDRESS: u16 = 1;
+const LINK_MTU: u16 = 4;
+const ADDRESS_LOCAL: u16 = 2;
+const ROUTE_DESTINATION: u16 = 1;
+const ROUTE_SOURCE: u16 = 2;
+const ROUTE_INTERFACE: u16 = 4;
+const ROUTE_GATEWAY: u16 = 5;
+const NEIGHBOUR_DESTINATION: u16 = 1;
+const NEIGHBOUR_ADDRESS: u16 = 2;
+const UNICAST: u8 = 1;
+const INET: u8 = 2;
+const ETHERNET: u16 = 1;
+const UP: u32 = 1;
+const USE: u8 = 1;
+const GROUPS: u32 = 0x1 | 0x40; // links, IPv4 routes
+
+/// Neighbour states in which an address is good: permanent, without ARP, reachable, stale, delayed, probed.
+const GOOD: u16 = 0x80 | 0x40 | 0x02 | 0x04 | 0x08 | 0x10;
+/// Those in which the kernel would ask again when it is used.
+const STALE: u16 = 0x04;
+
+// linux/genetlink.h, linux/netdev.h
+const CONTROL_FAMILY: u16 = 16;
+const GET_FAMILY: u8 = 3;
+const FAMILY_NUMBER: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+const GET_DEVICE: u8 = 1;
+const DEVICE_INTERFACE: u16 = 1;
+const DEVICE_FEATURES: u16 = 3;
+/// It sends frames that an XDP program of another interface has redirected to it.
+const SENDS_FRAMES: u64 = 4;
+
+/// An Ethernet interface that is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) card: [u8; 6],
+    pub(super) mtu: u32,
+}
+
+/// The next station on a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) interface: u32,
+    pub(super) next: Ipv4Addr,
+}
+
+/// A socket of netlink in the network namespace of the thread that opened it.
+pub(super) struct Netlink {
+    fd: OwnedFd,
+    sequence: u32,
+    answer: Vec<u8>,
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes
+        .get(at..at + 4)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u32::from_ne_bytes)
+}
+
+fn half(bytes: &[u8], at: usize) -> u16 {
+    bytes
+        .get(at..at + 2)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u16::from_ne_bytes)
+}
+
+/// The attributes behind a message's own header.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(half(bytes, 0));
+        let value = bytes.get(4..length)?;
+        let kind = half(bytes, 2) & 0x3fff;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn put(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    message.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+}
+
+fn octets(bytes: &[u8]) -> Option<[u8; 6]> {
+    bytes.try_into().ok()
+}
+
+fn address(bytes: &[u8]) -> Option<Ipv4Addr> {
+    <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from)
+}
+
+impl Netlink {
+    fn open(protocol: i32) -> io::Result<Netlink> {
+        let protocol = core::num::NonZeroU32::new(protocol as u32).map(net::Protocol::from_raw);
+        let fd = net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol,
+        )?;
+        let second = Some(std::time::Duration::from_secs(1));
+        net::sockopt::set_socket_timeout(&fd, net::sockopt::Timeout::Recv, second)?;
+        Ok(Netlink {
+            fd,
+            sequence: 0,
+            answer: vec![0; 32 << 10],
+        })
+    }
+
+    /// For addresses, interfaces, routes and neighbours.
+    pub(super) fn routes() -> io::Result<Netlink> {
+        // NETLINK_ROUTE is 0, which the kernel takes for "the first protocol".
+        Netlink::open(libc::NETLINK_ROUTE)
+    }
+
+    /// Sends a message and gives each part of the answer to `each`, kind and body.
+    fn ask(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        body: &[u8],
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> io::Result<()> {
+        self.sequence += 1;
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
+        message.extend_from_slice(&kind.to_ne_bytes());
+        message.extend_from_slice(&(REQUEST | flags).to_ne_bytes());
+        message.extend_from_slice(&self.sequence.to_ne_bytes());
+        message.extend_from_slice(&0u32.to_ne_bytes());
+        message.extend_from_slice(body);
+        net::send(&self.fd, &message, SendFlags::empty())?;
+        loop {
+            let (_, length) = net::recv(&self.fd, &mut self.answer[..], RecvFlags::empty())?;
+            let mut rest = self.answer.get(..length).unwrap_or_default();
+            while rest.len() >= HEADER {
+                let length = word(rest, 0) as usize;
+                let Some(part) = rest.get(HEADER..length) else {
+                    return Err(io::ErrorKind::InvalidData.into());
+                };
+                let (kind, sequence) = (half(rest, 4), word(rest, 8));
+                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+                // The late answer to an earlier question.
+                if sequence != self.sequence {
+                    continue;
+                }
+                match kind {
+                    MESSAGE_DONE => return Ok(()),
+                    MESSAGE_ERROR => {
+                        let code = word(part, 0) as i32;
+                        return match code {
+                            0 => Ok(()),
+                            _ => Err(io::Error::from_raw_os_error(-code)),
+                        };
+                    }
+                    _ => each(kind, part),
+                }
+            }
+        }
+    }
+
+    /// The interface that has an address.
+    pub(super) fn interface_of(&mut self, own: Ipv4Addr) -> io::Result<Option<u32>> {
+        let mut found = None;
+        self.ask(
+            GET_ADDRESS,
+            DUMP,
+            &[INET, 0, 0, 0, 0, 0, 0, 0],
+            |_, part| {
+                let rest = part.get(8..).unwrap_or_default();
+                for (kind, value) in attributes(rest) {
+                    if kind == ADDRESS_LOCAL && address(value) == Some(own) {
+                        found = Some(word(part, 4));
+                    }
+                }
+            },
+        )?;
+        Ok(found)
+    }
+
+    /// An interface; `None` where it is no Ethernet, or down.
+    pub(super) fn interface(&mut self, number: u32) -> io::Result<Option<Interface>> {
+        let mut body = vec![0; 16];
+        body[4..8].copy_from_slice(&number.to_ne_bytes());
+        let mut found = None;
+        self.ask(GET_LINK, ACKNOWLEDGE, &body, |_, part| {
+            let (mut card, mut mtu) = (None, 0);
+            for (kind, value) in attributes(part.get(16..).unwrap_or_default()) {
+                match kind {
+                    LINK_ADDRESS => card = octets(value),
+                    LINK_MTU => mtu = word(value, 0),
+                    _ => {}
+                }
+            }
+            if half(part, 2) == ETHERNET && word(part, 8) & UP != 0 {
+                found = card.map(|card| Interface { card, mtu });
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The way from an address of ours to another host; `None` where there is none, or it ends here.
+    pub(super) fn route(&mut self, own: Ipv4Addr, to: Ipv4Addr) -> io::Result<Option<Route>> {
+        let mut body = vec![0; 12];
+        body[..3].copy_from_slice(&[INET, 32, 32]);
+        put(&mut body, ROUTE_DESTINATION, &to.octets());
+        put(&mut body, ROUTE_SOURCE, &own.octets());
+        let mut found = None;
+        self.ask(GET_ROUTE, ACKNOWLEDGE, &body, |_, part| {
+            let (mut interface, mut next) = (0, to);
+            for (kind, value) in attributes(part.get(12..).unwrap_or_default()) {
+                match kind {
+                    ROUTE_INTERFACE => interface = word(value, 0),
+                    ROUTE_GATEWAY => next = address(value).unwrap_or(to),
+                    _ => {}
+                }
+            }
+            if part.get(7) == Some(&UNICAST) && interface != 0 {
+                found = Some(Route { interface, next });
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The address of a neighbour's card; `None` while it is not known. The kernel is told that the neighbour is used, so that it asks
+    /// again in time.
+    pub(super) fn neighbour(&mut self, route: Route) -> io::Result<Option<[u8; 6]>> {
+        let body = |state: u16, flags: u8| {
+            let mut body = vec![INET, 0, 0, 0];
+            body.extend_from_slice(&route.interface.to_ne_bytes());
+            body.extend_from_slice(&state.to_ne_bytes());
+            body.extend_from_slice(&[flags, 0]);
+            put(&mut body, NEIGHBOUR_DESTINATION, &route.next.octets());
+            body
+        };
+        let (mut found, mut state) = (None, 0);
+        let asked = self.ask(GET_NEIGHBOUR, ACKNOWLEDGE, &body(0, 0), |_, part| {
+            state = half(part, 8);
+            for (kind, value) in attributes(part.get(12..).unwrap_or_default()) {
+                if kind == NEIGHBOUR_ADDRESS && state & GOOD != 0 {
+                    found = octets(value);
+                }
+            }
+        });
+        match asked {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
+            _ => {}
+        }
+        if found.is_none() || state & STALE != 0 {
+            let uses = body(0, USE);
+            // 0x500: made where there is none, changed where there is one.
+            self.ask(NEW_NEIGHBOUR, ACKNOWLEDGE | 0x500, &uses, |_, _| {})?;
+        }
+        Ok(found)
+    }
+}
+
+/// Asks what interfaces do with frames of XDP.
+pub(super) struct Devices {
+    netlink: Netlink,
+    family: u16,
+}
+
+impl Devices {
+    /// # Errors
+    /// The kernel (before 6.3) does not tell.
+    pub(super) fn open() -> io::Result<Devices> {
+        let mut netlink = Netlink::open(libc::NETLINK_GENERIC)?;
+        let mut body = vec![GET_FAMILY, 1, 0, 0];
+        put(&mut body, FAMILY_NAME, b"netdev\0");
+        let mut family = 0;
+        netlink.ask(CONTROL_FAMILY, ACKNOWLEDGE, &body, |_, part| {
+            for (kind, value) in attributes(part.get(4..).unwrap_or_default()) {
+                if kind == FAMILY_NUMBER {
+                    family = half(value, 0);
+                }
+            }
+        })?;
+        match family {
+            0 => Err(io::ErrorKind::NotFound.into()),
+            _ => Ok(Devices { netlink, family }),
+        }
+    }
+
+    /// Whether frames can be redirected to an interface and leave there.
+    pub(super) fn sends_frames(&mut self, interface: u32) -> io::Result<bool> {
+        let mut body = vec![GET_DEVICE, 1, 0, 0];
+        put(&mut body, DEVICE_INTERFACE, &interface.to_ne_bytes());
+        let mut features = 0;
+        self.netlink
+            .ask(self.family, ACKNOWLEDGE, &body, |_, part| {
+                for (kind, value) in attributes(part.get(4..).unwrap_or_default()) {
+                    if kind == DEVICE_FEATURES {
+                        let value = value.try_into().unwrap_or_default();
+                        features = u64::from_ne_bytes(value);
+                    }
+                }
+            })?;
+        Ok(features & SENDS_FRAMES != 0)
+    }
+}
+
+/// Hears when interfaces and routes change.
+pub(super) struct Changes(OwnedFd);
+
+impl Changes {
+    pub(super) fn open() -> io::Result<Changes> {
+        let fd = net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        // SAFETY: all zero is a valid address, of which the fields that matter are set.
+        let mut own: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        own.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        own.nl_groups = GROUPS;
+        let length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+        // SAFETY: an address of the length that is stated, which lives through the call.
+        let done = unsafe { libc::bind(fd.as_raw_fd(), (&raw const own).cast(), length) };
+        match done {
+            0 => Ok(Changes(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Whether something has changed since this was last asked.
+    pub(super) fn take(&self) -> bool {
+        let (mut any, mut bytes) = (false, [0; 4_096]);
+        loop {
+            match net::recv(&self.0, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok(_) | Err(rustix::io::Errno::NOBUFS) => any = true,
+                Err(_) => return any,
+            }
+        }
+    }
+}

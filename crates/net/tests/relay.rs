@@ -1,0 +1,363 @@
+//! Streams that take the kernel's way and come back: nothing is lost, repeated or overtaken, and all is counted as if they had never left.
+
+mod rig;
+
+use engine::{DropReason, SocketId};
+use media::forward::SessionStats;
+use media::{Carriage, Latching, MediaCommand, SessionPlan, SidePlan};
+use rig::{Path, Peer, Rig, World, alone, call, private_network, rtcp, rtp};
+use std::net::SocketAddr;
+use std::time::Duration;
+use wire::rtp::RtpHeader;
+
+/// In a network of its own; false, said, where that cannot be.
+fn wired(test: &'static str, ready: bool, work: fn(&'static str, &World)) {
+    let run = move || {
+        let _alone = alone();
+        if private_network(test) {
+            work(test, &World::wired_as(ready));
+        }
+    };
+    if let Err(panic) = std::thread::spawn(run).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Sends one packet after the other from `number` on, each of which must arrive, until something holds; gives the next number.
+fn stream(
+    rig: &mut Rig,
+    [a, b]: [&Peer; 2],
+    to: SocketAddr,
+    mut number: u16,
+    mut holds: impl FnMut(&Rig) -> bool,
+) -> u16 {
+    let begun = std::time::Instant::now();
+    while !holds(rig) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        a.send(&rtp(7, number, 20), to);
+        assert_eq!(rig.take(b).0, rtp(7, number, 20));
+        rig.run(1);
+        number = number.wrapping_add(1);
+    }
+    number
+}
+
+fn query(rig: &mut Rig, session: u64) -> SessionStats {
+    rig.operator.stats.clear();
+    rig.operator
+        .commands
+        .push_back(MediaCommand::Query(session));
+    rig.until(|rig| !rig.operator.stats.is_empty());
+    rig.operator.stats.pop().unwrap().1
+}
+
+/// A shortcut is open at this moment.
+fn takes_shortcut(rig: &mut Rig, phones: [&Peer; 2], to: SocketAddr, number: u16) -> u16 {
+    let before = rig.driver.counters().shortcuts;
+    stream(rig, phones, to, number, |rig| {
+        rig.driver.counters().shortcuts > before
+    })
+}
+
+/// What is the same however it went: packets, bytes, sequence, drops.
+fn figures(stats: &SessionStats) -> String {
+    let mut text = String::new();
+    for side in &stats.flows[0].sides {
+        text += &format!(
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?}\n",
+            side.address,
+            side.received,
+            side.received_rtcp,
+            side.sent,
+            side.sent_rtcp,
+            side.drops,
+            side.dscp
+        );
+        for source in &side.sources {
+            let summary = &source.summary;
+            text += &format!(
+                "  {} {:?} {} {} {} {} {} {} {} {} {} {} {}\n",
+                source.ssrc,
+                source.payload_types,
+                summary.received,
+                summary.unique,
+                summary.duplicates,
+                summary.out_of_order,
+                summary.strays,
+                summary.restarts,
+                summary.highest,
+                summary.expected,
+                summary.lost_unique,
+                summary.cumulative_lost,
+                summary.burst_ratio,
+            );
+        }
+    }
+    text
+}
+
+fn digit(ssrc: u32, sequence: u16) -> Vec<u8> {
+    RtpHeader {
+        payload_type: 101,
+        sequence,
+        timestamp: u32::from(sequence) * 160,
+        ssrc,
+        ..RtpHeader::default()
+    }
+    .packet(&[5, 10, 0, 160])
+}
+
+fn extended(ssrc: u32, sequence: u16) -> Vec<u8> {
+    let mut bytes = rtp(ssrc, sequence, 20);
+    bytes[0] |= 0x10;
+    bytes.splice(12..12, [0xbe, 0xde, 0, 1, 0x10, 0xff, 0, 0]);
+    bytes
+}
+
+/// A call in which everything happens, between phones `a` and `b`; its figures in the end.
+fn eventful(rig: &mut Rig, world: &World) -> SessionStats {
+    let phones = world.phones();
+    let [a, a_rtcp, b, b_rtcp] = &phones;
+    let ours = call(rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
+    // The first packets go through the sockets, and the way is learned by them. What that took differs from run to run: the
+    // statistics begin anew with the next session.
+    if rig.path.is_kernel() {
+        takes_shortcut(rig, [a, b], ours[0], 65_000);
+    }
+    rig.operator.commands.push_back(MediaCommand::Remove(1));
+    rig.until(|rig| rig.operator.stats.iter().any(|(last, _)| *last));
+    let plan = |receives: bool| {
+        let side = |n: u32| {
+            let mut side = SidePlan::new(SocketId(10 + n));
+            side.rtcp = Some(SocketId(11 + n));
+            side.signalled_rtp = Some([a, b][n as usize / 2].address());
+            side.signalled_rtcp = Some([a_rtcp, b_rtcp][n as usize / 2].address());
+            side.latching = Latching::Signalled;
+            side.special.push(101);
+            side.clock_rates.push((101, 8_000));
+            side.receives = receives;
+            side
+        };
+        SessionPlan::single(2, Carriage::Rtp, [side(0), side(2)])
+    };
+    rig.operator
+        .commands
+        .push_back(MediaCommand::Add(plan(true)));
+    let mut number = 65_000u16;
+    rig.run(5);
+    let stranger = world.phone(0);
+    for step in 0u32..900 {
+        let packet = match step % 100 {
+            20..24 => digit(7, number),
+            40 => {
+                // Two are lost.
+                number = number.wrapping_add(2);
+                rtp(7, number, 20)
+            }
+            60 => extended(7, number),
+            // Another source for a while.
+            80..90 => rtp(8, number, 20),
+            _ => rtp(7, number, 20 + (step as usize / 300) * 61),
+        };
+        a.send(&packet, ours[0]);
+        let (bytes, from, class) = rig.take(b);
+        assert_eq!(bytes, packet, "step {step} {:?}", rig.path);
+        assert_eq!((from, class), (ours[2], rig::CLASS), "step {step}");
+        // The other direction has its own shortcut.
+        let back = rtp(9, step as u16, 160);
+        b.send(&back, ours[2]);
+        assert_eq!(rig.take(a).0, back);
+        match step % 100 {
+            10 => {
+                // The same once more.
+                a.send(&packet, ours[0]);
+                assert_eq!(rig.take(b).0, packet);
+            }
+            30 => {
+                // Right in everything but the sender.
+                stranger.send(&rtp(7, number.wrapping_add(1), 20), ours[0]);
+                let strangers = u64::from(step / 100 + 1);
+                rig.until(|rig| rig.dropped(DropReason::MediaStranger) == strangers);
+            }
+            50 => {
+                a_rtcp.send(&rtcp(7), ours[1]);
+                assert_eq!(rig.take(b_rtcp).0, rtcp(7));
+            }
+            55 => drop(query(rig, 2)),
+            70 => {
+                // Late: the two that were lost, after those behind them.
+                let late = rtp(7, number.wrapping_sub(31), 20);
+                a.send(&late, ours[0]);
+                assert_eq!(rig.take(b).0, late);
+            }
+            95 => {
+                // Not sent on while it is held, on both sides of which the stream goes on.
+                for receives in [false, true] {
+                    let update = MediaCommand::Update(plan(receives));
+                    rig.operator.commands.push_back(update);
+                    rig.run(2);
+                    number = number.wrapping_add(1);
+                    let held = rig.dropped(DropReason::MediaHeld);
+                    a.send(&rtp(7, number, 20), ours[0]);
+                    match receives {
+                        true => assert_eq!(rig.take(b).0, rtp(7, number, 20)),
+                        false => rig.until(|rig| rig.dropped(DropReason::MediaHeld) > held),
+                    }
+                }
+            }
+            _ => {}
+        }
+        number = number.wrapping_add(1);
+        rig.turn();
+    }
+    assert!(b.receive().is_none() && a.receive().is_none());
+    rig.operator.stats.clear();
+    rig.operator.commands.push_back(MediaCommand::Remove(2));
+    rig.until(|rig| !rig.operator.stats.is_empty());
+    let (last, stats) = rig.operator.stats.pop().unwrap();
+    assert!(last);
+    for n in 10..14 {
+        rig.shut(n);
+    }
+    rig.run(5);
+    stats
+}
+
+#[test]
+fn a_call_through_the_kernel_is_the_same_call() {
+    wired(
+        "a_call_through_the_kernel_is_the_same_call",
+        true,
+        |test, world| {
+            let mut plain = None;
+            for path in [Path::PerPort, Path::Kernel, Path::KernelOne] {
+                let Some(mut rig) = Rig::start(path, world, test) else {
+                    continue;
+                };
+                let stats = eventful(&mut rig, world);
+                let [a, b] = &stats.flows[0].sides;
+                // Phones have other ports each time.
+                let text: String = figures(&stats)
+                    .lines()
+                    .map(|line| line.split_once(')').map_or(line, |(_, rest)| rest))
+                    .collect::<Vec<_>>()
+                    .join("\n");
+                match &plain {
+                    None => plain = Some(text),
+                    Some(plain) => {
+                        assert_eq!(&text, plain, "{path:?}");
+                        // Of 900 packets each; some go up by their nature.
+                        assert!(a.passed.packets > 500, "{:?}", a.passed);
+                        assert!(b.passed.packets > 700, "{:?}", b.passed);
+                        assert!(a.shortcuts > 9 && a.passed.bytes > a.passed.packets * 12);
+                    }
+                }
+                // Sent as fast as it goes, with timestamps 20 ms apart: jitter near that, on every path. The other side's
+                // timestamps jump, as its numbers wrap.
+                let jitter = b.sources[0].summary.jitter_ms.unwrap();
+                assert!(
+                    jitter.mean > 1.0 && jitter.mean < 60.0,
+                    "{path:?} {jitter:?}"
+                );
+                assert!(jitter.max >= jitter.mean && jitter.p99 <= jitter.max);
+            }
+        },
+    );
+}
+
+/// Silence is noticed, and only silence.
+#[test]
+fn what_passes_in_the_kernel_is_a_sign_of_life() {
+    wired(
+        "what_passes_in_the_kernel_is_a_sign_of_life",
+        true,
+        |test, world| {
+            let Some(mut rig) = Rig::start(Path::Kernel, world, test) else {
+                return;
+            };
+            let phones = world.phones();
+            let [a, a_rtcp, b, b_rtcp] = &phones;
+            let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
+            let mut number = takes_shortcut(&mut rig, [a, b], ours[0], 0);
+            let side = |n: u32, phone: &Peer| {
+                let mut side = SidePlan::new(SocketId(10 + n));
+                side.rtcp = Some(SocketId(11 + n));
+                side.signalled_rtp = Some(phone.address());
+                side.latching = Latching::Signalled;
+                side
+            };
+            let mut plan = SessionPlan::single(1, Carriage::Rtp, [side(0, a), side(2, b)]);
+            plan.inactivity = Some(Duration::from_millis(2_500));
+            rig.operator.commands.push_back(MediaCommand::Update(plan));
+            number = takes_shortcut(&mut rig, [a, b], ours[0], number);
+            // Longer than that, and nothing comes up meanwhile.
+            let (before, begun) = (rig.driver.counters(), std::time::Instant::now());
+            let end = Duration::from_secs(6);
+            number = stream(&mut rig, [a, b], ours[0], number, |_| begun.elapsed() > end);
+            let after = rig.driver.counters();
+            assert_eq!(rig.operator.timeouts, 0);
+            let came = after.datagrams_in - before.datagrams_in;
+            assert!(came < 20, "{came}");
+            assert!(number > 100);
+            rig.until(|rig| rig.operator.timeouts > 0);
+        },
+    );
+}
+
+/// A far end that does not take frames gets packets all the same.
+#[test]
+fn what_cannot_be_redirected_goes_through_sockets() {
+    wired(
+        "what_cannot_be_redirected_goes_through_sockets",
+        false,
+        |test, world| {
+            let Some(mut rig) = Rig::start(Path::Kernel, world, test) else {
+                return;
+            };
+            let phones = world.phones();
+            let [a, a_rtcp, b, b_rtcp] = &phones;
+            let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
+            let begun = std::time::Instant::now();
+            let end = Duration::from_millis(2_500);
+            stream(&mut rig, [a, b], ours[0], 0, |_| begun.elapsed() > end);
+            assert_eq!(rig.driver.counters().shortcuts, 0);
+        },
+    );
+}
+
+/// Where the interface goes down and comes back, streams do, too.
+#[test]
+fn streams_outlive_their_ways() {
+    wired("streams_outlive_their_ways", true, |test, world| {
+        let Some(mut rig) = Rig::start(Path::KernelOne, world, test) else {
+            return;
+        };
+        let phones = world.phones();
+        let [a, a_rtcp, b, b_rtcp] = &phones;
+        let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
+        let mut number = takes_shortcut(&mut rig, [a, b], ours[0], 0);
+        for words in ["link set wire2 down", "link set wire2 up"] {
+            let words = words.split_whitespace();
+            let done = std::process::Command::new("ip").args(words).status();
+            assert!(done.unwrap().success());
+        }
+        // What is sent meanwhile has no way, in the kernel or out of it.
+        let begun = std::time::Instant::now();
+        loop {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            a.send(&rtp(7, number, 20), ours[0]);
+            rig.run(20);
+            number += 1;
+            if b.receive().is_some() {
+                break;
+            }
+        }
+        while b.receive().is_some() {
+            rig.run(5);
+        }
+        // Whether the way was found to be gone for that moment or not: this one comes up, and those behind it take a shortcut again.
+        a.send(&extended(7, number), ours[0]);
+        assert_eq!(rig.take(b).0, extended(7, number));
+        takes_shortcut(&mut rig, [a, b], ours[0], number + 1);
+    });
+}

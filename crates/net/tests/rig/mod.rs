@@ -1,0 +1,520 @@
+//! Drivers on every path, and networks to try them in.
+#![allow(dead_code, reason = "each test program uses the parts that it needs")]
+
+use engine::{
+    Control, Deadline, DropReason, Engine, HashKey, Input, Note, Output, SocketId, SocketKind, Time,
+};
+use media::forward::SessionStats;
+use media::{
+    Carriage, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent, SessionPlan, SidePlan,
+};
+use net::{Clock, Driver, DriverConfig, KernelRelay, MediaSockets};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use wire::rtcp::CompoundBuilder;
+use wire::rtp::RtpHeader;
+
+pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+pub const DSCP: u8 = 46;
+/// Expedited forwarding, as it stands in the header.
+pub const CLASS: i32 = 46 << 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    PerPort,
+    Thread,
+    One,
+    /// The relay in the kernel before a socket for each port, and before one for all.
+    Kernel,
+    KernelOne,
+}
+
+impl Path {
+    pub fn is_kernel(self) -> bool {
+        matches!(self, Path::Kernel | Path::KernelOne)
+    }
+
+    pub fn is_one(self) -> bool {
+        matches!(self, Path::One | Path::KernelOne)
+    }
+}
+
+/// Tests of a program one after the other: a program that one of them starts has for a moment copies of the sockets of all, so that
+/// ports which another has closed are not free.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A network namespace of this thread's own, with a loopback whose packets are small; false, said, where that is not allowed.
+pub fn private_network(test: &str) -> bool {
+    // SAFETY: changes only which network this thread and what it starts belong to.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        let error = std::io::Error::last_os_error();
+        eprintln!("skipped: {test} needs a network namespace: {error}");
+        return false;
+    }
+    let done = Command::new("ip")
+        .args("link set lo up mtu 1400".split(' '))
+        .status();
+    if !done.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: {test} needs the program ip (Debian: iproute2)");
+        return false;
+    }
+    // Phones have none of the ports that tests open.
+    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "50000 60999").unwrap();
+    true
+}
+
+/// Opens ports, says what the forwarder shall do, and notes what it is told.
+#[derive(Default)]
+pub struct Operator {
+    pub out: VecDeque<Output<'static>>,
+    pub commands: VecDeque<MediaCommand>,
+    pub opened: Vec<(SocketId, Result<SocketAddr, String>)>,
+    pub latched: usize,
+    pub refused: usize,
+    pub timeouts: usize,
+    pub stats: Vec<(bool, SessionStats)>,
+}
+
+impl Engine for Operator {
+    fn handle(&mut self, input: Input<'_>, _now: Time) {
+        match input {
+            Input::Opened { socket, local } => self.opened.push((socket, Ok(local))),
+            Input::OpenFailed { socket, error } => {
+                self.opened.push((socket, Err(error.to_owned())))
+            }
+            _ => {}
+        }
+    }
+    fn next_output(&mut self) -> Option<Output<'_>> {
+        self.out.pop_front()
+    }
+    fn next_deadline(&self) -> Option<Deadline> {
+        None
+    }
+}
+
+impl Control for Operator {
+    type Command = MediaCommand;
+    type Report = MediaEvent;
+    fn next_command(&mut self) -> Option<MediaCommand> {
+        self.commands.pop_front()
+    }
+    fn report(&mut self, report: MediaEvent, _now: Time) {
+        match report {
+            MediaEvent::Latched { .. } => self.latched += 1,
+            MediaEvent::Refused { .. } => self.refused += 1,
+            MediaEvent::Stats { stats, last, .. } => self.stats.push((last, *stats)),
+            MediaEvent::Timeout { .. } => self.timeouts += 1,
+            _ => {}
+        }
+    }
+}
+
+pub struct Rig {
+    pub path: Path,
+    pub driver: Driver<Forwarder>,
+    pub operator: Operator,
+}
+
+impl Rig {
+    /// `None`, said, where the machine or our rights do not allow the path.
+    pub fn start(path: Path, world: &World, test: &str) -> Option<Rig> {
+        let relay = match path.is_kernel().then(|| world.relay()) {
+            Some(Err(error)) => {
+                eprintln!("skipped: {test} through the kernel: {error}");
+                return None;
+            }
+            Some(Ok(relay)) => Some(relay),
+            None => None,
+        };
+        let config = DriverConfig {
+            relay,
+            media_thread: path == Path::Thread,
+            media_sockets: match path {
+                _ if path.is_one() => MediaSockets::Auto,
+                _ => MediaSockets::PerPort,
+            },
+            media_addresses: 2,
+            media_dscp: DSCP,
+            gather: Duration::from_millis(1),
+            ..DriverConfig::default()
+        };
+        let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
+        let mut driver = Driver::new(config, Clock::new(), forwarder).unwrap();
+        if path.is_one() {
+            let event = driver.next_event().expect("the path is told");
+            let Note::MediaPath { path, why } = event.note else {
+                panic!("{event:?}");
+            };
+            if path != "one_socket" {
+                assert_eq!(path, "socket_per_port");
+                assert!(!why.is_empty());
+                eprintln!("skipped: {test} through one socket: {why}");
+                return None;
+            }
+        } else {
+            assert!(driver.next_event().is_none());
+        }
+        Some(Rig {
+            path,
+            driver,
+            operator: Operator::default(),
+        })
+    }
+
+    /// Turns for so long.
+    pub fn run(&mut self, milliseconds: u64) {
+        let end = Instant::now() + Duration::from_millis(milliseconds);
+        while Instant::now() < end {
+            self.turn();
+        }
+    }
+
+    pub fn turn(&mut self) {
+        self.driver
+            .turn(&mut self.operator, Duration::from_millis(1))
+            .unwrap();
+    }
+
+    /// Turns until nothing comes any more.
+    pub fn drain(&mut self) {
+        let mut before = u64::MAX;
+        while before != self.driver.counters().datagrams_in {
+            before = self.driver.counters().datagrams_in;
+            for _ in 0..20 {
+                self.turn();
+            }
+        }
+    }
+
+    /// Turns until something holds.
+    pub fn until(&mut self, mut holds: impl FnMut(&mut Rig) -> bool) {
+        let begun = Instant::now();
+        while !holds(self) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", self.path);
+            self.turn();
+        }
+    }
+
+    pub fn open(&mut self, id: u32, local: SocketAddr) -> Result<SocketAddr, String> {
+        self.operator.out.push_back(Output::Open {
+            socket: SocketId(id),
+            kind: SocketKind::UdpMedia,
+            local,
+        });
+        self.until(|rig| rig.operator.opened.iter().any(|(known, _)| known.0 == id));
+        let at = self
+            .operator
+            .opened
+            .iter()
+            .position(|(known, _)| known.0 == id)
+            .unwrap();
+        self.operator.opened.remove(at).1
+    }
+
+    pub fn shut(&mut self, id: u32) {
+        self.operator.out.push_back(Output::Shut {
+            socket: SocketId(id),
+        });
+    }
+
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.driver.counters().drops.get(reason)
+    }
+
+    /// What comes at a peer, turning meanwhile: bytes, sender, traffic class.
+    pub fn take(&mut self, peer: &Peer) -> (Vec<u8>, SocketAddr, i32) {
+        let begun = Instant::now();
+        loop {
+            if let Some(got) = peer.receive() {
+                return got;
+            }
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "nothing came: {:?}",
+                self.path
+            );
+            self.turn();
+        }
+    }
+}
+
+/// Where the phones are.
+pub enum World {
+    /// Beside us.
+    Loopback(IpAddr),
+    /// Behind two interfaces, in networks of their own.
+    Wired([End; 2]),
+}
+
+/// A network at the other end of a wire, in which a thread does what it is told.
+pub struct End {
+    tell: Sender<Box<dyn FnOnce() + Send>>,
+    /// The thread's number, by which its network is found.
+    thread: i64,
+    pub own: IpAddr,
+    pub phone: IpAddr,
+}
+
+fn ip(words: &str) {
+    let done = Command::new("ip")
+        .args(words.split_whitespace())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "ip {words}: {said}");
+}
+
+/// Switches something at an interface of this thread's network (linux/ethtool.h).
+fn ethtool(interface: &str, command: u32, value: u32) {
+    #[repr(C)]
+    struct Request {
+        name: [u8; 16],
+        value: *mut [u32; 2],
+        rest: [u8; 16],
+    }
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let mut value = [command, value];
+    let mut request = Request {
+        name: [0; 16],
+        value: &raw mut value,
+        rest: [0; 16],
+    };
+    request.name[..interface.len()].copy_from_slice(interface.as_bytes());
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: a request of the kernel's size, with a value that lives through the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+impl End {
+    fn start(number: u8) -> End {
+        let (tell, told) = channel::<Box<dyn FnOnce() + Send>>();
+        let (answer, answered) = channel();
+        std::thread::spawn(move || {
+            // SAFETY: as in `private_network`.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            // SAFETY: only asks for a number.
+            answer
+                .send(unsafe { libc::syscall(libc::SYS_gettid) })
+                .unwrap();
+            while let Ok(work) = told.recv() {
+                work();
+            }
+        });
+        End {
+            tell,
+            thread: answered.recv().unwrap(),
+            own: IpAddr::V4(Ipv4Addr::new(10, 77, number, 1)),
+            phone: IpAddr::V4(Ipv4Addr::new(10, 77, number, 2)),
+        }
+    }
+
+    /// Does something in that network.
+    pub fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> R {
+        let (answer, answered) = channel();
+        let work = move || answer.send(work()).unwrap();
+        self.tell.send(Box::new(work)).unwrap();
+        answered.recv().unwrap()
+    }
+
+    /// The wire from this thread's network: `wire0` here, `far0` there, and so on. `ready`: the far end can take frames of XDP.
+    fn wire(&self, number: u8, ready: bool) {
+        ip(&format!(
+            "link add wire{number} type veth peer name far{number} netns {}",
+            self.thread
+        ));
+        ip(&format!("addr add {}/24 dev wire{number}", self.own));
+        ip(&format!("link set wire{number} up mtu 1400"));
+        let phone = self.phone;
+        self.run(move || {
+            ip("link set lo up");
+            ip(&format!("addr add {phone}/24 dev far{number}"));
+            ip(&format!("link set far{number} up mtu 1400"));
+            let far = format!("far{number}");
+            // Checksums by us and not by a card that there is not; receiving in batches, without which a veth takes no frames.
+            ethtool(&far, 0x17, 0);
+            ethtool(&far, 0x2c, u32::from(ready));
+        });
+    }
+}
+
+impl World {
+    /// Two networks beside this thread's, which must be its own.
+    pub fn wired() -> World {
+        World::wired_as(true)
+    }
+
+    pub fn wired_as(ready: bool) -> World {
+        let ends = [End::start(1), End::start(2)];
+        // As on the loopback, which is never held back.
+        std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap();
+        ends[0].wire(1, ready);
+        ends[1].wire(2, ready);
+        World::Wired(ends)
+    }
+
+    pub fn own(&self, side: usize) -> IpAddr {
+        match self {
+            World::Loopback(ip) => *ip,
+            World::Wired(ends) => ends[side].own,
+        }
+    }
+
+    pub fn phone(&self, side: usize) -> Peer {
+        match self {
+            World::Loopback(ip) => Peer::new(*ip),
+            World::Wired(ends) => {
+                let ip = ends[side].phone;
+                ends[side].run(move || Peer::new(ip))
+            }
+        }
+    }
+
+    pub fn phone_at(&self, side: usize, address: SocketAddr) -> Peer {
+        match self {
+            World::Loopback(_) => Peer::at(address),
+            World::Wired(ends) => ends[side].run(move || Peer::at(address)),
+        }
+    }
+
+    /// RTP and RTCP of two phones.
+    pub fn phones(&self) -> [Peer; 4] {
+        [0, 0, 1, 1].map(|side| self.phone(side))
+    }
+
+    pub fn relay(&self) -> std::io::Result<KernelRelay> {
+        KernelRelay::start(&[self.own(0), self.own(1)], DSCP)
+    }
+}
+
+/// A phone's port.
+pub struct Peer(pub UdpSocket);
+
+impl Peer {
+    pub fn new(ip: IpAddr) -> Peer {
+        Peer::at(SocketAddr::new(ip, 0))
+    }
+
+    pub fn at(address: SocketAddr) -> Peer {
+        let begun = Instant::now();
+        // A program that another thread is just starting has for a moment copies of all sockets, also of one that was closed.
+        let socket = loop {
+            match UdpSocket::bind(address) {
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::AddrInUse
+                        && begun.elapsed() < Duration::from_secs(10) =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                socket => break socket.unwrap(),
+            }
+        };
+        socket.set_nonblocking(true).unwrap();
+        let (level, name) = match address.is_ipv6() {
+            false => (libc::IPPROTO_IP, libc::IP_RECVTOS),
+            true => (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+        };
+        let on: libc::c_int = 1;
+        // SAFETY: the option's value is an int that lives through the call.
+        let done =
+            unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), 4) };
+        assert_eq!(done, 0);
+        Peer(socket)
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
+    pub fn send(&self, bytes: &[u8], to: SocketAddr) {
+        self.0.send_to(bytes, to).unwrap();
+    }
+
+    pub fn receive(&self) -> Option<(Vec<u8>, SocketAddr, i32)> {
+        let mut bytes = [0u8; 4_096];
+        let mut control = [0u64; 8];
+        let mut iovec = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: all zero is a valid header; its pointers are set to buffers that live through the calls.
+        let (length, class) = unsafe {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            header.msg_iov = &raw mut iovec;
+            header.msg_iovlen = 1;
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = 64;
+            let peeked = self.0.peek_from(&mut [0; 1]).ok();
+            let from = peeked?.1;
+            let length = libc::recvmsg(self.0.as_raw_fd(), &raw mut header, 0);
+            assert!(length >= 0);
+            let message = libc::CMSG_FIRSTHDR(&raw const header);
+            assert!(!message.is_null());
+            // One byte for IPv4, an int for IPv6: little-endian or not, the class is small.
+            let class = match (*message).cmsg_level {
+                libc::IPPROTO_IP => i32::from(*libc::CMSG_DATA(message)),
+                _ => libc::CMSG_DATA(message).cast::<i32>().read_unaligned(),
+            };
+            ((length as usize, from), class)
+        };
+        Some((bytes[..length.0].to_vec(), length.1, class))
+    }
+}
+
+pub fn rtp(ssrc: u32, sequence: u16, length: usize) -> Vec<u8> {
+    RtpHeader {
+        payload_type: 8,
+        sequence,
+        timestamp: u32::from(sequence) * 160,
+        ssrc,
+        ..RtpHeader::default()
+    }
+    .packet(&vec![0xd5; length])
+}
+
+pub fn rtcp(ssrc: u32) -> Vec<u8> {
+    CompoundBuilder::new()
+        .receiver_report(ssrc, &[])
+        .cname(ssrc, "a@b")
+        .finish()
+}
+
+/// A call: our four ports from `port` on, and two phones with an RTP and an RTCP port each.
+pub fn call(
+    rig: &mut Rig,
+    session: u64,
+    world: &World,
+    port: u16,
+    phones: [&Peer; 4],
+) -> [SocketAddr; 4] {
+    let id = session as u32 * 10;
+    let ours = [0, 1, 2, 3].map(|n| SocketAddr::new(world.own(n / 2), port + n as u16));
+    for (n, local) in (0..).zip(ours) {
+        assert_eq!(rig.open(id + n, local), Ok(local), "{:?}", rig.path);
+    }
+    let ip = world.own(0);
+    let side = |n: usize| {
+        let mut side = SidePlan::new(SocketId(id + n as u32));
+        side.rtcp = Some(SocketId(id + n as u32 + 1));
+        side.ipv6 = ip.is_ipv6();
+        side.signalled_rtp = Some(phones[n].address());
+        side.signalled_rtcp = Some(phones[n + 1].address());
+        side.latching = Latching::Signalled;
+        side
+    };
+    let plan = SessionPlan::single(session, Carriage::Rtp, [side(0), side(2)]);
+    rig.operator.commands.push_back(MediaCommand::Add(plan));
+    rig.run(5);
+    assert_eq!(rig.operator.refused, 0);
+    ours
+}

@@ -1,0 +1,297 @@
+/* Relays a stream of plain RTP in the kernel, from the network card's driver to the network card's driver.
+ *
+ * The forwarder of the program remains the one who decides. It opens a shortcut for a stream when it has just forwarded a packet
+ * of it; here only the very packet passes that comes next: from the same address and source, of the same payload type, with the next
+ * sequence number. Everything else goes up as if this program were not there. So no packet overtakes another that is on its way up,
+ * and whatever is not the plain course of things (loss, repeats, events, a new source) is the forwarder's, who counts it as ever.
+ *
+ * One record of one cache line holds what is compared, what is written and what is counted. */
+#include "bpf.h"
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/udp.h>
+
+#define UDP 17
+#define DONT_FRAGMENT 0x4000
+#define FRAGMENT 0x3fff
+
+/* Local addresses at most; the first one's ports are the first 65,536 flows, and so on. */
+#define LOCALS 8
+
+/* Up to so many bytes a packet asks not to be fragmented and needs no identification, as those from our sockets. */
+#define ATOMIC 1280
+#define LARGEST 1500
+
+enum state { CLOSED, OPEN, BUSY };
+
+/* Known to crates/net/src/relay/table.rs. Addresses, ports and checksums are in network order. A tick is 1,024 ns. */
+struct flow {
+	__u32 state;
+	__u32 source;
+	__u16 source_port;
+	__u16 our_port; /* from which it leaves */
+	__u32 next; /* extended sequence number of the only packet that may pass */
+	__u32 ssrc;
+	__u8 payload_type;
+	__u8 unused;
+	__u16 way;
+	__u32 destination;
+	__u16 destination_port;
+	__u16 change; /* of the UDP checksum, by what is written */
+	__u32 scale; /* ticks in a timestamp unit, times 65,536; 0: not known, no jitter */
+	__u32 timestamp;
+	__u32 arrived; /* ticks */
+	__u32 octets; /* of UDP payload */
+	__u32 jitter; /* ticks, times 16 */
+	__u32 jitter_sum; /* ticks */
+	__u32 jitter_most; /* as jitter */
+	__u16 gap_least; /* 64 ticks */
+	__u16 gap_most;
+} __attribute__((aligned(64)));
+
+/* How packets reach a destination. Never changed while it is valid. */
+struct way {
+	__u32 valid;
+	__u32 device; /* place in `devices`, and the interface's number */
+	__u32 interface;
+	__u32 address; /* ours, from which they leave */
+	__u16 to[3];
+	__u16 from[3];
+	__u16 longest; /* bytes of IP packet */
+	__u8 class;
+	__u8 unused;
+};
+
+struct local {
+	__u32 address;
+	__u32 interface;
+	__u16 card[3];
+	__u16 unused;
+};
+
+/* Set when the program is loaded, so that they are constants to the kernel's compiler. */
+const volatile __u32 local_count = 0;
+const volatile struct local locals[LOCALS] = {};
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_ARRAY);
+	NUMBER(map_flags, BPF_F_MMAPABLE);
+	NUMBER(max_entries, 65536); /* times the number of local addresses */
+	TYPE(key, __u32);
+	TYPE(value, struct flow);
+} flows SECTION(".maps");
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_ARRAY);
+	NUMBER(map_flags, BPF_F_MMAPABLE);
+	NUMBER(max_entries, 65536);
+	TYPE(key, __u32);
+	TYPE(value, struct way);
+} ways SECTION(".maps");
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_DEVMAP);
+	NUMBER(max_entries, LOCALS);
+	TYPE(key, __u32);
+	TYPE(value, __u32);
+} devices SECTION(".maps");
+
+struct rtp {
+	__u8 first;
+	__u8 payload_type;
+	__u16 sequence;
+	__u32 timestamp;
+	__u32 ssrc;
+};
+
+/* The headers as the kernel lays them into memory: each word is read as one, which the packed structures would forbid. */
+struct headers {
+	__u16 to[3];
+	__u16 from[3];
+	__u16 protocol;
+	/* struct iphdr, struct udphdr, struct rtp */
+};
+
+/* The sum of RFC 1071 in 16 bits. */
+INLINE __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (__u16)sum;
+}
+
+/* The sum of an IP header without options. */
+INLINE __u64 sum_of_header(const struct iphdr *ip)
+{
+	const __u32 *words = (const void *)ip;
+	return (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
+}
+
+/* Compares as it is written: the kernel knows no other form of this. */
+#define BEHIND(pointer, end) ({ const void *p = (pointer); __asm__ volatile("" : "+r"(p)); p > (const void *)(end); })
+
+/* Whether the UDP checksum is right. What comes from a local socket of the other end of a veth has none yet, which cannot be seen
+ * otherwise; and a broken packet has to end where the kernel ends it. */
+INLINE int is_sound(const struct iphdr *ip, const struct udphdr *udp, void *end, __u32 length)
+{
+	const __u8 *at = (const void *)udp;
+	__u64 sum = (__u64)ip->saddr + ip->daddr + udp->len + __builtin_bswap16(UDP);
+	for (__u32 block = 0; block < LARGEST / 32 && length >= 32; block++) {
+		const __u32 *words = (const void *)at;
+		if (BEHIND(at + 32, end))
+			return 0;
+		sum += (__u64)words[0] + words[1] + words[2] + words[3];
+		sum += (__u64)words[4] + words[5] + words[6] + words[7];
+		at += 32;
+		length -= 32;
+	}
+	for (__u32 word = 0; word < 7 && length >= 4; word++) {
+		if (BEHIND(at + 4, end))
+			return 0;
+		sum += *(const __u32 *)at;
+		at += 4;
+		length -= 4;
+	}
+	if (length >= 2) {
+		if (BEHIND(at + 2, end))
+			return 0;
+		sum += *(const __u16 *)at;
+		at += 2;
+		length -= 2;
+	}
+	if (length) {
+		if (BEHIND(at + 1, end))
+			return 0;
+		sum += *at;
+	}
+	return fold(sum) == 0xffff;
+}
+
+/* Gives the record back. What was written to it before must be seen by whoever sees this. */
+INLINE void release(struct flow *flow)
+{
+#ifdef STORES_IN_ORDER
+	__asm__ volatile("" ::: "memory");
+	*(volatile __u32 *)&flow->state = OPEN;
+#else
+	__sync_lock_test_and_set(&flow->state, OPEN);
+#endif
+}
+
+/* Loss does not occur here: all that passes is in sequence. Jitter is that of RFC 3550 appendix A.8, in units finer than the
+ * timestamp's. */
+INLINE void count(struct flow *flow, __u32 timestamp, __u32 octets)
+{
+	__u32 now = (__u32)(clock_monotonic() >> 10);
+	__u32 gap = now - flow->arrived;
+	flow->arrived = now;
+	flow->next += 1;
+	flow->octets += octets;
+	__u32 coarse = gap >> 6;
+	if (coarse > 0xffff)
+		coarse = 0xffff;
+	if (coarse < flow->gap_least)
+		flow->gap_least = coarse;
+	if (coarse > flow->gap_most)
+		flow->gap_most = coarse;
+	if (flow->scale) {
+		__s64 media = ((__s64)(__s32)(timestamp - flow->timestamp) * flow->scale) >> 16;
+		__s64 difference = (__s64)gap - media;
+		if (difference < 0)
+			difference = -difference;
+		__u64 jitter = flow->jitter;
+		jitter = jitter + (__u64)difference - ((jitter + 8) >> 4);
+		if (jitter > 0xffffffff)
+			jitter = 0xffffffff;
+		flow->jitter = (__u32)jitter;
+		flow->jitter_sum += (__u32)(jitter >> 4);
+		if (jitter > flow->jitter_most)
+			flow->jitter_most = (__u32)jitter;
+	}
+	flow->timestamp = timestamp;
+}
+
+SECTION("xdp")
+int relay(struct xdp_md *context)
+{
+	struct headers *frame = (void *)(long)context->data;
+	struct iphdr *ip = (void *)(frame + 1);
+	struct udphdr *udp = (void *)(ip + 1);
+	struct rtp *rtp = (void *)(udp + 1);
+	void *end = (void *)(long)context->data_end;
+	if ((void *)(rtp + 1) > end)
+		return XDP_PASS;
+	/* Version 4, no options; no fragment; somewhere to go; UDP. */
+	if (frame->protocol != __builtin_bswap16(ETH_P_IP) || *(__u8 *)ip != 0x45 || ip->protocol != UDP
+	    || ip->ttl <= 1 || ip->frag_off & __builtin_bswap16(FRAGMENT))
+		return XDP_PASS;
+	__u32 total = __builtin_bswap16(ip->tot_len);
+	__u32 length = total - sizeof(*ip);
+	if (total < sizeof(*ip) + sizeof(*udp) + sizeof(*rtp) || total > LARGEST
+	    || __builtin_bswap16(udp->len) != length || !udp->check || (void *)ip + total > end)
+		return XDP_PASS;
+	/* Version 2; no padding, extension or contributing sources, which may be wrong. */
+	if (rtp->first != 0x80)
+		return XDP_PASS;
+
+	__u32 place = 0xffffffff, interface = context->ingress_ifindex;
+#pragma unroll
+	for (__u32 number = 0; number < LOCALS; number++) {
+		const volatile struct local *local = &locals[number];
+		if (number < local_count && local->address == ip->daddr && local->interface == interface
+		    && local->card[0] == frame->to[0] && local->card[1] == frame->to[1]
+		    && local->card[2] == frame->to[2])
+			place = number << 16;
+	}
+	if (place == 0xffffffff)
+		return XDP_PASS;
+	place |= __builtin_bswap16(udp->dest);
+	struct flow *flow = map_lookup(&flows, &place);
+	if (!flow || flow->state != OPEN)
+		return XDP_PASS;
+	if (fold(sum_of_header(ip)) != 0xffff || !is_sound(ip, udp, end, length))
+		return XDP_PASS;
+
+	/* Whoever else has the record at this moment reads or changes it. */
+	if (__sync_val_compare_and_swap(&flow->state, OPEN, BUSY) != OPEN)
+		return XDP_PASS;
+	if (flow->source != ip->saddr || flow->source_port != udp->source || flow->ssrc != rtp->ssrc
+	    || flow->payload_type != (rtp->payload_type & 0x7f)
+	    || (__u16)flow->next != __builtin_bswap16(rtp->sequence))
+		goto up;
+	__u32 number = flow->way;
+	struct way *way = map_lookup(&ways, &number);
+	if (!way || !way->valid || total > way->longest
+	    || (total > ATOMIC && !(ip->frag_off & __builtin_bswap16(DONT_FRAGMENT))))
+		goto up;
+
+	count(flow, __builtin_bswap32(rtp->timestamp), length - sizeof(*udp));
+	__u16 check = ~fold((__u64)(__u16)~udp->check + flow->change);
+	udp->check = check ? check : 0xffff;
+	udp->source = flow->our_port;
+	udp->dest = flow->destination_port;
+	ip->daddr = flow->destination;
+	ip->saddr = way->address;
+	ip->tos = way->class;
+	ip->ttl -= 1;
+	if (total <= ATOMIC) {
+		ip->id = __builtin_bswap16(1);
+		ip->frag_off = __builtin_bswap16(DONT_FRAGMENT);
+	}
+	ip->check = 0;
+	ip->check = ~fold(sum_of_header(ip));
+	for (int word = 0; word < 3; word++) {
+		frame->to[word] = way->to[word];
+		frame->from[word] = way->from[word];
+	}
+	__u32 device = way->device, back = way->interface == interface;
+	release(flow);
+	return back ? XDP_TX : redirect_map(&devices, device, XDP_DROP);
+up:
+	release(flow);
+	return XDP_PASS;
+}
+
+LICENCE;
