@@ -228,8 +228,14 @@ impl Core {
         overload.lasts = false;
         let too_long = self.config.sip.queue.is_some_and(|limit| waited > limit);
         if too_long {
+            let arrived = overload.arrived(now);
             let since = overload.queue(now).map(|queue| {
                 queue.comes_after(waited);
+                // Nothing was left when this one came: two standstills of the thread are no queue that lasts.
+                if queue.dealt.is_some_and(|dealt| arrived > dealt) {
+                    queue.above = None;
+                }
+                queue.dealt = Some(now);
                 *queue.above.get_or_insert(now)
             });
             overload.lasts = since.is_some_and(|since| now.since(since) >= LASTING);

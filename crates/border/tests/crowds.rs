@@ -288,14 +288,16 @@ fn what_waited_too_long_begins_nothing_new() {
     assert!(net.has(caller, |told| *told == Told::Answered));
     // A moment of standing still is made up for.
     net.lag = (at, Duration::from_millis(80));
-    net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
-    net.run(Duration::from_millis(300));
+    for _ in 0..2 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(Duration::from_millis(60));
+    }
     assert_eq!(
         net.told(caller)
             .iter()
             .filter(|t| **t == Told::Answered)
             .count(),
-        2
+        3
     );
     for _ in 0..20 {
         net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
@@ -333,10 +335,28 @@ fn what_waited_too_long_begins_nothing_new() {
     net.run(seconds(2));
     assert_eq!(refused(&net), 20);
     let (counters, drops) = net.operate(|border, _| (border.counters().clone(), border.drops()));
-    assert_eq!((counters.shed, counters.offered), (21, 3));
+    assert_eq!((counters.shed, counters.offered), (21, 4));
     // Their ACKs are known by the tag, though nothing was kept.
     assert_eq!(drops.get(DropReason::SipRefusedAck), 20);
     assert_eq!(drops.get(DropReason::SipStrayAck), 0);
+}
+
+/// A thread that stands still now and then, and finds a message each time: nothing is too much.
+#[test]
+fn two_standstills_are_no_overload() {
+    let mut net = Neighbourhood::new(PLAIN, 1);
+    let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let offer = Content::sdp(SDP_A.as_bytes());
+    net.lag = (OUT.parse().ok(), Duration::from_millis(80));
+    for _ in 0..5 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(seconds(3));
+    }
+    let answered = net.told(caller);
+    let answered = answered.iter().filter(|told| **told == Told::Answered);
+    assert_eq!(answered.count(), 5);
+    assert_eq!(net.operate(|border, _| border.counters().shed), 0);
 }
 
 /// Far more than can be dealt with: the refusals themselves are held back, and what is dropped is dropped again.

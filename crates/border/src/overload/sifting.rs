@@ -111,6 +111,8 @@ pub(super) struct Queue {
     pub(crate) socket: SocketId,
     /// Since when every message has waited too long.
     pub(crate) above: Option<Time>,
+    /// When the last message that had waited too long was dealt with.
+    pub(crate) dealt: Option<Time>,
     seen: Seen,
     view: Option<View>,
     pace: Pace,
@@ -442,6 +444,7 @@ impl Queue {
         Queue {
             socket,
             above: None,
+            dealt: None,
             seen: Seen::default(),
             view: None,
             pace: Pace::new(usual, now),
