@@ -59,7 +59,7 @@ fn calls_for_help_reach_whom_the_example_says() {
     let _border = border(&folder, &text, outside);
     let _called: Vec<Process> = called
         .iter()
-        .map(|(name, port)| sipp(&folder, name, *port, &["-sn", "uas"]))
+        .map(|(name, port)| sipp(&folder, name, *port, &["-sn", "uas"]).at_port(*port))
         .collect();
     for (_, port) in &called {
         wait_until_bound(*port);

@@ -45,7 +45,7 @@ fn ten_thousand_calls_at_a_thousand_a_second() {
         let folder = scratch(name);
         let trunk = sip + 20;
         let _border = border(&folder, &example(file, sip, trunk, (24000, 27999), ""), sip);
-        let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]);
+        let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
         let target = format!("127.0.0.1:{sip}");
         let mut uac = sipp(
             &folder,
@@ -303,9 +303,7 @@ fn shared_scenarios() {
                 .map(String::as_str)
                 .chain(["-m", "1", "-l", "10", "-timeout", "20s"])
                 .collect();
-            let process = sipp(&folder, &format!("{name}-uas"), trunk, &list);
-            std::thread::sleep(Duration::from_millis(300));
-            process
+            sipp(&folder, &format!("{name}-uas"), trunk, &list).at_port(trunk)
         });
         let list = arguments(caller);
         let target = format!("127.0.0.1:{sip}");

@@ -66,7 +66,7 @@ fn ten_thousand_calls_through_two_workers() {
         let trunk = sip + 20;
         let text = talkative(&example(file, sip, trunk, (32000, 35999), TWO));
         let mut process = border(&folder, &text, sip);
-        let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]);
+        let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
         std::thread::sleep(Duration::from_millis(500));
         let target = format!("127.0.0.1:{sip}");
         let arguments = [
@@ -115,7 +115,7 @@ fn a_drain_ends_with_the_last_call_of_the_last_worker() {
     let text = example("loopback-bypass.toml", sip, trunk, (32000, 32999), TWO);
     let text = talkative(&text);
     let mut process = border(&folder, &text, sip);
-    let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]);
+    let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
     std::thread::sleep(Duration::from_millis(500));
     let target = format!("127.0.0.1:{sip}");
     let calls = ["-sn", "uac", &target, "-r", "100", "-m", "20", "-d", "3000"];

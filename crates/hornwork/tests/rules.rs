@@ -421,8 +421,8 @@ fn sipp_meets_the_headers_that_rules_make_at_both_ends() {
         let file = root().join("crates/hornwork/tests/sipp").join(name);
         file.canonicalize().expect("scenario").display().to_string()
     };
-    let mut uas = sipp(&folder, "uas", trunk, &["-sf", &scenario("uas-rules.xml")]);
-    std::thread::sleep(Duration::from_millis(300));
+    let uas = ["-sf", &scenario("uas-rules.xml")];
+    let mut uas = sipp(&folder, "uas", trunk, &uas).at_port(trunk);
     let target = format!("127.0.0.1:{sip}");
     let mut uac = sipp(
         &folder,

@@ -95,6 +95,32 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
+    /// The same, once something holds this port of 127.0.0.1 (or all addresses), over UDP or TCP: who calls before is told that nobody
+    /// is there.
+    pub fn at_port(self, port: u16) -> Process {
+        let begun = Instant::now();
+        let held = || {
+            ["udp", "tcp"].into_iter().any(|kind| {
+                let table = std::fs::read_to_string(format!("/proc/net/{kind}"));
+                let address = format!(":{port:04X}");
+                let local = |line: &str| {
+                    let local = line.split_whitespace().nth(1);
+                    local.is_some_and(|local| local.ends_with(&address))
+                };
+                table.unwrap_or_default().lines().any(local)
+            })
+        };
+        while !held() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "nothing came to port {port}: {}",
+                self.said()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self
+    }
+
     /// Its standard input, where that was piped.
     pub fn stdin(&mut self) -> std::process::ChildStdin {
         self.child.stdin.take().expect("piped input")
