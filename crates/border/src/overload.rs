@@ -27,6 +27,7 @@ const LASTING: Duration = Duration::from_millis(100);
 const WANTED: u32 = 55;
 /// New calls are refused when they have waited for this share of that: their answers have to wait, too.
 const LATE: u32 = 90;
+/// For so long new calls are counted, that it is known how many could be taken.
 const SECOND: Duration = Duration::from_secs(1);
 /// After this long without a refusal it is over.
 const CALM: Duration = Duration::from_secs(5);
