@@ -18,6 +18,7 @@
 
 static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static __u64 (*clock_monotonic)(void) = (void *)BPF_FUNC_ktime_get_ns;
+static __u64 (*clock_jiffies)(void) = (void *)BPF_FUNC_jiffies64;
 static long (*assign_socket)(void *context, void *socket, __u64 flags) = (void *)BPF_FUNC_sk_assign;
 static long (*release_socket)(void *socket) = (void *)BPF_FUNC_sk_release;
 

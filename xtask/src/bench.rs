@@ -12,6 +12,7 @@ mod rules;
 mod standing;
 mod transports;
 mod volte;
+mod xdp;
 
 use crate::process::{build, installed, release, root};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 13] = [
+const PARTS: [(&str, Part); 14] = [
     ("calls", calls::calls),
     ("held", calls::held),
     ("volte", volte::volte),
@@ -36,6 +37,7 @@ const PARTS: [(&str, Part); 13] = [
     ("refreshes", registrations::refreshes),
     ("relay", relay::relay),
     ("srtp", relay::srtp),
+    ("xdp", xdp::xdp),
     ("conference", conference::conference),
     ("standing", standing::standing),
     ("memory", memory::in_memory),

@@ -1,12 +1,14 @@
-//! How many packets a second the relay in the kernel passes between two veths, beside an empty redirect program: `relay_rate [FLOWS] [SECONDS]
-//! [ROUNDS]`. One core makes packets in the kernel, the other one relays and counts them at the far end.
+//! How many packets a second the relay in the kernel passes between two veths, beside an empty redirect program: `relay_rate [FLOWS]
+//! [MILLISECONDS] [ROUNDS]`. One core makes packets in the kernel, the other one relays and counts them at the far end; what it spends on a
+//! packet is told by the processor time of the kernel's threads that do both.
 //!
-//! Needs root. All of it happens in network namespaces that end with the program.
+//! Needs root, clang at the build and two cores; exit code 3 where something of that is missing. All of it happens in network namespaces
+//! that end with the program.
 
 #[cfg(not(bpf_present))]
 fn main() {
     eprintln!("this build has no BPF programs, for want of clang");
-    std::process::exit(1);
+    std::process::exit(3);
 }
 
 #[cfg(bpf_present)]
@@ -18,10 +20,10 @@ fn main() {
         }),
         None => default,
     };
-    let (flows, seconds, rounds) = (number(1, 100_000), number(2, 3), number(3, 3));
-    if let Err(error) = rate::measure(flows, seconds, rounds) {
+    let (flows, span, rounds) = (number(1, 100_000), number(2, 500), number(3, 9));
+    if let Err(error) = rate::measure(flows, span, rounds) {
         eprintln!("{error}");
-        std::process::exit(1);
+        std::process::exit(if error.is::<rate::Missing>() { 3 } else { 1 });
     }
 }
 
@@ -38,6 +40,18 @@ mod rate {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
+    /// What the measurement needs and this machine, or our rights, do not give.
+    #[derive(Debug)]
+    pub(super) struct Missing(String);
+
+    impl std::fmt::Display for Missing {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(&self.0)
+        }
+    }
+
+    impl Error for Missing {}
+
     type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
     /// Ports used of an address.
@@ -45,7 +59,9 @@ mod rate {
     const FIRST_PORT: u32 = 10_000;
     /// Frames in a call of BPF_PROG_TEST_RUN, and in a batch of it.
     const FRAMES: u32 = 1 << 18;
-    const BATCH: u32 = 64;
+    const BATCH: u32 = 128;
+    /// Bytes before a frame, so that it begins on a cache line as those of network cards do.
+    const META: u32 = 16;
 
     fn run(program: &str, words: &str) -> Result<()> {
         let done = Command::new(program)
@@ -65,8 +81,8 @@ mod rate {
         run("ip", words)
     }
 
-    /// Has the packets of an interface dealt with by a thread of the kernel, on core 1.
-    fn thread_of(interface: &str) -> Result<()> {
+    /// Has the packets of an interface dealt with by a thread of the kernel, on core 1; its number.
+    fn thread_of(interface: &str) -> Result<String> {
         std::fs::write(format!("/sys/class/net/{interface}/threaded"), "1")?;
         for entry in std::fs::read_dir("/proc")? {
             let path = entry?.path();
@@ -76,9 +92,21 @@ mod rate {
             };
             if name.starts_with(&format!("napi/{interface}-")) {
                 run("taskset", &format!("-pc 1 {pid}"))?;
+                return Ok(pid.to_owned());
             }
         }
-        Ok(())
+        Err(format!("no thread deals with the packets of {interface}").into())
+    }
+
+    /// Nanoseconds that these threads have had the processor.
+    fn spent(threads: &[String]) -> Result<u64> {
+        let mut sum = 0;
+        for thread in threads {
+            let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat"))?;
+            let first = text.split_whitespace().next().unwrap_or_default();
+            sum += first.parse::<u64>()?;
+        }
+        Ok(sum)
     }
 
     fn xdp<'a>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
@@ -124,7 +152,8 @@ mod rate {
 
     /// A frame of 60 bytes of IP, in which the generator fills in the rest.
     fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
-        let mut frame = vec![0u8; 74];
+        let mut whole = vec![0u8; META as usize + 74];
+        let frame = &mut whole[META as usize..];
         frame[..6].copy_from_slice(&to);
         frame[6..12].copy_from_slice(&from);
         frame[12] = 8;
@@ -132,7 +161,7 @@ mod rate {
         frame[38..40].copy_from_slice(&40u16.to_be_bytes());
         frame[42] = 0x80;
         frame[43] = 18;
-        frame
+        whole
     }
 
     /// BPF_PROG_TEST_RUN with live frames (linux/bpf.h).
@@ -159,7 +188,7 @@ mod rate {
         const TEST_RUN: libc::c_long = 10;
         const LIVE: u32 = 2;
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
-        let context = [0, frame.len() as u32, 0, interface, 0, 0];
+        let context = [META, frame.len() as u32, 0, interface, 0, 0];
         let mut attributes = Attributes {
             program: program.fd()?.as_fd().as_raw_fd() as u32,
             returned: 0,
@@ -193,10 +222,20 @@ mod rate {
         }
     }
 
+    /// What one program did in one slice of time.
+    struct Slice {
+        /// Packets that came to the far end in a second.
+        passed: f64,
+        /// Packets that did not.
+        lost: u64,
+        /// Nanoseconds of the core for each.
+        cost: f64,
+    }
+
     struct Lane {
         /// Generator, empty redirect and sink.
         loaded: Ebpf,
-        counters: Array<MapData, u64>,
+        counters: Array<MapData, [u64; 8]>,
         sources: Array<MapData, [u8; 8]>,
         flows: u32,
         frame: Vec<u8>,
@@ -205,29 +244,30 @@ mod rate {
     }
 
     impl Lane {
-        /// Packets that came to the far end in a second, and those that were made.
-        fn count(&mut self, seconds: u32) -> Result<[f64; 2]> {
-            let read = |lane: &Lane| -> Result<[u64; 2]> {
-                Ok([lane.counters.get(&1, 0)?, lane.counters.get(&0, 0)?])
+        /// Has packets made for a span of time and counts what becomes of them. `threads`: those that relay and count.
+        fn count(&mut self, span: Duration, threads: &[String]) -> Result<Slice> {
+            let read = |lane: &Lane| -> Result<[u64; 3]> {
+                let made = lane.counters.get(&0, 0)?[0];
+                Ok([lane.counters.get(&1, 0)?[0], made, spent(threads)?])
             };
-            // What was made before may have been lost, and the relay wants the next one of each stream.
-            let mut made = read(self)?;
             let begun = Instant::now();
             let mut started = None;
-            let end = Duration::from_secs(seconds.into());
             loop {
                 let program = xdp(&mut self.loaded, "generate")?;
                 inject(program, &self.frame, self.from)?;
-                match started {
+                match &started {
                     // The first fifth warms up.
-                    None if begun.elapsed() > end / 5 => {
-                        made = read(self)?;
-                        started = Some(Instant::now());
+                    None if begun.elapsed() > span / 5 => {
+                        started = Some((read(self)?, Instant::now()));
                     }
-                    Some(started) if Instant::now() - started > end => {
-                        let now = read(self)?;
-                        let span = started.elapsed().as_secs_f64();
-                        return Ok([0, 1].map(|at| (now[at] - made[at]) as f64 / span));
+                    Some((before, started)) if started.elapsed() > span => {
+                        let (now, seconds) = (read(self)?, started.elapsed().as_secs_f64());
+                        let [passed, made, spent] = [0, 1, 2].map(|at| now[at] - before[at]);
+                        return Ok(Slice {
+                            passed: passed as f64 / seconds,
+                            lost: made.saturating_sub(passed),
+                            cost: spent as f64 / passed as f64,
+                        });
                     }
                     _ => {}
                 }
@@ -235,10 +275,16 @@ mod rate {
         }
     }
 
-    pub(super) fn measure(flows: u32, seconds: u32, rounds: u32) -> Result<()> {
+    pub(super) fn measure(flows: u32, span: u32, rounds: u32) -> Result<()> {
         // SAFETY: changes only which networks and mounts this thread and what it starts belong to.
         if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
-            return Err(format!("no namespace: {}", std::io::Error::last_os_error()).into());
+            let error = std::io::Error::last_os_error();
+            return Err(Missing(format!("no namespace of our own: {error}")).into());
+        }
+        if std::thread::available_parallelism()?.get() < 2 {
+            return Err(
+                Missing("one core makes packets, another one relays: there is one".into()).into(),
+            );
         }
         // What is seen of interfaces is that of the namespace in which it was mounted.
         run("mount", "--make-rprivate /")?;
@@ -294,23 +340,26 @@ mod rate {
             loaded,
         };
         let _held = quiet;
-        let mut ratios = Vec::new();
+        let span = Duration::from_millis(span.into());
+        let (mut rates, mut costs) = (Vec::new(), Vec::new());
         for round in 0..rounds {
-            let empty = lane.empty(seconds)?;
-            let (ours, up) = lane.ours(&addresses, seconds)?;
+            let empty = lane.empty(span)?;
+            let ours = lane.ours(&addresses, span)?;
+            let (rate, cost) = (ours.passed / empty.passed, empty.cost / ours.cost);
             println!(
-                "round {round} flows {flows} empty {:.0} made {:.0} relay {:.0} made {:.0} up {up:.0} ratio {:.3}",
-                empty[0],
-                empty[1],
-                ours[0],
-                ours[1],
-                ours[0] / empty[0]
+                "round {round} flows {flows} empty {:.0}/s {:.0} ns relay {:.0}/s {:.0} ns lost {} passed {rate:.3} capacity {cost:.3}",
+                empty.passed, empty.cost, ours.passed, ours.cost, ours.lost
             );
-            ratios.push(ours[0] / empty[0]);
+            rates.push(rate);
+            costs.push(cost);
         }
-        ratios.sort_by(f64::total_cmp);
-        println!("ratio {:.3}", ratios[ratios.len() / 2]);
+        println!("passed {:.3} capacity {:.3}", median(rates), median(costs));
         Ok(())
+    }
+
+    fn median(mut values: Vec<f64>) -> f64 {
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
     impl Lane {
@@ -318,29 +367,27 @@ mod rate {
             for number in 0..self.flows {
                 self.sources.set(number, stream(number), 0)?;
             }
-            self.counters.set(0, 0, 0)?;
-            self.counters.set(1, 0, 0)?;
+            self.counters.set(0, [0; 8], 0)?;
+            self.counters.set(1, [0; 8], 0)?;
             Ok(())
         }
 
-        fn empty(&mut self, seconds: u32) -> Result<[f64; 2]> {
+        fn empty(&mut self, span: Duration) -> Result<Slice> {
             self.restart()?;
             let program = xdp(&mut self.loaded, "through")?;
             let link = program.attach_to_if_index(self.own, XdpMode::Driver)?;
-            for interface in ["in0", "out1"] {
-                thread_of(interface)?;
-            }
-            let counted = self.count(seconds);
+            let threads = [thread_of("in0")?, thread_of("out1")?];
+            let counted = self.count(span, &threads);
             xdp(&mut self.loaded, "through")?.detach(link)?;
             counted
         }
 
-        /// Packets a second of the relay, and how many of those that came to it went up.
-        fn ours(&mut self, addresses: &[IpAddr], seconds: u32) -> Result<([f64; 2], f64)> {
+        fn ours(&mut self, addresses: &[IpAddr], span: Duration) -> Result<Slice> {
             self.restart()?;
             let out = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
             let served: Vec<IpAddr> = addresses.iter().copied().chain([out]).collect();
-            let relay = KernelRelay::start(&served, 46)?;
+            let relay = KernelRelay::start(&served, 46)
+                .map_err(|error| Missing(format!("no relay in the kernel: {error}")))?;
             let begun = Instant::now();
             for number in 0..self.flows {
                 let local = local(number);
@@ -355,11 +402,8 @@ mod rate {
                     std::thread::sleep(Duration::from_millis(10));
                 }
             }
-            for interface in ["in0", "out1"] {
-                thread_of(interface)?;
-            }
-            let counted = self.count(seconds)?;
-            Ok((counted, counted[1] - counted[0]))
+            let threads = [thread_of("in0")?, thread_of("out1")?];
+            self.count(span, &threads)
         }
     }
 }
