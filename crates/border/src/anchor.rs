@@ -99,6 +99,8 @@ pub(crate) enum AnchorError {
     Protection,
     /// None of its codecs is one of the conference's.
     NoCodec,
+    /// No media node takes it, or the call's does not answer.
+    NoNode,
 }
 
 impl AnchorError {
@@ -109,7 +111,7 @@ impl AnchorError {
             | AnchorError::Unanchorable
             | AnchorError::Protection
             | AnchorError::NoCodec => 488,
-            AnchorError::Exhausted(_) => 503,
+            AnchorError::Exhausted(_) | AnchorError::NoNode => 503,
             AnchorError::Encoded => 415,
         }
     }
@@ -121,6 +123,7 @@ impl AnchorError {
             AnchorError::Exhausted(_) => "no media port left",
             AnchorError::Unanchorable => "no media line that can be anchored",
             AnchorError::Protection => "media cannot be protected as policy demands",
+            AnchorError::NoNode => "no media node takes it",
             AnchorError::NoCodec => "no codec that the conference takes",
             AnchorError::Encoded => "encoded session description in a multipart body",
         }

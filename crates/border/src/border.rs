@@ -67,7 +67,9 @@ impl Border {
             Input::Datagram(datagram)
                 if datagram.socket.0 < MEDIA_BASE && !self.endpoint.worker().is_alone() =>
             {
-                !self.core.is_resolver(datagram.socket) && self.endpoint.hand_datagram(datagram)
+                !self.core.is_resolver(datagram.socket)
+                    && !self.core.is_for_nodes(datagram.socket)
+                    && self.endpoint.hand_datagram(datagram)
             }
             _ => false,
         }
@@ -122,6 +124,18 @@ impl Border {
                 if let Err(reason) = done {
                     self.core.drops.count(reason);
                 }
+            }
+            Input::Datagram(datagram) if self.core.is_for_nodes(datagram.socket) => {
+                let (source, endpoint) = (datagram.source, &mut self.endpoint);
+                self.core.node_said(endpoint, source, datagram.bytes, now);
+            }
+            Input::Unreachable {
+                socket,
+                destination,
+                ..
+            } if self.core.is_for_nodes(socket) => {
+                self.core
+                    .node_unreachable(&mut self.endpoint, destination, now);
             }
             Input::Datagram(datagram) if self.core.is_resolver(datagram.socket) => {
                 self.core
@@ -244,6 +258,7 @@ impl Engine for Border {
         if timeout {
             self.core.alarms(&mut self.endpoint, now);
         }
+        self.core.flush_waiting(&mut self.endpoint, now);
         self.core.settle_media(&mut self.endpoint, now);
         self.core.pump_names(&mut self.endpoint, now);
         self.core.tell_rules(now);
@@ -265,6 +280,14 @@ impl Engine for Border {
             });
         }
         if let Some((socket, destination, bytes)) = self.core.plane.keyer.next_datagram() {
+            return Some(Output::Datagram {
+                socket,
+                destination,
+                bytes,
+            });
+        }
+        if self.core.nodes.has_output() {
+            let (socket, destination, bytes) = self.core.nodes.next_datagram()?;
             return Some(Output::Datagram {
                 socket,
                 destination,
@@ -343,6 +366,7 @@ impl Control for Border {
                     .media_refused(&mut self.endpoint, CallKey(session), now);
             }
         }
+        self.core.flush_waiting(&mut self.endpoint, now);
         self.core.settle_media(&mut self.endpoint, now);
         self.core.pump_names(&mut self.endpoint, now);
     }
@@ -368,6 +392,9 @@ impl Core {
     ) {
         if self.asks_trunks {
             self.hear_feedback(endpoint, &indication, now);
+        }
+        if self.waits_for_node(endpoint, &indication, now) {
+            return;
         }
         match indication {
             Indication::Offered { leg, request, flow } => {
@@ -424,6 +451,7 @@ impl Core {
             Indication::RequestCancelled { leg, transaction } => {
                 if let Some(slot) = self.slot_of_leg(endpoint, leg) {
                     self.request_cancelled(slot, transaction);
+                    self.relay_cancelled(endpoint, slot, transaction, now);
                 }
             }
             Indication::Response {

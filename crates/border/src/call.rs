@@ -293,6 +293,8 @@ pub(crate) struct Call {
     pub(crate) trunks: Sides<Option<TrunkId>>,
     pub(crate) set_up: Option<Box<SetUp>>,
     pub(crate) media: Option<Box<CallMedia>>,
+    /// What it has at a media node, where its media goes through one.
+    pub(crate) relay: Option<Box<crate::nodes::relay::Relay>>,
     pub(crate) links: Vec<Link>,
     pub(crate) held: Option<Box<Held>>,
     pub(crate) join: Option<Box<join::Join>>,

@@ -12,6 +12,7 @@ mod interfaces;
 mod media_node;
 mod mistake;
 mod node;
+mod nodes;
 mod rates;
 mod raw;
 mod rooms;
@@ -29,6 +30,7 @@ pub use address::{Cidr, HostName, ListenAddress};
 pub use codecs::{TranscodeWhen, Transcoding};
 pub use media_node::{Node as MediaNode, NodeInterface};
 pub use mistake::Mistake;
+pub use nodes::{NodeCare, NodeLoad, RemoteNode};
 pub use rates::Rates;
 pub use rooms::Room;
 pub use rules::{History, IdentityPolicy};
@@ -61,6 +63,10 @@ pub struct Config {
     pub interfaces: Vec<Interface>,
     /// Media for others.
     pub node: Option<MediaNode>,
+    /// Programs that relay media for us; none where media is anchored here.
+    pub media_nodes: Vec<RemoteNode>,
+    /// How they are looked after.
+    pub node_care: NodeCare,
     /// Systems that calls are sent to.
     pub trunks: Vec<Trunk>,
     /// Routes, tried in order.
@@ -350,6 +356,8 @@ pub struct Interface {
     pub charging_vector: bool,
     /// Where media is anchored: at most one address per address family; at least one.
     pub media: Vec<MediaAddress>,
+    /// What media nodes call this side.
+    pub node_interface: Option<String>,
     /// Certificates, where it listens with TLS.
     pub tls: Option<ListenTls>,
     /// What is asked of WebSockets.
@@ -637,6 +645,8 @@ pub struct RouteTrunk {
 pub enum MediaMode {
     /// It goes through us.
     Anchor,
+    /// It goes through a media node.
+    Node,
     /// SDP stays untouched, media goes from end to end.
     Bypass,
 }
@@ -733,6 +743,8 @@ pub struct Registrar {
 /// Media that is anchored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Media {
+    /// Calls are anchored at media nodes, not by us.
+    pub at_nodes: bool,
     /// A call whose media stops this long is ended; `None`: never.
     pub timeout: Option<Duration>,
     /// The same while a call is on hold.

@@ -14,6 +14,7 @@ pub mod fuzz;
 mod gate;
 pub(crate) mod identity;
 pub mod node;
+mod nodes;
 pub mod operate;
 pub(crate) mod overload;
 pub mod policy;

@@ -36,6 +36,8 @@ impl Border {
         core.open_pools(&config, &worker);
         core.shut_old_media();
         core.trunks.reload(&config, now);
+        core.nodes.reload(&config, now);
+        core.tell_of_nodes(now);
         core.begin_feedback(&mut self.endpoint, now);
         let first = core.crew.as_mut().is_none_or(Crew::first_to_reload);
         if first {
@@ -220,6 +222,7 @@ fn describe(before: &Config, after: &Config) -> String {
     note(before.users != after.users, "users");
     note(before.media_ranges != after.media_ranges, "media ports");
     note(before.media != after.media, "media");
+    note(before.media_nodes != after.media_nodes, "media nodes");
     note(
         format!("{:?}", before.routes) != format!("{:?}", after.routes),
         "routes",

@@ -75,6 +75,8 @@ drop_reasons! {
     StunUnauthorised "stun_unauthorised" "A STUN request without the credentials of its flow; answered with an error at most.";
     NgUnauthorised "ng_unauthorised" "A command for the media node from a source that may not send any; a connection of such a source is closed.";
     NgMalformed "ng_malformed" "Something at a command port of the media node that is no message of the \"ng\" protocol.";
+    NgUnasked "ng_unasked" "A reply of a media node to nothing that was asked, or no reply at all, at our socket for commands.";
+    NgLate "ng_late" "A reply of a media node that came after it had been given up.";
     RecordOverflow "record_overflow" "A packet of a recorded call, or a piece of its recording, for which there was no room on the way to the disk.";
     LinkLost "link_lost" "Lost by a simulated link.";
     LinkQueueFull "link_queue_full" "The queue of a simulated link was full.";

@@ -340,6 +340,69 @@ events! {
         /// Why: deleted, media timeout, media port, media keys, media refused, offer refused, drained.
         why: String,
     }
+    /// A media node answers again.
+    MediaNodeUp "media_node_up" {
+        /// Its name in the configuration.
+        node: String,
+    }
+    /// A media node does not answer: it gets no new calls. Those that it has go on for a while, because media may pass all the same.
+    MediaNodeDown "media_node_down" {
+        /// Its name in the configuration.
+        node: String,
+        /// Calls that it has.
+        calls: u64,
+        /// Why: no answer, unreachable.
+        why: String,
+    }
+    /// The last call of a media node that is taken out of service has ended.
+    MediaNodeDrained "media_node_drained" {
+        /// Its name in the configuration.
+        node: String,
+    }
+    /// A call's media goes through this media node.
+    MediaNodeChosen "media_node_chosen" {
+        /// Number of the call.
+        call: u64,
+        /// The node's name.
+        node: String,
+        /// The call's name there.
+        call_id: String,
+    }
+    /// A media node did not do what a call needs; before the first answer another node is tried.
+    MediaNodeFailed "media_node_failed" {
+        /// Number of the call.
+        call: u64,
+        /// The node's name.
+        node: String,
+        /// What was wanted: offer, answer.
+        command: String,
+        /// Its words, or: no answer, unreachable.
+        why: String,
+    }
+    /// A media node has lost a call, which ends: the node has forgotten it, or did not answer for too long.
+    MediaNodeLost "media_node_lost" {
+        /// Number of the call.
+        call: u64,
+        /// The node's name.
+        node: String,
+        /// Its words, or: no answer.
+        why: String,
+    }
+    /// What a media node counted in a call, told when it has ended.
+    MediaNodeFigures "media_node_figures" {
+        /// Number of the call.
+        call: u64,
+        /// The node's name.
+        node: String,
+        /// RTP packets from the caller.
+        caller: u64,
+        /// RTP packets from the callee.
+        callee: u64,
+        /// All octets of RTP.
+        octets: u64,
+        /// Errors and drops.
+        errors: u64,
+    }
     /// A call is being recorded from now on.
     RecordingBegun "recording_begun" {
         /// Number of the call.

@@ -370,6 +370,7 @@ fn route_line(config: &Config, route: &Route) -> String {
     };
     let media = match route.media {
         MediaMode::Anchor => "media anchored",
+        MediaMode::Node => "media at nodes",
         MediaMode::Bypass => "media passed by",
     };
     format!("{}: {action}; {media}\n", route.name)

@@ -121,10 +121,14 @@ impl Log {
             | Note::RecordingFailed { .. }
             | Note::MediaNotKeyed { .. }
             | Note::MediaConsentLost { .. }
+            | Note::MediaNodeDown { .. }
+            | Note::MediaNodeFailed { .. }
+            | Note::MediaNodeLost { .. }
             | Note::MediaTimeout { .. } => write!(warn, WARN),
             Note::CallProgressed { .. }
             | Note::CallRouted { .. }
             | Note::MediaLatched { .. }
+            | Note::MediaNodeChosen { .. }
             | Note::RequestRefused { .. }
             | Note::ConnectionClosed { .. } => write!(debug, DEBUG),
             _ => write!(info, INFO),

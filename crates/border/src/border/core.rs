@@ -15,6 +15,7 @@ use crate::config::{Config, InterfaceId, MediaSecurity, Trunk, TrunkId};
 use crate::crew::{Crew, Share};
 use crate::feedback::Throttles;
 use crate::gate::Gate;
+use crate::nodes::Nodes;
 use crate::operate::Draining;
 use crate::overload::Overload;
 use crate::policy::{Contact, View};
@@ -69,6 +70,8 @@ pub(crate) enum Alarm {
     KeepAlive(u32),
     /// Keying in a call's media path wants to be told the time.
     Keying(CallKey),
+    /// Whether a media node still knows a call is to be asked.
+    NodeLook(CallKey),
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -139,6 +142,12 @@ pub(crate) struct Core {
     pub(crate) said: RefCell<Vec<Said>>,
     /// Conferences with their participants.
     pub(crate) conferences: crate::call::room::Conferences,
+    /// Media nodes that relay calls' media.
+    pub(crate) nodes: Nodes,
+    /// What has waited for a node's word in calls that have ended.
+    pub(crate) flushing: VecDeque<crate::nodes::relay::Waiting>,
+    /// What is dispatched has waited for its node.
+    pub(crate) resuming: bool,
     pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
     pub(crate) now: Time,
 }
@@ -206,6 +215,7 @@ impl Core {
         let ours = worker.number == 0;
         let carriers = Carriers::new(&config, ours, share.carriers, Time::ZERO);
         let names = Names::new(&config, share.names);
+        let nodes = Nodes::new(&config, worker, entropy.fork());
         let mut core = Core {
             config: config.clone(),
             calls: Slab::new(),
@@ -249,6 +259,9 @@ impl Core {
             question: None,
             said: RefCell::default(),
             conferences: crate::call::room::Conferences::default(),
+            nodes,
+            flushing: VecDeque::new(),
+            resuming: false,
             last_stats: None,
             now: Time::ZERO,
             entropy,
@@ -696,10 +709,12 @@ impl Core {
                 Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
                 Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
                 Alarm::Keying(key) => self.keying_due(key),
+                Alarm::NodeLook(key) => self.node_look(key, now),
                 Alarm::Calm => self.calm(now),
                 Alarm::Sift => self.sift(endpoint, now),
             }
         }
+        self.nodes_due(endpoint, now);
         self.names_timeout(now);
         self.ping_trunks(endpoint, now);
         self.register_at_carriers(endpoint, now);
@@ -712,7 +727,8 @@ impl Core {
         let location = self.location.next_deadline();
         let carriers = self.carriers.next_deadline();
         let names = self.names.next_deadline();
-        [trunks, location, carriers, names]
+        let nodes = self.nodes.next_deadline();
+        [trunks, location, carriers, names, nodes]
             .into_iter()
             .fold(timers, Deadline::earlier)
     }

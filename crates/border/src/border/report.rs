@@ -119,6 +119,8 @@ pub struct BorderCensus {
     pub sockets_busy: usize,
     /// Media sockets that are open, those that wait for the next call included.
     pub sockets_open: usize,
+    /// Calls whose media goes through media nodes, and commands about calls that wait for replies.
+    pub at_nodes: usize,
     /// Timers of calls.
     pub timers: usize,
     /// Memory that calls were admitted for, KiB.
@@ -160,7 +162,7 @@ pub struct CallInfo {
     pub offered_at: Time,
     /// When it was answered.
     pub answered_at: Option<Time>,
-    /// Whether its media goes through us.
+    /// Whether its media goes through us, or a media node of ours.
     pub anchored: bool,
     /// Values that header rules keep with it.
     pub tags: Vec<(String, String)>,
@@ -181,6 +183,7 @@ impl Border {
             sessions: core.plane.sessions,
             sockets_busy: core.plane.sockets.busy(),
             sockets_open: core.plane.sockets.open(),
+            at_nodes: core.nodes.relays + core.nodes.waiting(),
             // Those of registrations of ours are no calls'.
             timers: core.timers.len().saturating_sub(core.kept.len()),
             admitted: core.admitted.taken().memory,
@@ -223,7 +226,7 @@ impl Border {
                     trunks: Side::BOTH.map(trunk),
                     offered_at: call.offered_at,
                     answered_at: call.answered_at,
-                    anchored: call.media.is_some(),
+                    anchored: call.media.is_some() || call.relay.is_some(),
                     tags: call
                         .tags
                         .iter()

@@ -238,6 +238,7 @@ impl Core {
     /// Ports and session go back; once.
     pub(crate) fn release_media(&mut self, slot: usize) {
         self.leave_room(slot);
+        self.release_relay(slot);
         if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
             if let Some(timer) = media.wake_timer {
                 self.timers.cancel(timer);

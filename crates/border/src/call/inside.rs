@@ -62,7 +62,7 @@ impl Core {
                 if self
                     .calls
                     .get(slot)
-                    .is_some_and(|call| call.media.is_some()) =>
+                    .is_some_and(|call| call.media.is_some() || call.relay.is_some()) =>
             {
                 Carried::Nothing
             }

@@ -359,6 +359,9 @@ impl Core {
         if call.join.is_some() || call.ack_due.is_some() {
             return Err(Refused::new(491, "the dialog to replace changes already"));
         }
+        if call.relay.is_some() {
+            return Err(Refused::new(488, "the media of the dialog to replace is at a node"));
+        }
         match call.side_of(replaced) {
             Some(side) if call.leg(side.other()).is_some() => Ok((slot, side)),
             _ => Err(none()),

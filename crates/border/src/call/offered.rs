@@ -228,7 +228,12 @@ impl Core {
             None => decide(&self.config, &facts, &self.view()),
         };
         match plan {
-            Plan::Call(plan) => Ok(plan),
+            Plan::Call(mut plan) => {
+                if plan.media == MediaMode::Anchor && self.config.media.at_nodes {
+                    plan.media = MediaMode::Node;
+                }
+                Ok(plan)
+            }
             Plan::Refuse(refusal) => Err(refusal.into()),
         }
     }
@@ -293,6 +298,10 @@ impl Core {
         now: Time,
     ) {
         let number = self.next_number(endpoint);
+        let relay = match plan.media {
+            MediaMode::Node => Some(Box::new(self.new_relay())),
+            MediaMode::Anchor | MediaMode::Bypass => None,
+        };
         let entry = self.calls.vacant_entry();
         let slot = entry.key();
         let key = CallKey::new(slot, number);
@@ -330,6 +339,7 @@ impl Core {
                 answer_timer: None,
             })),
             media: None,
+            relay,
             transcoded: false,
             links: Vec::new(),
             held: None,

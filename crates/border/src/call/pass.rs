@@ -297,6 +297,10 @@ impl Core {
         role: Role,
         out: &mut Vec<u8>,
     ) -> Result<Carried, AnchorError> {
+        let relayed = |call: &Call| call.relay.is_some();
+        if self.calls.get(slot).is_some_and(relayed) {
+            return self.relay_carry(slot, from, message, role, out);
+        }
         let Some(media) = self
             .calls
             .get_mut(slot)
@@ -322,12 +326,14 @@ impl Core {
 
     /// Forgets an offer that was refused.
     pub(crate) fn abandon_offer(&mut self, slot: usize) {
-        if let Some(media) = self
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.media.as_deref_mut())
-        {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if let Some(media) = call.media.as_deref_mut() {
             media.abandon(&mut self.plane);
+        }
+        if let Some(relay) = call.relay.as_deref_mut() {
+            relay.open = None;
         }
     }
 
@@ -361,7 +367,10 @@ impl Core {
     /// Whether an offer of `side` waits for its answer, as far as anchoring knows.
     pub(crate) fn open_offer(&self, slot: usize) -> Option<Side> {
         let call = self.calls.get(slot)?;
-        call.media.as_deref()?.open_offer()
+        match call.relay.as_deref() {
+            Some(relay) => relay.open,
+            None => call.media.as_deref()?.open_offer(),
+        }
     }
 
     /// How identities pass between two sides of a call.
@@ -383,6 +392,7 @@ impl Core {
             wanted: trunk.is_none_or(|trunk| trunk.identity == Identity::Pass),
             proven,
             anchored: call.media.is_some()
+                || call.relay.is_some()
                 || call.set_up.as_ref().is_some_and(|set_up| set_up.anchor),
         }
     }

@@ -205,6 +205,7 @@ impl Core {
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
             set_up: None,
+            relay: None,
             media: Some(Box::new(
                 CallMedia::seated(key.0, side, facts).numbered(number),
             )),

@@ -268,10 +268,11 @@ impl Core {
             return false;
         };
         let plane = &mut self.plane;
-        let held = call
-            .media
-            .as_deref_mut()
-            .is_some_and(|media| media.hold_back(plane));
+        let held = match (&call.relay, &mut call.media) {
+            (Some(relay), _) => relay.holds,
+            (None, Some(media)) => media.hold_back(plane),
+            (None, None) => false,
+        };
         if held && let Some(set_up) = call.set_up.as_deref_mut() {
             set_up.opening.push(index as u16);
         }
@@ -326,6 +327,14 @@ impl Core {
         let Some(call) = self.calls.get(slot) else {
             return Ok(Carried::Untouched);
         };
+        if call.relay.is_some() {
+            let hop = call.set_up.as_ref().and_then(|set_up| set_up.hops.get(index));
+            let Some(hop) = hop else {
+                return Ok(Carried::Untouched);
+            };
+            let callee = (hop.interface, hop.trunk);
+            return self.relay_offer(slot, callee, invite, sdp);
+        }
         let Some(set_up) = call.set_up.as_ref().filter(|set_up| set_up.anchor) else {
             return Ok(Carried::Untouched);
         };

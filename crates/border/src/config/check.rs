@@ -106,6 +106,8 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     let mut config = Config {
         interfaces: Vec::new(),
         node: None,
+        media_nodes: super::nodes::nodes(raw, sink),
+        node_care: super::nodes::care(raw),
         trunks: Vec::new(),
         routes: Vec::new(),
         rooms: Vec::new(),
@@ -119,6 +121,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         },
         registrar: registrar(raw, sink),
         media: Media {
+            at_nodes: raw.media.anchor == RawMediaAnchor::Nodes,
             timeout: optional_seconds(raw.media.timeout),
             hold_timeout: optional_seconds(raw.media.hold_timeout),
             dscp: raw.media.dscp,
@@ -217,6 +220,8 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     config.routes = routes::check(raw, sink);
     config.rooms = super::rooms::check(raw, &config.interfaces, sink);
     config.rules = super::rules::rules(raw, sink);
+    super::nodes::check(&config, raw, sink);
+    super::nodes::without_nodes(raw, sink);
     super::workers::check(&config, raw, sink);
     config
 }

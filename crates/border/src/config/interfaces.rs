@@ -55,6 +55,7 @@ pub(super) fn interface_of(
         gate_early_media: interface.early_media == RawEarlyMedia::Gate,
         charging_vector: interface.charging_vector == RawCharging::Generate,
         media: media_addresses(&interface.media, &listen, &path, ranges, placed, sink),
+        node_interface: interface.node_interface.clone(),
         tls: tls::listen_tls(interface.tls.as_ref(), &listen, &path, sink),
         security: security::media_security(
             &security::Written {

@@ -14,6 +14,9 @@ pub(super) struct Raw {
     pub interface: Vec<RawInterface>,
     /// Media for others.
     pub node: Option<super::media_node::RawNode>,
+    /// Programs that relay media for this border, where `anchor` of `[media]` says so.
+    #[serde(default)]
+    pub media_node: Vec<super::nodes::RawRemoteNode>,
     /// Systems that calls are sent to and come from: PBXs, softswitches, carriers.
     #[serde(default)]
     pub trunk: Vec<RawTrunk>,
@@ -222,6 +225,9 @@ pub(super) struct RawInterface {
     /// 20000-39999.
     #[serde(default)]
     pub media: OneOrMany<RawMediaAddress>,
+    /// What the media nodes call this side (`direction` of the "ng" protocol): a name of `[[node.interface]]`, or an interface of
+    /// rtpengine. Named for every interface or for none.
+    pub node_interface: Option<String>,
     /// What is done about SRTP in calls from and to here where media is anchored: `pass`, `refuse`, `prefer` or `require`. Default: `pass`.
     /// `pass`: where both sides of a call say so, keys and packets pass from end to end; else SRTP is taken where it is offered and
     /// not offered by us. `prefer` offers it beside media in the clear (RFC 8643).
@@ -685,7 +691,16 @@ impl Default for RawRegistrar {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawMedia {
-    /// A call whose media stops this long is ended; seconds. 0: never.
+    /// Where media is anchored: `here`, or at `nodes`: each call at one of `[[media_node]]`. Conferences are always here.
+    pub anchor: RawMediaAnchor,
+    /// Seconds between two looks at whether a media node answers; one that does not gets no new calls.
+    #[schemars(range(min = 1, max = 3600))]
+    pub node_check: u32,
+    /// Seconds for which calls go on whose media node does not answer: media may pass all the same. Then they are ended. 0: they are
+    /// not.
+    #[schemars(range(max = 86400))]
+    pub node_keep: u32,
+    /// A call whose media stops this long is ended; seconds. 0: never. Media nodes have limits of their own.
     #[schemars(range(max = 86400))]
     pub timeout: u32,
     /// The same while the call is on hold; seconds. 0: never.
@@ -707,6 +722,17 @@ pub(super) struct RawMedia {
     /// says once; a firewall on this host does not see such packets. `require`: or no start. Putting the program at an interface may
     /// interrupt its traffic for a moment.
     pub kernel: RawMediaKernel,
+}
+
+/// Where media is anchored.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawMediaAnchor {
+    /// By us.
+    #[default]
+    Here,
+    /// By media nodes.
+    Nodes,
 }
 
 /// Whether the kernel relays media.
@@ -738,6 +764,9 @@ pub(super) enum RawMediaSockets {
 impl Default for RawMedia {
     fn default() -> Self {
         RawMedia {
+            anchor: RawMediaAnchor::Here,
+            node_check: 5,
+            node_keep: 60,
             timeout: 60,
             hold_timeout: 1800,
             dscp: 46,

@@ -2,11 +2,15 @@
 #![allow(dead_code)]
 
 mod lend;
+mod programs;
 mod seen;
 mod sieves;
 mod texts;
 mod zone;
 
+// Not every test has other programs.
+#[allow(unused_imports)]
+pub use programs::Program;
 pub use seen::{Seen, Told};
 // Not every test has all of them.
 #[allow(unused_imports)]
@@ -354,6 +358,8 @@ pub struct Neighbourhood {
     /// How long datagrams lie in the border's socket of this address before it sees them.
     pub lag: (Option<SocketAddr>, Duration),
     sieves: sieves::Sieves,
+    /// Other programs.
+    pub programs: Vec<Box<dyn Program>>,
     /// All bytes that the border sent, with where to.
     pub wire: Vec<(SocketAddr, Vec<u8>)>,
 }
@@ -394,6 +400,7 @@ impl Neighbourhood {
             zone: Vec::new(),
             lag: (None, Duration::ZERO),
             sieves: sieves::Sieves::default(),
+            programs: Vec::new(),
             wire: Vec::new(),
         };
         world.border.handle(Input::Timeout, world.now);
@@ -887,6 +894,7 @@ impl Neighbourhood {
                             }),
                         );
                     }
+                    None if self.to_program(to, from, &bytes) => {}
                     None => {
                         let teller = self.sockets.get(&(from, Transport::Udp)).copied();
                         if let Some((Node::Border, socket)) = teller

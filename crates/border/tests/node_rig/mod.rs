@@ -248,7 +248,11 @@ impl Rig {
 
     /// Bytes to the command port.
     pub fn throw_command(&mut self, source: &str, bytes: &[u8]) {
-        let socket = self.socket("192.0.2.1:2223");
+        let mut sockets = self.sockets.iter();
+        let (socket, _) = sockets
+            .find(|(_, (kind, _))| *kind == SocketKind::UdpSignalling)
+            .expect("a command port");
+        let socket = *socket;
         let mut bytes = bytes.to_vec();
         self.handle(Input::Datagram(Datagram {
             socket,
