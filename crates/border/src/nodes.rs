@@ -9,7 +9,7 @@ mod figures;
 pub(crate) mod relay;
 mod terms;
 
-use crate::call::CallKey;
+use crate::call::{CallKey, Side};
 use crate::config::{Config, NodeCare, NodeLoad, RemoteNode};
 use client::{AskId, Client};
 use core::time::Duration;
@@ -42,6 +42,8 @@ pub(crate) struct Exchange {
     command: &'static str,
     /// The call's name at nodes.
     call_id: String,
+    /// Who offered first.
+    began: Side,
 }
 
 #[derive(Debug)]
@@ -332,7 +334,10 @@ impl Nodes {
 
     pub(crate) fn next_deadline(&self) -> Option<Deadline> {
         let client = self.client.next_deadline();
-        let checks = self.members.iter().filter(|member| member.checking.is_none());
+        let checks = self
+            .members
+            .iter()
+            .filter(|member| member.checking.is_none());
         let checks = checks.map(|member| member.check_at).min();
         let losses = self.care.keep.and_then(|keep: Duration| {
             let open = self.members.iter().filter(|member| !member.ended);

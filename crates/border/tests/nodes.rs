@@ -103,7 +103,10 @@ impl Program for Shared {
         if to != machine.control {
             // Media of calls; where it goes on is looked at by the tests.
             let sent = machine.rig.send(&from.to_string(), &to.to_string(), bytes);
-            return sent.map(|(on, bytes)| (to, on, bytes)).into_iter().collect();
+            return sent
+                .map(|(on, bytes)| (to, on, bytes))
+                .into_iter()
+                .collect();
         }
         let text = String::from_utf8_lossy(bytes).into_owned();
         let command = text.split("7:command").nth(1).unwrap_or_default();
@@ -181,7 +184,8 @@ impl World {
 
     fn offer(&mut self) -> LegId {
         let content = Content::sdp(SDP_A.as_bytes());
-        self.net.call(self.alice, "sip:bob@192.0.2.1", OUT, &content)
+        self.net
+            .call(self.alice, "sip:bob@192.0.2.1", OUT, &content)
     }
 
     /// A call that stands: the caller's leg.
@@ -249,15 +253,20 @@ fn a_call_goes_through_a_node_and_its_media_too() {
     };
     assert_eq!((came("10.2.0.1:5000"), came("10.1.0.1:4000")), (5, 5));
     world.bye(leg);
-    let figures = world.net.events.iter().rev().find_map(|event| match &event.note {
-        engine::Note::MediaNodeFigures {
-            node,
-            caller,
-            callee,
-            ..
-        } => Some((node.clone(), *caller, *callee)),
-        _ => None,
-    });
+    let figures = world
+        .net
+        .events
+        .iter()
+        .rev()
+        .find_map(|event| match &event.note {
+            engine::Note::MediaNodeFigures {
+                node,
+                caller,
+                callee,
+                ..
+            } => Some((node.clone(), *caller, *callee)),
+            _ => None,
+        });
     assert_eq!(figures, Some(("one".to_owned(), 5, 5)));
     assert_eq!(world.calls(), [0, 0]);
     world.assert_quiet();
@@ -314,7 +323,9 @@ fn a_node_that_has_no_room_sends_calls_to_another() {
     world.nodes[1].0.borrow_mut().full = true;
     let refused = world.offer();
     world.net.run(seconds(1));
-    let failed = world.net.last(world.alice, |told| matches!(told, Told::Failed(_, 503)));
+    let failed = world
+        .net
+        .last(world.alice, |told| matches!(told, Told::Failed(_, 503)));
     assert_eq!(failed.leg, Some(refused));
     world.bye(leg);
     world.assert_quiet();
@@ -332,9 +343,13 @@ fn a_node_dies() {
     // Nobody knows of it yet: this one waits for the node, and goes to the other.
     let late = world.offer();
     world.net.run(seconds(4));
-    assert!(world.net.seen(world.alice).iter().any(|seen| {
-        seen.leg == Some(late) && seen.told == Told::Answered
-    }));
+    assert!(
+        world
+            .net
+            .seen(world.alice)
+            .iter()
+            .any(|seen| { seen.leg == Some(late) && seen.told == Told::Answered })
+    );
     assert_eq!(world.told("media_node_down"), 1);
     assert_eq!(world.calls()[1], 2);
     let prompt = world.call();
@@ -372,7 +387,9 @@ fn a_node_that_comes_back_gets_calls_again_and_calls_that_it_forgot_end() {
     let legs = [world.call(), world.call()];
     assert_eq!(world.calls(), [1, 1], "it takes calls again");
     world.net.run(seconds(40));
-    let lost = world.net.find(world.alice, |told| *told == Told::Ended(Ending::Peer));
+    let lost = world
+        .net
+        .find(world.alice, |told| *told == Told::Ended(Ending::Peer));
     assert!(lost.header("Reason").contains("Media lost"));
     assert_eq!(world.told("media_node_lost"), 1);
     for leg in legs {
@@ -401,7 +418,9 @@ fn without_any_node_calls_are_refused() {
     }
     world.offer();
     world.net.run(seconds(8));
-    world.net.find(world.alice, |told| matches!(told, Told::Failed(_, 503)));
+    world
+        .net
+        .find(world.alice, |told| matches!(told, Told::Failed(_, 503)));
     assert_eq!(world.told("media_node_down"), 2);
     assert_eq!(world.told("call_routed"), 0, "nobody was called");
     world.assert_quiet();
@@ -414,17 +433,23 @@ fn a_node_is_taken_out_of_service_gently() {
     assert_eq!(world.calls(), [1, 0]);
     let text = config("").replace("name='one'", "name='one'\ndrain=true");
     let reloaded = border::config::parse(&text, "test.toml").unwrap();
-    world.net.operate(|border, now| border.reload(reloaded, now));
+    world
+        .net
+        .operate(|border, now| border.reload(reloaded, now));
     let others = [world.call(), world.call()];
     assert_eq!(world.calls(), [1, 2]);
     // Calls that stand may change all the same.
     let hold = SDP_A.replace("1 1 IN", "1 2 IN") + "a=sendonly\r\n";
     world.net.tell(world.alice, |endpoint, now| {
         let content = Content::sdp(hold.as_bytes());
-        endpoint.request(first, Method::Invite, &content, now).unwrap();
+        endpoint
+            .request(first, Method::Invite, &content, now)
+            .unwrap();
     });
     world.net.run(seconds(1));
-    world.net.find(world.alice, |told| matches!(told, Told::Response(200, _)));
+    world
+        .net
+        .find(world.alice, |told| matches!(told, Told::Response(200, _)));
     assert_eq!(world.told("media_node_drained"), 0);
     world.bye(first);
     assert_eq!(world.told("media_node_drained"), 1);
@@ -452,38 +477,66 @@ fn hold_update_and_refused_offers_inside_a_call() {
     let mut world = World::new(&config(""));
     let leg = world.call();
     let (alice, bob) = (world.alice, world.bob);
-    let called = world.net.find(bob, |told| *told == Told::Offered).leg.unwrap();
+    let called = world
+        .net
+        .find(bob, |told| *told == Told::Offered)
+        .leg
+        .unwrap();
     let hold = SDP_A.replace("1 1 IN", "1 2 IN") + "a=sendonly\r\n";
     world.net.tell(alice, |endpoint, now| {
         let content = Content::sdp(hold.as_bytes());
-        endpoint.request(leg, Method::Invite, &content, now).unwrap();
+        endpoint
+            .request(leg, Method::Invite, &content, now)
+            .unwrap();
     });
     world.net.run(seconds(1));
-    let seen = world.net.find(bob, |told| matches!(told, Told::Request(_))).body();
-    assert!(seen.contains("198.51.100.0") && seen.contains("sendonly"), "{seen}");
+    let seen = world
+        .net
+        .find(bob, |told| matches!(told, Told::Request(_)))
+        .body();
+    assert!(
+        seen.contains("198.51.100.0") && seen.contains("sendonly"),
+        "{seen}"
+    );
     // The called side's own, by UPDATE.
     let own = SDP_B.replace("2 2 IN", "2 3 IN").replace("5000", "5002");
     world.net.tell(bob, |endpoint, now| {
         let content = Content::sdp(own.as_bytes());
-        endpoint.request(called, Method::Update, &content, now).unwrap();
+        endpoint
+            .request(called, Method::Update, &content, now)
+            .unwrap();
     });
     world.net.run(seconds(1));
-    let seen = world.net.last(alice, |told| matches!(told, Told::Request(_)));
+    let seen = world
+        .net
+        .last(alice, |told| matches!(told, Told::Request(_)));
     assert_eq!(seen.method(), "UPDATE");
     assert!(seen.body().contains("192.0.2.101"), "{}", seen.text());
-    let answered = world.net.last(bob, |told| matches!(told, Told::Response(200, _)));
-    assert!(answered.body().contains("198.51.100.0"), "{}", answered.text());
+    let answered = world
+        .net
+        .last(bob, |told| matches!(told, Told::Response(200, _)));
+    assert!(
+        answered.body().contains("198.51.100.0"),
+        "{}",
+        answered.text()
+    );
     world.net.phones[bob].ears.manners.inside = Some(488);
     world.net.tell(alice, |endpoint, now| {
         let content = Content::sdp(SDP_A.as_bytes());
-        endpoint.request(leg, Method::Invite, &content, now).unwrap();
+        endpoint
+            .request(leg, Method::Invite, &content, now)
+            .unwrap();
     });
     world.net.run(seconds(1));
-    world.net.find(alice, |told| matches!(told, Told::Response(488, _)));
+    world
+        .net
+        .find(alice, |told| matches!(told, Told::Response(488, _)));
     world.net.phones[bob].ears.manners.inside = Some(200);
     world.net.tell(alice, |endpoint, now| {
         let content = Content::sdp(SDP_A.as_bytes());
-        endpoint.request(leg, Method::Invite, &content, now).unwrap();
+        endpoint
+            .request(leg, Method::Invite, &content, now)
+            .unwrap();
     });
     world.net.run(seconds(1));
     assert_eq!(world.commands(0, "offer"), 5);
@@ -498,7 +551,10 @@ fn early_media_asks_the_node_once_for_one_description() {
     world.net.phones[world.bob].ears.manners.progress =
         vec![(180, false), (183, false), (183, false)];
     let leg = world.call();
-    let answer = world.net.find(world.alice, |told| *told == Told::Answered).body();
+    let answer = world
+        .net
+        .find(world.alice, |told| *told == Told::Answered)
+        .body();
     let early: Vec<String> = world
         .net
         .seen(world.alice)
@@ -507,7 +563,10 @@ fn early_media_asks_the_node_once_for_one_description() {
         .map(Seen::body)
         .collect();
     assert_eq!(early, [answer.clone(), answer]);
-    assert_eq!((world.commands(0, "offer"), world.commands(0, "answer")), (1, 1));
+    assert_eq!(
+        (world.commands(0, "offer"), world.commands(0, "answer")),
+        (1, 1)
+    );
     world.bye(leg);
     world.assert_quiet();
 }
@@ -520,23 +579,37 @@ fn reliable_provisionals_and_late_offers() {
     world.net.phones[bob].ears.manners.answer = None;
     let leg = world.offer();
     world.net.run(seconds(1));
-    let early = world.net.find(alice, |told| matches!(told, Told::Progressed(183, true, _)));
+    let early = world
+        .net
+        .find(alice, |told| matches!(told, Told::Progressed(183, true, _)));
     assert!(early.body().contains("192.0.2.101"), "{}", early.text());
     assert!(world.net.has(bob, |told| matches!(told, Told::Pracked(_))));
-    let called = world.net.find(bob, |told| *told == Told::Offered).leg.unwrap();
+    let called = world
+        .net
+        .find(bob, |told| *told == Told::Offered)
+        .leg
+        .unwrap();
     world.net.tell(bob, |endpoint, now| {
-        endpoint.answer(called, 200, &Content::default(), now).unwrap();
+        endpoint
+            .answer(called, 200, &Content::default(), now)
+            .unwrap();
     });
     world.net.run(seconds(1));
     assert!(world.net.has(alice, |told| *told == Told::Answered));
     world.bye(leg);
     world.net.phones[bob].ears.manners = Manners::answering(SDP_B);
     world.net.phones[alice].ears.manners.sdp = "late".into();
-    let late = world.net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::default());
+    let late = world
+        .net
+        .call(alice, "sip:bob@192.0.2.1", OUT, &Content::default());
     world.net.run(seconds(1));
     let answered = world.net.last(alice, |told| *told == Told::Answered);
     assert_eq!(answered.leg, Some(late));
-    assert!(answered.body().contains("192.0.2.101"), "{}", answered.text());
+    assert!(
+        answered.body().contains("192.0.2.101"),
+        "{}",
+        answered.text()
+    );
     let acked = world.net.last(bob, |told| *told == Told::Acked);
     assert!(acked.body().contains("198.51.100.0"), "{}", acked.text());
     world.bye(late);
@@ -550,7 +623,11 @@ fn cancelled_while_the_node_thinks() {
     world.nodes[0].0.borrow_mut().mute = true;
     let leg = world.offer();
     world.net.run(Duration::from_millis(100));
-    assert_eq!(world.calls(), [1, 0], "it has the call, and has not said so");
+    assert_eq!(
+        world.calls(),
+        [1, 0],
+        "it has the call, and has not said so"
+    );
     world.net.tell(world.alice, |endpoint, now| {
         endpoint.cancel(leg, &Content::default(), now).unwrap();
     });
@@ -579,7 +656,11 @@ fn an_answer_that_cannot_be_asked_about_ends_the_call() {
     for node in &world.nodes {
         node.0.borrow_mut().dead = true;
     }
-    let called = world.net.find(world.bob, |told| *told == Told::Offered).leg.unwrap();
+    let called = world
+        .net
+        .find(world.bob, |told| *told == Told::Offered)
+        .leg
+        .unwrap();
     world.net.tell(world.bob, |endpoint, now| {
         let content = Content::sdp(SDP_B.as_bytes());
         endpoint.answer(called, 200, &content, now).unwrap();
@@ -587,8 +668,12 @@ fn an_answer_that_cannot_be_asked_about_ends_the_call() {
     // What comes meanwhile waits its turn.
     world.net.run(Duration::from_millis(50));
     world.net.run(seconds(5));
-    world.net.find(world.alice, |told| matches!(told, Told::Failed(_, 503)));
-    world.net.find(world.bob, |told| *told == Told::Ended(Ending::Peer));
+    world
+        .net
+        .find(world.alice, |told| matches!(told, Told::Failed(_, 503)));
+    world
+        .net
+        .find(world.bob, |told| *told == Told::Ended(Ending::Peer));
     world.assert_quiet();
 }
 
@@ -636,18 +721,35 @@ fn srtp_on_one_side_is_the_nodes_work() {
     let mut world = World::new(&text);
     let plain = world.offer();
     world.net.run(seconds(1));
-    let refused = world.net.find(world.alice, |told| matches!(told, Told::Failed(_, 488)));
+    let refused = world
+        .net
+        .find(world.alice, |told| matches!(told, Told::Failed(_, 488)));
     assert_eq!(refused.leg, Some(plain));
     assert_eq!(world.told("media_not_keyed"), 1);
-    let key = "a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:d0RmdmcmVCspeEc3QGZiNWpVLFJhQX1cfHAwJSoj\r\n";
+    let key =
+        "a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:d0RmdmcmVCspeEc3QGZiNWpVLFJhQX1cfHAwJSoj\r\n";
     let secure = SDP_A.replace("RTP/AVP", "RTP/SAVP") + key;
     let content = Content::sdp(secure.as_bytes());
-    let leg = world.net.call(world.alice, "sip:bob@192.0.2.1", OUT, &content);
+    let leg = world
+        .net
+        .call(world.alice, "sip:bob@192.0.2.1", OUT, &content);
     world.net.run(seconds(1));
-    let offered = world.net.find(world.bob, |told| *told == Told::Offered).body();
-    assert!(offered.contains("RTP/AVP") && !offered.contains("crypto"), "{offered}");
-    let answered = world.net.find(world.alice, |told| *told == Told::Answered).body();
-    assert!(answered.contains("RTP/SAVP") && answered.contains("a=crypto:1"), "{answered}");
+    let offered = world
+        .net
+        .find(world.bob, |told| *told == Told::Offered)
+        .body();
+    assert!(
+        offered.contains("RTP/AVP") && !offered.contains("crypto"),
+        "{offered}"
+    );
+    let answered = world
+        .net
+        .find(world.alice, |told| *told == Told::Answered)
+        .body();
+    assert!(
+        answered.contains("RTP/SAVP") && answered.contains("a=crypto:1"),
+        "{answered}"
+    );
     world.bye(leg);
     world.assert_quiet();
 }
@@ -673,7 +775,9 @@ fn a_leg_of_a_call_at_a_node_is_not_replaced() {
     let content = Content::sdp(SDP_A.as_bytes()).with(&replaces);
     world.net.call(carol, "sip:bob@192.0.2.1", OUT, &content);
     world.net.run(seconds(1));
-    world.net.find(carol, |told| matches!(told, Told::Failed(_, 488)));
+    world
+        .net
+        .find(carol, |told| matches!(told, Told::Failed(_, 488)));
     world.bye(leg);
     world.assert_quiet();
 }

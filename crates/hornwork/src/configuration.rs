@@ -240,6 +240,21 @@ pub fn summary(config: &Config) -> String {
             "calls: to the registered user, else to another trunk than the one they came from\n",
         );
     }
+    for node in &config.media_nodes {
+        let most = match node.max_calls {
+            Some(calls) => format!("at most {calls} calls"),
+            None => "as many calls as come".to_owned(),
+        };
+        let drained = if node.drain {
+            "; it gets no new ones"
+        } else {
+            ""
+        };
+        text.push_str(&format!(
+            "media node {}: commanded at udp:{}, weight {}, {most}{drained}\n",
+            node.name, node.control, node.weight
+        ));
+    }
     text.push_str(&admission_line(config));
     if !config.users.is_empty() {
         text.push_str(&format!("users: {}\n", config.users.len()));
@@ -369,8 +384,9 @@ fn route_line(config: &Config, route: &Route) -> String {
         }
     };
     let media = match route.media {
+        MediaMode::Anchor if config.media.at_nodes => "media at media nodes",
         MediaMode::Anchor => "media anchored",
-        MediaMode::Node => "media at nodes",
+        MediaMode::Node => "media at media nodes",
         MediaMode::Bypass => "media passed by",
     };
     format!("{}: {action}; {media}\n", route.name)

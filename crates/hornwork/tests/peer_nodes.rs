@@ -87,6 +87,8 @@ fn rtpengine(folder: &Path, number: u16) -> Option<(Process, u16)> {
     let process = Process::start(
         Command::new(program)
             .args([
+                // Not the distribution's file, which has ports of its own.
+                "--config-file=none",
                 "--table=-1",
                 "--foreground",
                 "--log-stderr",
@@ -94,9 +96,13 @@ fn rtpengine(folder: &Path, number: u16) -> Option<(Process, u16)> {
                 "--interface=127.0.0.1",
             ])
             .arg(format!("--listen-ng=127.0.0.1:{port}"))
+            .arg(format!("--listen-cli=127.0.0.1:{}", free_port()))
             .arg(format!("--port-min={first}"))
             .arg(format!("--port-max={last}"))
-            .arg(format!("--pidfile={}", folder.join("rtpengine.pid").display()))
+            .arg(format!(
+                "--pidfile={}",
+                folder.join("rtpengine.pid").display()
+            ))
             .stdin(Stdio::null()),
         &folder.join("rtpengine.log"),
     );
@@ -166,7 +172,13 @@ impl Scene {
     fn calls(&self, calls: u32, name: &str) {
         let mut caller = self.caller(calls, name);
         let ended = caller.wait(Duration::from_secs(90));
-        assert_eq!(ended, Some(true), "{}\n{}", caller.said(), self.border.said());
+        assert_eq!(
+            ended,
+            Some(true),
+            "{}\n{}",
+            caller.said(),
+            self.border.said()
+        );
     }
 
     /// Waits until the border's log has a word so often.
@@ -199,7 +211,10 @@ fn assert_speech(log: &str, calls: usize) {
     for side in ["caller", "callee"] {
         let came = values(log, "media_node_figures", side);
         assert_eq!(came.len(), calls, "{log}");
-        assert!(came.iter().all(|came| *came > 100), "{side}: {came:?}\n{log}");
+        assert!(
+            came.iter().all(|came| *came > 100),
+            "{side}: {came:?}\n{log}"
+        );
     }
 }
 
@@ -255,5 +270,10 @@ fn a_node_is_killed_and_the_other_goes_on() {
     let log = scene.until("media_node_figures", 1);
     assert_speech(&log, 1);
     // The lost call ends for the caller by our BYE, which its scenario does not expect.
-    assert_eq!(lost.wait(Duration::from_secs(60)), Some(false), "{}", lost.said());
+    assert_eq!(
+        lost.wait(Duration::from_secs(60)),
+        Some(false),
+        "{}",
+        lost.said()
+    );
 }

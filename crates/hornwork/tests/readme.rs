@@ -51,6 +51,7 @@ const COMMANDS: &[(&str, By)] = &[
     ("hornwork check -c examples/srtp.toml", By::Security),
     ("hornwork check -c examples/webrtc.toml", By::Security),
     ("hornwork check -c examples/media-node.toml", By::Security),
+    ("hornwork check -c examples/media-nodes.toml", By::Security),
     (STAY, By::Phones),
     ("mkdir -p phone", By::Phones),
     (

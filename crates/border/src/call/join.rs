@@ -360,7 +360,10 @@ impl Core {
             return Err(Refused::new(491, "the dialog to replace changes already"));
         }
         if call.relay.is_some() {
-            return Err(Refused::new(488, "the media of the dialog to replace is at a node"));
+            return Err(Refused::new(
+                488,
+                "the media of the dialog to replace is at a node",
+            ));
         }
         match call.side_of(replaced) {
             Some(side) if call.leg(side.other()).is_some() => Ok((slot, side)),

@@ -328,7 +328,10 @@ impl Core {
             return Ok(Carried::Untouched);
         };
         if call.relay.is_some() {
-            let hop = call.set_up.as_ref().and_then(|set_up| set_up.hops.get(index));
+            let hop = call
+                .set_up
+                .as_ref()
+                .and_then(|set_up| set_up.hops.get(index));
             let Some(hop) = hop else {
                 return Ok(Carried::Untouched);
             };

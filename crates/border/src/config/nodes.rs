@@ -94,8 +94,8 @@ pub(super) fn nodes(raw: &Raw, sink: &mut Sink<'_>) -> Vec<RemoteNode> {
             }
             _ => None,
         };
-        let control = control
-            .filter(|control| control.port() != 0 && !control.ip().is_unspecified());
+        let control =
+            control.filter(|control| control.port() != 0 && !control.ip().is_unspecified());
         let Some(control) = control else {
             sink.report(
                 &at,
@@ -172,7 +172,11 @@ pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
             );
         }
         if interface.early_media == RawEarlyMedia::Gate {
-            not_there("early_media = \"gate\"", &format!("{path}.early_media"), sink);
+            not_there(
+                "early_media = \"gate\"",
+                &format!("{path}.early_media"),
+                sink,
+            );
         }
         if !interface.transcode.as_slice().is_empty() {
             not_there("transcoding", &format!("{path}.transcode"), sink);
@@ -220,11 +224,7 @@ fn security(security: &MediaSecurity, path: &str, sink: &mut Sink<'_>) {
         not_there("`srtp_suites`", &format!("{path}.srtp_suites"), sink);
     }
     if security.srtp == SrtpPolicy::Require && security.keying.len() > 1 {
-        not_there(
-            "a choice of keyings",
-            &format!("{path}.srtp_keying"),
-            sink,
-        );
+        not_there("a choice of keyings", &format!("{path}.srtp_keying"), sink);
     }
     if security.srtp == SrtpPolicy::Require
         && security.keying.contains(&Keying::Sdes)

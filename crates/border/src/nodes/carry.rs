@@ -23,7 +23,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use wire::ng::Value;
 use wire::sip::{Message, Method, Session};
 
-
 /// How long between two looks at whether a node still knows a call.
 const LOOK: Duration = Duration::from_secs(30);
 /// Octets of a node's words in an event.
@@ -143,11 +142,7 @@ impl Core {
             return Err(why);
         }
         if let Some(first) = relay.first.as_ref().filter(|first| first.terms == terms) {
-            session.replace(
-                invite.body(),
-                |out| out.extend_from_slice(&first.sdp),
-                out,
-            );
+            session.replace(invite.body(), |out| out.extend_from_slice(&first.sdp), out);
             relay.open = Some(Side::Caller);
             return Ok(Carried::Rewritten);
         }
@@ -203,11 +198,16 @@ impl Core {
         let supported: Vec<Value> = vec!["load limit".into()];
         body.set("supports", supported);
         body.set("sdp", sdp);
+        let began = match relay.established {
+            true => relay.began,
+            false => one,
+        };
         let what = What::Exchange(Exchange {
             key,
             node,
             command,
             call_id: relay.call_id.clone(),
+            began,
         });
         // As many as may be are under way where it takes no more.
         let id = self.nodes.ask(node, what, &body, now);
@@ -215,6 +215,7 @@ impl Core {
         self.open_command_socket(node);
         if let Some(relay) = self.relay_mut(slot) {
             relay.asking = Some(Asking { id, first });
+            relay.began = began;
         }
         Ok(())
     }
@@ -500,9 +501,8 @@ impl Core {
             let known = relay.result.is_some();
             if let (Ok(message), false) = (Message::parse(&waiting.bytes), known) {
                 let exchange = self.exchange_of(slot, &waiting.indication(&message));
-                let asked = exchange.is_some_and(|exchange| {
-                    self.begin_exchange(slot, exchange, &message)
-                });
+                let asked =
+                    exchange.is_some_and(|exchange| self.begin_exchange(slot, exchange, &message));
                 if asked {
                     if let Some(relay) = self.relay_mut(slot) {
                         relay.queue.push_front(waiting);
@@ -579,9 +579,7 @@ impl Core {
         let Some(relay) = self.relay_mut(slot) else {
             return;
         };
-        let of_it = |waiting: &Waiting| {
-            matches!(waiting.kind, WaitingKind::Request(other) if other == server)
-        };
+        let of_it = |waiting: &Waiting| matches!(waiting.kind, WaitingKind::Request(other) if other == server);
         let first = relay.queue.front().is_some_and(of_it);
         relay.queue.retain(|waiting| !of_it(waiting));
         if first {
@@ -613,16 +611,17 @@ impl Core {
             self.nodes.client.forget(asking.id);
         }
         if let Some(node) = relay.node {
-            self.delete_at(node, number, &relay.call_id, now);
+            self.delete_at(node, number, (&relay.call_id, relay.began), now);
             self.nodes.end(node);
         }
     }
 
-    fn delete_at(&mut self, node: NodeId, number: u64, call_id: &str, now: Time) {
-        // Without tags the whole call is meant, whichever side offered first.
+    fn delete_at(&mut self, node: NodeId, number: u64, (call_id, began): (&str, Side), now: Time) {
+        // rtpengine gives figures where a tag is named, and takes the call away with it.
         let body = Value::dictionary()
             .with("command", "delete")
             .with("call-id", call_id)
+            .with("from-tag", tag(began))
             .with("delete-delay", 0i64);
         let name = self.nodes.name(node).to_owned();
         self.nodes.ask(node, What::Delete(number, name), &body, now);
@@ -751,7 +750,8 @@ impl Core {
             .and_then(|slot| self.calls.get(slot)?.relay.as_deref());
         if relay.is_none_or(|relay| relay.node != Some(exchange.node)) {
             let number = exchange.key.number();
-            self.delete_at(exchange.node, number, &exchange.call_id, now);
+            let named = (exchange.call_id.as_str(), exchange.began);
+            self.delete_at(exchange.node, number, named, now);
         }
     }
 
@@ -766,12 +766,12 @@ impl Core {
         };
         relay.node = None;
         relay.tried.push(node);
-        let call_id = relay.call_id.clone();
+        let (call_id, began) = (relay.call_id.clone(), relay.began);
         if let Some(timer) = relay.look.take() {
             self.timers.cancel(timer);
         }
         // It may have begun the call all the same.
-        self.delete_at(node, number, &call_id, now);
+        self.delete_at(node, number, (&call_id, began), now);
         self.nodes.end(node);
     }
 
@@ -787,7 +787,10 @@ impl Core {
         let Some(slot) = self.slot_of(key) else {
             return;
         };
-        if self.relay_mut(slot).is_none_or(|relay| relay.node != Some(node)) {
+        if self
+            .relay_mut(slot)
+            .is_none_or(|relay| relay.node != Some(node))
+        {
             return;
         }
         let name = self.nodes.name(node).to_owned();

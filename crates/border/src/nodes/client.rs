@@ -78,7 +78,10 @@ impl<W> Client<W> {
 
     /// Those of them for which `which` is true.
     pub(crate) fn count(&self, which: impl Fn(&W) -> bool) -> usize {
-        self.asked.values().filter(|asked| which(&asked.what)).count()
+        self.asked
+            .values()
+            .filter(|asked| which(&asked.what))
+            .count()
     }
 
     /// Sends a command; `None` where too many are under way.
@@ -281,7 +284,7 @@ mod tests {
         let at = client.next_deadline().unwrap();
         assert_eq!(at, Time::from_millis(250));
         assert!(client.timeout(at).is_empty());
-        assert_eq!(sent(&mut client), [command.clone()], "the same bytes");
+        assert_eq!(sent(&mut client), std::slice::from_ref(&command));
         let reply = reply_to(&command);
         assert!(matches!(
             client.hear("192.0.2.6:2223".parse().unwrap(), &reply),
@@ -302,13 +305,12 @@ mod tests {
         let mut client = client();
         let command = ping(&mut client, Time::ZERO);
         let mut sendings = 1;
-        let mut at = Time::ZERO;
-        let over = loop {
-            at = client.next_deadline().unwrap();
+        let (over, at) = loop {
+            let at = client.next_deadline().unwrap();
             let over = client.timeout(at);
             sendings += sent(&mut client).len();
             if !over.is_empty() {
-                break over;
+                break (over, at);
             }
         };
         assert_eq!((sendings, at), (4, Time::from_millis(2_750)));

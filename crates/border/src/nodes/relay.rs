@@ -152,6 +152,8 @@ pub(crate) struct Relay {
     pub(super) tried: SmallVec<[NodeId; 2]>,
     /// The node has taken a description.
     pub(super) established: bool,
+    /// Who offered first.
+    pub(super) began: Side,
     pub(super) asking: Option<Asking>,
     /// Why nothing can come of the INVITE's offer.
     pub(super) failed: Option<AnchorError>,
@@ -176,6 +178,7 @@ impl Relay {
             node: None,
             tried: SmallVec::new(),
             established: false,
+            began: Side::Caller,
             asking: None,
             failed: None,
             first: None,

@@ -62,14 +62,14 @@ fn usual(security: &MediaSecurity) -> Profile {
     }
 }
 
+/// Why a description is not taken; where policy says so the line and the reason.
+pub(super) type Refusal = (AnchorError, Option<(usize, &'static str)>);
+
 /// Whether a side's policy takes its description; the profile of the first line of RTP.
 ///
 /// # Errors
 /// [`AnchorError::Bad`]; [`AnchorError::Protection`], with the line and why.
-pub(super) fn judge(
-    sdp: &[u8],
-    security: &MediaSecurity,
-) -> Result<Option<Profile>, (AnchorError, Option<(usize, &'static str)>)> {
+pub(super) fn judge(sdp: &[u8], security: &MediaSecurity) -> Result<Option<Profile>, Refusal> {
     let facts = describe(sdp).map_err(|bad| (AnchorError::Bad(bad), None))?;
     let mut first = None;
     for (index, (fact, said)) in facts.iter().zip(said(sdp)).enumerate() {

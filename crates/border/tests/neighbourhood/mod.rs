@@ -8,17 +8,11 @@ mod sieves;
 mod texts;
 mod zone;
 
-// Not every test has other programs.
-#[allow(unused_imports)]
-pub use programs::Program;
 pub use seen::{Seen, Told};
 // Not every test has all of them.
-#[allow(unused_imports)]
-pub use texts::*;
-// Not every test asks for names.
-#[allow(unused_imports)]
-pub use zone::dns_name;
 use zone::zone_answer;
+#[allow(unused_imports)]
+pub use {programs::Program, texts::*, zone::dns_name};
 
 use border::border::Border;
 use engine::{
@@ -358,7 +352,6 @@ pub struct Neighbourhood {
     /// How long datagrams lie in the border's socket of this address before it sees them.
     pub lag: (Option<SocketAddr>, Duration),
     sieves: sieves::Sieves,
-    /// Other programs.
     pub programs: Vec<Box<dyn Program>>,
     /// All bytes that the border sent, with where to.
     pub wire: Vec<(SocketAddr, Vec<u8>)>,
@@ -398,7 +391,7 @@ impl Neighbourhood {
             aliases: HashMap::new(),
             disguises: HashMap::new(),
             zone: Vec::new(),
-            lag: (None, Duration::ZERO),
+            lag: Default::default(),
             sieves: sieves::Sieves::default(),
             programs: Vec::new(),
             wire: Vec::new(),
@@ -894,7 +887,7 @@ impl Neighbourhood {
                             }),
                         );
                     }
-                    None if self.to_program(to, from, &bytes) => {}
+                    None if self.reaches_program(to, from, &bytes) => {}
                     None => {
                         let teller = self.sockets.get(&(from, Transport::Udp)).copied();
                         if let Some((Node::Border, socket)) = teller

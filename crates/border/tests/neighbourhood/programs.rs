@@ -18,7 +18,12 @@ pub trait Program {
 
 impl Neighbourhood {
     /// Gives a datagram to the program at an address; `false` where there is none.
-    pub(super) fn to_program(&mut self, to: SocketAddr, from: SocketAddr, bytes: &[u8]) -> bool {
+    pub(super) fn reaches_program(
+        &mut self,
+        to: SocketAddr,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> bool {
         let now = self.now;
         let mut programs = std::mem::take(&mut self.programs);
         let found = programs.iter_mut().find(|program| program.is_at(to));
