@@ -25,3 +25,4 @@ pub mod trunks;
 
 #[doc(hidden)]
 pub use fuzz::{fuzz_border, fuzz_border_with_dtls};
+pub use nodes::fuzz::fuzz_nodes;

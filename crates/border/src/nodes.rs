@@ -6,6 +6,7 @@
 mod carry;
 pub(crate) mod client;
 mod figures;
+pub(crate) mod fuzz;
 pub(crate) mod relay;
 mod terms;
 

@@ -18,13 +18,18 @@ const TARGETS: &[(&str, Target)] = &[
     ("scenario_xml", lab::sipp::fuzz_scenario),
     ("border", border),
     ("rules", rules::fuzz_rules),
-    ("ng", wire::fuzz::fuzz_ng),
+    ("ng", ng),
 ];
 
 fn media(data: &[u8]) {
     media::fuzz_forward(data);
     media::stats::fuzz_rtp_rtcp(data);
     wire::fuzz_packets(data);
+}
+
+fn ng(data: &[u8]) {
+    wire::fuzz::fuzz_ng(data);
+    border::fuzz_nodes(data);
 }
 
 fn border(data: &[u8]) {
