@@ -755,6 +755,31 @@ fn srtp_on_one_side_is_the_nodes_work() {
 }
 
 #[test]
+fn srtp_towards_the_called_side_has_suites_of_ours_alone() {
+    let text = config("").replace("name='in'", "name='in'\nsrtp='require'");
+    let mut world = World::new(&text);
+    let bob = world.bob;
+    let key = "a=crypto:1 AEAD_AES_256_GCM inline:9go2CEv5AQuOUex3SNUt6T44XKi4Y8Wyh0RSaLX1Don2dhRzQbcXM0RAxeY\r\n";
+    world.net.phones[bob].ears.manners.sdp = SDP_B.replace("RTP/AVP", "RTP/SAVP") + key;
+    let leg = world.call();
+    let offered = world.net.find(bob, |told| *told == Told::Offered).body();
+    assert!(offered.contains("RTP/SAVP"), "{offered}");
+    assert!(offered.contains("AEAD_AES_256_GCM"), "{offered}");
+    assert!(
+        !offered.contains("NULL") && !offered.contains("AES_192"),
+        "{offered}"
+    );
+    let answered = world.net.find(world.alice, |told| *told == Told::Answered);
+    let answered = answered.body();
+    assert!(
+        answered.contains("RTP/AVP") && !answered.contains("crypto"),
+        "{answered}"
+    );
+    world.bye(leg);
+    world.assert_quiet();
+}
+
+#[test]
 fn a_leg_of_a_call_at_a_node_is_not_replaced() {
     let mut world = World::new(&config(""));
     let leg = world.call();

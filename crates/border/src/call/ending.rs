@@ -47,9 +47,20 @@ impl Core {
             return self.join_leg_ended(endpoint, slot, leg, now);
         };
         *call.legs.get_mut(side) = None;
+        let mut trunk = None;
         if let Some(set_up) = call.set_up.as_deref_mut() {
-            set_up.branches.retain(|branch| branch.leg != leg);
+            // It answered when nobody waited for that any more, else it would be none.
+            let at = set_up.branches.iter().position(|branch| branch.leg == leg);
+            let branch = at.map(|at| set_up.branches.remove(at));
+            let hop = branch.and_then(|branch| set_up.hops.get(usize::from(branch.hop)));
+            trunk = hop.and_then(|hop| hop.trunk);
         }
+        if trunk.is_some() {
+            self.trunk_call_ended(trunk);
+        }
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
         let text = match why {
             Ending::Peer => "bye",
             Ending::Us => "done",

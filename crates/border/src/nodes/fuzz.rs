@@ -322,6 +322,8 @@ mod tests {
         assert!(fuzz_nodes(&steps(&[1, 3, 5, 3, 6, 3, 8, 9, 3, 6, 3, 11])) > 0);
         assert!(fuzz_nodes(&steps(&[1, 12])) > 0);
         assert!(fuzz_nodes(&steps(&[1, 15, 15, 3, 13])) > 0);
+        // An answer that waits for its node when the caller gives up: its trunk has one call less, too.
+        assert!(fuzz_nodes(&steps(&[1, 3, 6, 12])) > 0);
         let mut refusal = vec![1, 0, 4, 20];
         refusal.extend_from_slice(b"d6:result5:error12:error-reason4:oopse");
         assert!(fuzz_nodes(&refusal) > 0);

@@ -4,6 +4,7 @@ use crate::anchor::AnchorError;
 use crate::anchor::protected::{Profile, Transport, said};
 use crate::anchor::sdp::{Carriage, describe};
 use crate::config::{Keying, MediaSecurity, SrtpPolicy};
+use protect::srtp::Suite;
 use wire::ng::Value;
 
 /// One side of a call, as its node is to see it.
@@ -34,7 +35,17 @@ pub(super) fn offer(from: Party<'_>, to: Party<'_>, dscp: u8) -> Value {
     let profile = to.profile.unwrap_or_else(|| usual(to.security));
     terms.set("transport-protocol", profile.name());
     match profile.transport {
-        Transport::Srtp => terms.set("DTLS", "off"),
+        Transport::Srtp => {
+            terms.set("DTLS", "off");
+            // rtpengine would offer all that it knows, those without encryption included.
+            let others = Suite::ALL
+                .iter()
+                .filter(|suite| !to.security.suites.contains(suite));
+            let others: Vec<Value> = others
+                .map(|suite| Value::from(format!("no-{}", suite.name())))
+                .collect();
+            terms.set("SDES", others);
+        }
         Transport::Dtls => {
             let off: Vec<Value> = vec!["off".into()];
             terms.set("SDES", off);
@@ -143,6 +154,11 @@ mod tests {
             let terms = offer(party(from), party(to), 46);
             assert_eq!(profile_of(&terms).as_deref(), profile);
         }
+        let mut written = Vec::new();
+        offer(party(&pass), party(&sdes), 46).write(&mut written);
+        let written = String::from_utf8(written).unwrap();
+        assert!(written.contains("no-NULL_HMAC_SHA1_80"), "{written}");
+        assert!(!written.contains("no-AES_CM_128_HMAC_SHA1_80"), "{written}");
         let known = Party {
             profile: Profile::parse(b"RTP/SAVPF"),
             ..party(&pass)
