@@ -157,15 +157,17 @@ events! {
         /// The operating system's words.
         error: String,
     }
-    /// How media is served, chosen at the start by what the machine and the rights allow; told once for each of the two choices.
+    /// How media is served, chosen by what the machine and the rights allow: told at the start for each of the two choices, and
+    /// again when interfaces begin or cease to send what the kernel relays.
     MediaPath "media_path" {
         /// one_socket (one for all ports of a thread) or socket_per_port; kernel (streams that are only sent on are relayed there)
         /// or no_kernel.
         path: String,
-        /// Why not the faster one, or for which addresses not; empty where it is the faster one, or another was asked for.
+        /// Why not the faster one, or for which addresses not (streams that leave there go through sockets); empty where it is the faster one, or another was asked for.
         why: String,
     }
-    /// Media of a call was relayed by the kernel; told at the end of the call for each media line.
+    /// How much of a call's media the kernel relayed, where it can relay at all; told at the end of the call for each media line that
+    /// had media. The rest went through sockets.
     MediaPassed "media_passed" {
         /// Number of the call.
         call: u64,
@@ -175,10 +177,18 @@ events! {
         caller: u64,
         /// Those among them that the kernel relayed.
         caller_passed: u64,
+        /// Packets of the caller's that were lost before they came here, of all its sources.
+        caller_lost: u64,
+        /// Mean interarrival jitter (RFC 3550) of the caller's main source, microseconds.
+        caller_jitter: u64,
         /// RTP packets received from the callee.
         callee: u64,
         /// Those among them that the kernel relayed.
         callee_passed: u64,
+        /// Packets of the callee's that were lost before they came here.
+        callee_lost: u64,
+        /// Mean interarrival jitter of the callee's main source, microseconds.
+        callee_jitter: u64,
     }
     /// A trunk has begun to ask for fewer new calls (RFC 7339).
     TrunkThrottled "trunk_throttled" {

@@ -4,7 +4,9 @@ use crate::configuration;
 use crate::log::Log;
 use crate::notify::notify;
 use crate::security::Loaded;
-use crate::service::{SIGNAL_WAIT, driver_config, kernel_relay, look_around, media_keying, opened};
+use crate::service::{
+    SIGNAL_WAIT, driver_config, kernel_news, kernel_relay, look_around, media_keying, opened,
+};
 use border::config::Config;
 use border::node::Node;
 use engine::{Event, HashKey, Note, Time};
@@ -87,6 +89,7 @@ pub fn serve(
             false => Duration::ZERO,
         };
         driver.turn(&mut node, wait)?;
+        kernel_news(relay.as_ref(), &service.log, &service.clock);
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }

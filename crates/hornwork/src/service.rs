@@ -120,20 +120,34 @@ pub(crate) fn kernel_relay(
         return Ok(None);
     }
     let started = KernelRelay::start(&media_addresses(config), config.media.dscp);
-    let (path, why) = match &started {
-        Ok(relay) if required && !relay.unserved().is_empty() => {
-            return Err(failed(relay.unserved()));
-        }
-        Err(error) if required => return Err(failed(&error.to_string())),
-        Ok(relay) => ("kernel", relay.unserved().to_owned()),
-        Err(error) => ("no_kernel", error.to_string()),
+    let (relays, why) = match &started {
+        Ok(relay) => relay.state(),
+        Err(error) => (false, error.to_string()),
     };
-    let note = Note::MediaPath {
+    if required && !why.is_empty() {
+        return Err(failed(&why));
+    }
+    log.event(&Event::new(clock.now(), kernel_path(relays, why)));
+    Ok(started.ok())
+}
+
+/// Whether the kernel relays anything, and why not or for what not.
+fn kernel_path(relays: bool, why: String) -> Note {
+    let path = match relays {
+        true => "kernel",
+        false => "no_kernel",
+    };
+    Note::MediaPath {
         path: path.into(),
         why,
-    };
-    log.event(&Event::new(clock.now(), note));
-    Ok(started.ok())
+    }
+}
+
+/// Logs when interfaces begin or cease to send what the kernel relays.
+pub(crate) fn kernel_news(relay: Option<&KernelRelay>, log: &Log, clock: &Clock) {
+    if let Some((relays, why)) = relay.and_then(KernelRelay::news) {
+        log.event(&Event::new(clock.now(), kernel_path(relays, why)));
+    }
 }
 
 pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> DriverConfig {
@@ -275,6 +289,7 @@ fn serve(
         };
         driver.turn(&mut border, wait)?;
         service.mates.look()?;
+        kernel_news(relay, &service.log, &service.clock);
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }

@@ -11,14 +11,15 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 /// Speech that the caller plays, where SIPp's package has put it.
 const SPEECH: &str = "/usr/share/sip-tester/g711a.pcap";
 
-/// A caller's network, the border's and a server's; in `$1` the folder, in `$2` the program, in `$3` the caller's scenario. Interfaces
-/// take frames that are led to them only where they gather (GRO) themselves, and sums are written by who sends.
+/// A caller's network, the border's and a server's; in `$1` the folder, in `$2` the program, in `$3` the caller's scenario, in `$4` and `$5`
+/// whether the caller's and the server's interface gather (GRO): only then do they take frames that are led to them. Sums are written by who
+/// sends. Both far ends are captured where tshark is there.
 const SCRIPT: &str = r#"
 set -e
 cd "$1"
 unshare -n sleep 60 & caller=$!
 unshare -n sleep 60 & server=$!
-trap 'kill $caller $server $border 2>/dev/null || true' EXIT
+trap 'kill $caller $server $border $captures 2>/dev/null || true' EXIT
 for far in $caller $server; do
   while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
 done
@@ -27,12 +28,21 @@ ip link add b1 type veth peer name va netns $caller
 ip link add b2 type veth peer name vc netns $server
 ip addr add 10.9.1.2/24 dev b1; ip link set b1 up
 ip addr add 10.9.2.2/24 dev b2; ip link set b2 up
-set_up() { # network, interface, address
+set_up() { # network, interface, address, gathers
   nsenter --net=/proc/$1/ns/net sh -c "ip link set lo up; ip addr add $3/24 dev $2; ip link set $2 up;
-    ethtool -K $2 gro on; ethtool -K $2 tx off" >/dev/null
+    ethtool -K $2 gro $4; ethtool -K $2 tx off" >/dev/null
 }
-set_up $caller va 10.9.1.1
-set_up $server vc 10.9.2.1
+set_up $caller va 10.9.1.1 $4
+set_up $server vc 10.9.2.1 $5
+captures=
+if command -v tshark >/dev/null; then
+  capture() { # network, interface
+    nsenter --net=/proc/$1/ns/net tshark -q -i $2 -w $2.pcapng -f udp >$2.log 2>&1 & captures="$captures $!"
+    for wait in $(seq 1000); do grep -q "Capturing on" $2.log && [ -s $2.pcapng ] && break; sleep 0.02; done
+  }
+  capture $caller va
+  capture $server vc
+fi
 "$2" run -c border.toml >border.log 2>&1 & border=$!
 nsenter --net=/proc/$server/ns/net sipp -sn uas -i 10.9.2.1 -mi 10.9.2.1 -p 5060 -rtp_echo -nostdin -m 2 -timeout 40s >uas.log 2>&1 &
 for wait in $(seq 500); do
@@ -41,6 +51,7 @@ for wait in $(seq 500); do
 done
 nsenter --net=/proc/$caller/ns/net sipp -sf "$3" -i 10.9.1.1 -mi 10.9.1.1 -p 5060 10.9.1.2:5060 -m 2 -r 1 -nostdin -timeout 40s >uac.log 2>&1
 sleep 0.5
+[ -z "$captures" ] || { kill -INT $captures; wait $captures || true; }
 kill -INT $border
 wait $border
 "#;
@@ -57,7 +68,7 @@ fn configuration(kernel: &str) -> String {
 }
 
 /// The border's log of two calls; `None` where there are no rights for networks or for programs at interfaces.
-fn log_of(folder: &Path, kernel: &str) -> Option<String> {
+fn log_of(folder: &Path, kernel: &str, gathers: [&str; 2]) -> Option<String> {
     if !installed(&["sipp", "ethtool", "nsenter", "ip"]) {
         return None;
     }
@@ -81,6 +92,7 @@ fn log_of(folder: &Path, kernel: &str) -> Option<String> {
         .arg(folder.canonicalize().unwrap())
         .arg(PROGRAM)
         .arg(scenario)
+        .args(gathers)
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -104,19 +116,11 @@ fn values(log: &str, event: &str, field: &str) -> Vec<u64> {
         .collect()
 }
 
-#[test]
-fn speech_passes_through_the_kernel_where_it_is_asked_for() {
-    let Some(log) = log_of(&scratch("relay-auto"), "auto") else {
-        return;
-    };
-    if !log.contains("media_path path=kernel") {
-        let why = log.lines().find(|line| line.contains("media_path"));
-        eprintln!("skipped: this kernel relays nothing: {why:?}");
-        return;
-    }
+/// The calls' speech went through the kernel, as far as it can.
+fn passed_mostly(log: &str) {
     for side in ["caller", "callee"] {
-        let came = values(&log, "media_passed", side);
-        let passed = values(&log, "media_passed", &format!("{side}_passed"));
+        let came = values(log, "media_passed", side);
+        let passed = values(log, "media_passed", &format!("{side}_passed"));
         assert_eq!((came.len(), passed.len()), (2, 2), "{log}");
         for (came, passed) in came.iter().zip(&passed) {
             // Nearly 5 s of 20 ms, less the first packets and those around a loss.
@@ -126,9 +130,218 @@ fn speech_passes_through_the_kernel_where_it_is_asked_for() {
     }
 }
 
+/// A stream in a capture, in tshark's figures: from, packets, lost, mean jitter in milliseconds.
+fn streams(capture: &Path) -> Vec<(String, u64, i64, f64)> {
+    let done = Command::new("tshark")
+        .args(["-q", "-z", "rtp,streams", "-r"])
+        .arg(capture)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    // Start, end, source, port, destination, port, SSRC, payload, packets, lost, (percent), least, mean and largest distance, and jitter.
+    let lines = said.lines().filter(|line| line.contains(" 0x"));
+    let streams: Vec<_> = lines
+        .map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let at = words.iter().position(|word| word.starts_with("0x"));
+            let at = at.unwrap_or_else(|| panic!("{said}"));
+            // The payload's name may be of several words.
+            let percent = words.iter().position(|word| word.starts_with('('));
+            let percent = percent.unwrap_or_else(|| panic!("{said}"));
+            (
+                words[at - 4].to_owned(),
+                words[percent - 2].parse().unwrap(),
+                words[percent - 1].parse().unwrap(),
+                words[percent + 5].parse().unwrap(),
+            )
+        })
+        .collect();
+    assert!(done.status.success() && !streams.is_empty(), "{said}");
+    streams
+}
+
+#[test]
+fn speech_passes_through_the_kernel_where_it_is_asked_for() {
+    let folder = scratch("relay-auto");
+    let Some(log) = log_of(&folder, "auto", ["on"; 2]) else {
+        return;
+    };
+    if !log.contains("media_path path=kernel") {
+        let why = log.lines().find(|line| line.contains("media_path"));
+        eprintln!("skipped: this kernel relays nothing: {why:?}");
+        return;
+    }
+    passed_mostly(&log);
+    if !installed(&["tshark"]) {
+        return;
+    }
+    // What tshark saw leave the caller is what we say came from it, and all of that reached the server, and back.
+    for (capture, side, from, other) in [
+        ("va.pcapng", "caller", "10.9.1.1", "vc.pcapng"),
+        ("vc.pcapng", "callee", "10.9.2.1", "va.pcapng"),
+    ] {
+        let of = |capture: &str, from: &str| {
+            let mut streams = streams(&folder.join(capture));
+            streams.retain(|stream| stream.0 == from);
+            streams.sort_by_key(|stream| stream.1);
+            streams
+        };
+        let ours = |what: &str| values(&log, "media_passed", &format!("{side}{what}"));
+        let sent = of(capture, from);
+        let arrived = of(
+            other,
+            if side == "caller" {
+                "10.9.2.2"
+            } else {
+                "10.9.1.2"
+            },
+        );
+        let mut packets = ours("");
+        packets.sort_unstable();
+        let theirs: Vec<u64> = sent.iter().map(|stream| stream.1).collect();
+        assert_eq!(packets, theirs, "{side}\n{log}");
+        let reached: Vec<u64> = arrived.iter().map(|stream| stream.1).collect();
+        assert_eq!(reached, theirs, "{side}\n{log}");
+        let sum = |streams: &[(String, u64, i64, f64)]| streams.iter().map(|s| s.2).sum::<i64>();
+        assert_eq!(
+            ours("_lost").iter().sum::<u64>() as i64,
+            sum(&sent),
+            "{log}"
+        );
+        assert_eq!(sum(&arrived), sum(&sent), "{log}");
+        // Of both calls together: seen at the other end of a wire, and by another program's clock.
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let jitter: Vec<f64> = ours("_jitter").iter().map(|us| *us as f64 / 1e3).collect();
+        let theirs: Vec<f64> = sent.iter().map(|stream| stream.3).collect();
+        let (ours, theirs) = (mean(&jitter), mean(&theirs));
+        assert!(
+            (ours - theirs).abs() < 2.0 + theirs * 0.25,
+            "{side}: {ours} ms, tshark {theirs} ms"
+        );
+    }
+}
+
+#[test]
+fn a_relay_that_is_required_runs_where_it_can_and_nothing_starts_where_it_cannot() {
+    let Some(log) = log_of(&scratch("relay-able"), "auto", ["on"; 2]) else {
+        return;
+    };
+    if !log.contains("media_path path=kernel") {
+        eprintln!("skipped: this kernel relays nothing");
+        return;
+    }
+    let log = log_of(&scratch("relay-require"), "require", ["on"; 2]).unwrap();
+    assert!(log.contains("media_path path=kernel"), "{log}");
+    passed_mostly(&log);
+    let folder = scratch("relay-require-not");
+    let refused = |name: &str, able: &[&str], media: &str| {
+        let file = folder.join(name);
+        let text = configuration("require").replace("10.9.2.2:5060", "10.9.2.2:5062");
+        let text = text
+            .replace("10.9.1.2", media)
+            .replace("10.9.2.2", media)
+            .replace("10.9.1.0/24", "0.0.0.0/0");
+        std::fs::write(&file, text).unwrap();
+        let (first, words) = able.split_first().unwrap();
+        let done = Command::new(first)
+            .args(words)
+            .args([PROGRAM, "run", "-c"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(3), "{name}: {said}");
+        assert!(said.contains("the kernel cannot relay media: "), "{said}");
+        assert!(said.contains("remedy: `[media] kernel"), "{said}");
+        said
+    };
+    // An interface that is no place for such a program.
+    let said = refused(
+        "loopback.toml",
+        &[
+            "unshare",
+            "-n",
+            "sh",
+            "-c",
+            "ip link set lo up; exec \"$@\"",
+            "sh",
+        ],
+        "127.0.0.1",
+    );
+    assert!(said.contains("127.0.0.1"), "{said}");
+    // A far end that does not take frames, and no right to put the program there.
+    let wire = "ip link set lo up; ip link add near type veth peer name far; ip addr add 10.9.3.1/24 dev near;
+        ip link set near up; ip link set far up; exec \"$@\"";
+    let said = refused(
+        "far.toml",
+        &["unshare", "-n", "sh", "-c", wire, "sh"],
+        "10.9.3.1",
+    );
+    assert!(said.contains("does not send what is redirected"), "{said}");
+    if installed(&["setpriv"]) {
+        let bare = "setpriv --bounding-set=-bpf,-net_admin,-sys_admin,-perfmon --inh-caps=-all";
+        let wire = wire.replace("exec", &format!("ethtool -K far gro on; exec {bare}"));
+        let said = refused(
+            "rights.toml",
+            &["unshare", "-n", "sh", "-c", &wire, "sh"],
+            "10.9.3.1",
+        );
+        assert!(said.contains("not permitted"), "{said}");
+    }
+}
+
+/// Streams that do not take the kernel's way are not said to.
+#[test]
+fn what_goes_through_sockets_is_told_to_go_there() {
+    // Nothing can be led to the server.
+    let Some(log) = log_of(&scratch("relay-half"), "auto", ["on", "off"]) else {
+        return;
+    };
+    if log.contains("the kernel does not") {
+        eprintln!("skipped: this kernel relays nothing");
+        return;
+    }
+    let path = log
+        .lines()
+        .find(|line| line.contains("media_path path=kernel"));
+    let path = path.unwrap_or_else(|| panic!("{log}"));
+    assert!(
+        path.contains("10.9.2.2: its interface does not send"),
+        "{log}"
+    );
+    assert!(!path.contains("10.9.1.2: "), "{log}");
+    assert_eq!(
+        values(&log, "media_passed", "caller_passed"),
+        [0, 0],
+        "{log}"
+    );
+    assert!(
+        values(&log, "media_passed", "callee_passed")
+            .iter()
+            .all(|&n| n > 100),
+        "{log}"
+    );
+    // Nor to the caller.
+    let log = log_of(&scratch("relay-none"), "auto", ["off"; 2]).unwrap();
+    assert!(log.contains("media_path path=no_kernel"), "{log}");
+    assert!(!log.contains("media_path path=kernel"), "{log}");
+    for side in ["caller", "callee"] {
+        assert!(
+            values(&log, "media_passed", side).iter().all(|&n| n > 100),
+            "{log}"
+        );
+        assert_eq!(
+            values(&log, "media_passed", &format!("{side}_passed")),
+            [0, 0],
+            "{log}"
+        );
+    }
+}
+
 #[test]
 fn nothing_passes_through_the_kernel_unless_it_is_asked_for() {
-    let Some(log) = log_of(&scratch("relay-never"), "never") else {
+    let Some(log) = log_of(&scratch("relay-never"), "never", ["on"; 2]) else {
         return;
     };
     assert!(!log.contains("path=kernel"), "{log}");

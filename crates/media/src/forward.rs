@@ -268,6 +268,7 @@ impl Forwarder {
         flows.extend(current);
         SessionStats {
             last_packet: session.last_packet,
+            shortcuts: self.shortcuts.allowed,
             flows,
         }
     }

@@ -238,6 +238,7 @@ impl Rooms {
         let seat = self.seats.get(index as usize)?;
         Some(SessionStats {
             last_packet: seat.last_packet,
+            shortcuts: false,
             flows: vec![FlowStats {
                 line: 0,
                 sides: [seat.side.stats(), SideStats::default()],

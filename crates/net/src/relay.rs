@@ -19,6 +19,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use table::{Flow, Mapped, Way};
 use ways::{Keeper, Ways};
@@ -49,6 +50,10 @@ struct Inner {
     /// Holds program, tables and the places at the interfaces.
     _program: program::Program,
     unserved: String,
+    /// For each address, whether its interface sends what is redirected to it at present.
+    sends: Vec<AtomicBool>,
+    /// That has changed since it was last asked for.
+    changed: AtomicBool,
 }
 
 /// The relay. Copies are the same one; it ends with the last.
@@ -73,7 +78,7 @@ impl KernelRelay {
     /// have no XDP (the loopback has none), somebody else's program is there, or this program was built without.
     pub fn start(addresses: &[IpAddr], dscp: u8) -> io::Result<KernelRelay> {
         let mut netlink = Netlink::routes()?;
-        let devices = Devices::open().map_err(|error| {
+        let mut devices = Devices::open().map_err(|error| {
             io::Error::other(format!("the kernel does not tell of XDP: {error}"))
         })?;
         let mut unserved = Vec::new();
@@ -103,6 +108,10 @@ impl KernelRelay {
                 Mapped::new(program.ways()?, WAYS as usize)?,
             )
         };
+        // Asked with the program in its place, with which some drivers begin to do so.
+        let sends = locals.iter();
+        let sends = sends.map(|local| AtomicBool::new(local.sends(&mut devices)));
+        let sends = sends.collect();
         let relay = KernelRelay(Arc::new(Inner {
             flows,
             table,
@@ -112,6 +121,8 @@ impl KernelRelay {
             call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             _program: program,
             unserved,
+            sends,
+            changed: AtomicBool::new(false),
         }));
         let (changes, held) = (Changes::open()?, Arc::downgrade(&relay.0));
         let call = relay.0.call.try_clone()?;
@@ -121,9 +132,30 @@ impl KernelRelay {
         Ok(relay)
     }
 
-    /// Why some address is not served; empty where all are.
-    pub fn unserved(&self) -> &str {
-        &self.0.unserved
+    /// Whether any stream can be relayed at present, and for which addresses not, with the reasons; empty where all are served.
+    pub fn state(&self) -> (bool, String) {
+        let sends = |at: usize| self.0.sends[at].load(Ordering::Relaxed);
+        let mut why: Vec<String> = Vec::new();
+        if !self.0.unserved.is_empty() {
+            why.push(self.0.unserved.clone());
+        }
+        let mut any = false;
+        for (at, local) in self.0.locals.iter().enumerate() {
+            any |= sends(at);
+            if local.interface != 0 && !sends(at) {
+                why.push(format!(
+                    "{}: its interface does not send what is redirected to it (a veth does where its far end gathers: `ethtool -K IFACE gro on` there)",
+                    local.address
+                ));
+            }
+        }
+        (any, why.join("; "))
+    }
+
+    /// The same, once after each change.
+    pub fn news(&self) -> Option<(bool, String)> {
+        let changed = self.0.changed.swap(false, Ordering::Acquire);
+        changed.then(|| self.state())
     }
 
     /// The place of a port in the table of flows; `None` where the program does not serve its address.
@@ -206,7 +238,24 @@ impl KernelRelay {
     }
 }
 
+impl Local {
+    fn sends(&self, devices: &mut Devices) -> bool {
+        // What the kernel does not tell does not count.
+        self.interface != 0 && devices.sends_frames(self.interface).unwrap_or(false)
+    }
+}
+
 impl Inner {
+    /// Looks which interfaces send what is redirected to them.
+    fn look_at_interfaces(&self, devices: &mut Devices) {
+        for (local, known) in self.locals.iter().zip(&self.sends) {
+            let sends = local.sends(devices);
+            if known.swap(sends, Ordering::Relaxed) != sends {
+                self.changed.store(true, Ordering::Release);
+            }
+        }
+    }
+
     fn ways(&self) -> MutexGuard<'_, Ways> {
         // Nothing in there can be left half done.
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)

@@ -325,6 +325,49 @@ fn what_cannot_be_redirected_goes_through_sockets() {
     );
 }
 
+/// Whether an interface sends what is redirected to it may change while the relay runs.
+#[test]
+fn interfaces_that_begin_to_send_are_told() {
+    wired(
+        "interfaces_that_begin_to_send_are_told",
+        false,
+        |test, world| {
+            let relay = match world.relay() {
+                Ok(relay) => relay,
+                Err(error) => {
+                    eprintln!("skipped: {test}: {error}");
+                    return;
+                }
+            };
+            let World::Wired(ends) = world else {
+                unreachable!()
+            };
+            let (any, why) = relay.state();
+            assert!(!any && why.contains("10.77.1.1: ") && why.contains("10.77.2.1: "));
+            assert!(relay.news().is_none());
+            let told = |any: bool, held_back: &str| {
+                let begun = std::time::Instant::now();
+                let news = loop {
+                    assert!(begun.elapsed() < Duration::from_secs(20));
+                    match relay.news() {
+                        Some(news) => break news,
+                        None => std::thread::sleep(Duration::from_millis(20)),
+                    }
+                };
+                assert_eq!(news.0, any, "{news:?}");
+                assert_eq!(news.1.split(": ").next(), Some(held_back), "{news:?}");
+            };
+            // Receiving in batches, as in the rig.
+            ends[0].run(|| rig::ethtool("far1", 0x2c, 1));
+            told(true, "10.77.2.1");
+            ends[1].run(|| rig::ethtool("far2", 0x2c, 1));
+            told(true, "");
+            ends[0].run(|| rig::ethtool("far1", 0x2c, 0));
+            told(true, "10.77.1.1");
+        },
+    );
+}
+
 /// Where the interface goes down and comes back, streams do, too.
 #[test]
 fn streams_outlive_their_ways() {

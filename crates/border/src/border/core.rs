@@ -534,7 +534,7 @@ impl Core {
         });
     }
 
-    /// Tells what of a session the kernel relayed, where it did.
+    /// Tells what of a session the kernel relayed, where it can.
     pub(crate) fn media_passed(
         &mut self,
         key: CallKey,
@@ -543,14 +543,19 @@ impl Core {
     ) {
         for flow in &stats.flows {
             let [caller, callee] = &flow.sides;
-            if caller.passed.packets + callee.passed.packets > 0 {
+            let heard = [caller, callee].map(heard);
+            if stats.shortcuts && caller.received.packets + callee.received.packets > 0 {
                 self.events.tell(now, || Note::MediaPassed {
                     call: key.number(),
                     line: flow.line.into(),
                     caller: caller.received.packets,
                     caller_passed: caller.passed.packets,
+                    caller_lost: heard[0].0,
+                    caller_jitter: heard[0].1,
                     callee: callee.received.packets,
                     callee_passed: callee.passed.packets,
+                    callee_lost: heard[1].0,
+                    callee_jitter: heard[1].1,
                 });
             }
         }
@@ -846,4 +851,22 @@ pub(crate) fn identities(message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) 
         }
         crate::call::headers::address_with_host(&identity, Some(host), out);
     }
+}
+
+/// Packets that a side's sources lost, and the mean jitter of the one that sent most, in microseconds.
+fn heard(side: &media::forward::SideStats) -> (u64, u64) {
+    let lost = side
+        .sources
+        .iter()
+        .map(|source| source.summary.lost_unique)
+        .sum();
+    let main = side
+        .sources
+        .iter()
+        .max_by_key(|source| source.summary.received);
+    let jitter = main.and_then(|main| main.summary.jitter_ms.as_ref());
+    (
+        lost,
+        jitter.map_or(0, |jitter| (jitter.mean * 1_000.0) as u64),
+    )
 }

@@ -719,7 +719,8 @@ pub(super) struct RawMedia {
     pub sockets: RawMediaSockets,
     /// Whether the kernel relays streams of plain RTP (IPv4) to which nothing is to be done but to send them on, before any socket sees
     /// them. `auto`: where kernel (6.3), rights (CAP_BPF, CAP_NET_ADMIN) and the drivers of the interfaces (XDP) allow it, which the log
-    /// says once; a firewall on this host does not see such packets. `require`: or no start. Putting the program at an interface may
+    /// says once; a firewall on this host does not see such packets. `require`: for every address of media, with interfaces that send
+    /// what is redirected to them, or no start. Putting the program at an interface may
     /// interrupt its traffic for a moment.
     pub kernel: RawMediaKernel,
 }

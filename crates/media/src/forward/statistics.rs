@@ -235,6 +235,8 @@ impl Sources {
 pub struct SessionStats {
     /// When the last packet was accepted from any side (or the plan last changed).
     pub last_packet: Time,
+    /// The driver has a faster way for streams that are only sent on.
+    pub shortcuts: bool,
     /// The lines: first those that a later plan dropped, then the present ones.
     pub flows: Vec<FlowStats>,
 }

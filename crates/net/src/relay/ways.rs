@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Ways that are looked at again in a second at most; a change of interfaces or routes has all of them looked at.
 const PER_SECOND: usize = 500;
+/// How often interfaces are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 /// A way without a flow is forgotten after so long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
@@ -163,6 +165,8 @@ impl Ways {
 pub(super) struct Keeper {
     netlink: Netlink,
     devices: Devices,
+    /// When the interfaces were last looked at.
+    looked: Instant,
 }
 
 /// What is known of interfaces within one turn.
@@ -170,11 +174,19 @@ type Interfaces = HashMap<u32, Option<Interface>>;
 
 impl Keeper {
     pub(super) fn new(netlink: Netlink, devices: Devices) -> Keeper {
-        Keeper { netlink, devices }
+        Keeper {
+            netlink,
+            devices,
+            looked: Instant::now(),
+        }
     }
 
     /// Looks for what is new and looks again at what may have changed.
     pub(super) fn turn(&mut self, relay: &Inner, all: bool) {
+        if all || self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            relay.look_at_interfaces(&mut self.devices);
+        }
         let due = relay.ways().due(all, Instant::now());
         let mut interfaces = Interfaces::new();
         for ends in due {

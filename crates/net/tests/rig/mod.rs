@@ -275,7 +275,7 @@ fn ip(words: &str) {
 }
 
 /// Switches something at an interface of this thread's network (linux/ethtool.h).
-fn ethtool(interface: &str, command: u32, value: u32) {
+pub fn ethtool(interface: &str, command: u32, value: u32) {
     #[repr(C)]
     struct Request {
         name: [u8; 16],
