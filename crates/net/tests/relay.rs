@@ -7,6 +7,7 @@ use media::forward::SessionStats;
 use media::{Carriage, Latching, MediaCommand, SessionPlan, SidePlan};
 use rig::{Path, Peer, Rig, World, alone, call, private_network, rtcp, rtp};
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 use wire::rtp::RtpHeader;
 
@@ -323,6 +324,236 @@ fn what_cannot_be_redirected_goes_through_sockets() {
             assert_eq!(rig.driver.counters().shortcuts, 0);
         },
     );
+}
+
+/// Sends frames as they are at the far end of the first wire.
+struct Wire {
+    socket: OwnedFd,
+    interface: i32,
+    head: Vec<u8>,
+}
+
+fn card(interface: &str) -> Vec<u8> {
+    let done = std::process::Command::new("ip")
+        .args(["-o", "link", "show", interface])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(done.stdout).unwrap();
+    let card = said.split("link/ether ").nth(1).unwrap();
+    let card = card.split(' ').next().unwrap().split(':');
+    card.map(|octet| u8::from_str_radix(octet, 16).unwrap())
+        .collect()
+}
+
+impl Wire {
+    fn new(world: &World) -> Wire {
+        let World::Wired(ends) = world else {
+            unreachable!()
+        };
+        let mut head = card("wire1");
+        let (socket, interface, from) = ends[0].run(|| {
+            // SAFETY: opens a socket; the name ends with a zero.
+            unsafe {
+                let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
+                assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+                let interface = libc::if_nametoindex(c"far1".as_ptr());
+                (OwnedFd::from_raw_fd(fd), interface as i32, card("far1"))
+            }
+        });
+        head.extend(from);
+        head.extend([8, 0]);
+        Wire {
+            socket,
+            interface,
+            head,
+        }
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // SAFETY: all zero is a valid address; what is sent lives through the call.
+        unsafe {
+            let mut to: libc::sockaddr_ll = std::mem::zeroed();
+            to.sll_family = libc::AF_PACKET as u16;
+            to.sll_ifindex = self.interface;
+            let length = size_of::<libc::sockaddr_ll>() as u32;
+            let sent = libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                length,
+            );
+            assert_eq!(sent, frame.len() as isize);
+        }
+    }
+
+    /// A whole frame with an RTP packet.
+    fn frame(&self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+        let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else {
+            unreachable!()
+        };
+        let mut frame = self.head.clone();
+        frame.extend([0x45, 0]);
+        frame.extend((28 + payload.len() as u16).to_be_bytes());
+        frame.extend([0, 7, 0x40, 0, 64, 17, 0, 0]);
+        frame.extend(from.ip().octets());
+        frame.extend(to.ip().octets());
+        frame.extend(from.port().to_be_bytes());
+        frame.extend(to.port().to_be_bytes());
+        frame.extend((8 + payload.len() as u16).to_be_bytes());
+        frame.extend([0, 0]);
+        frame.extend(payload);
+        summed(frame)
+    }
+}
+
+fn sum(bytes: &[u8], start: u32) -> u16 {
+    let mut sum = start;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u32::from(low));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// The same with checksums that are right.
+fn summed(mut frame: Vec<u8>) -> Vec<u8> {
+    let length = frame.len() as u32 - 34;
+    frame[24..26].fill(0);
+    frame[40..42].fill(0);
+    let ip = !sum(&frame[14..34], 0);
+    frame[24..26].copy_from_slice(&ip.to_be_bytes());
+    let udp = !sum(&frame[26..], 17 + length);
+    let udp = if udp == 0 { 0xffff } else { udp };
+    frame[40..42].copy_from_slice(&udp.to_be_bytes());
+    frame
+}
+
+/// What is not quite as it must be comes up, and what passes is what was sent.
+#[test]
+fn only_plain_packets_pass() {
+    wired("only_plain_packets_pass", true, |test, world| {
+        let Some(mut rig) = Rig::start(Path::Kernel, world, test) else {
+            return;
+        };
+        let phones = world.phones();
+        let [a, a_rtcp, b, b_rtcp] = &phones;
+        let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
+        let wire = Wire::new(world);
+        let mut number = 100;
+        let mut attempt = |what: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>| {
+            number = takes_shortcut(&mut rig, [a, b], ours[0], number);
+            let before = rig.driver.counters().passed;
+            let frame = change(wire.frame(a.address(), ours[0], &rtp(7, number, 40)));
+            wire.send(&frame);
+            // Whatever becomes of it has become so when the next one, another source's, has arrived.
+            a.send(&rtp(8, number, 20), ours[0]);
+            let mut arrived = Vec::new();
+            while arrived.last() != Some(&rtp(8, number, 20)) {
+                arrived.push(rig.take(b).0);
+            }
+            number = number.wrapping_add(1);
+            query(&mut rig, 1);
+            let passed = rig.driver.counters().passed - before;
+            if passed > 0 {
+                assert_eq!(passed, 1, "{what}");
+                assert_eq!(arrived.len(), 2, "{what}");
+                assert_eq!(arrived[0], frame[42..], "{what}");
+                assert_eq!(frame[42], 0x80, "{what}");
+            }
+            passed == 1
+        };
+        assert!(attempt("as it must be", &|frame| frame));
+        let set = |at: usize, value: u8| {
+            move |mut frame: Vec<u8>| {
+                frame[at] = value;
+                summed(frame)
+            }
+        };
+        assert!(attempt("marked", &set(43, 0x88)));
+        assert!(attempt("another class and number", &set(15, 0x20)));
+        for (what, at, value) in [
+            ("the last hop", 22, 1),
+            ("more fragments", 20, 0x20),
+            ("a later fragment", 21, 3),
+            ("TCP", 23, 6),
+            ("no IPv4", 14, 0x65),
+            ("another type of frame", 12, 0x86),
+            ("RTP of another version", 42, 0x40),
+            ("padding", 42, 0xa0),
+            ("an extension", 42, 0x90),
+            ("a contributing source", 42, 0x81),
+            ("another payload type", 43, 9),
+            ("another source", 53, 9),
+            ("another number", 45, 0xff),
+            ("another port of ours", 37, 0x42),
+            ("too short for itself", 39, 20),
+            ("longer than it is", 17, 0xff),
+            ("another address", 33, 9),
+            ("another card", 5, 0xfe),
+        ] {
+            assert!(!attempt(what, &set(at, value)), "{what}");
+        }
+        let wrong = |at: usize| {
+            move |mut frame: Vec<u8>| {
+                frame[at] ^= 1;
+                frame
+            }
+        };
+        assert!(!attempt("IP checksum", &wrong(25)));
+        assert!(!attempt("UDP checksum", &wrong(41)));
+        assert!(!attempt("broken payload", &wrong(80)));
+        assert!(!attempt("no UDP checksum", &|mut frame| {
+            frame[40..42].fill(0);
+            frame
+        }));
+        // As from a local socket that leaves the rest to a card.
+        assert!(!attempt("half a UDP checksum", &|mut frame| {
+            let length = frame.len() as u32 - 34;
+            let half = sum(&frame[26..34], 17 + length);
+            frame[40..42].copy_from_slice(&half.to_be_bytes());
+            frame
+        }));
+        assert!(!attempt("IP options", &|mut frame| {
+            frame[14] = 0x46;
+            frame[17] += 4;
+            frame.splice(34..34, [1, 1, 1, 0]);
+            frame
+        }));
+        assert!(!attempt("a VLAN", &|mut frame| {
+            frame.splice(12..12, [0x81, 0, 0, 5]);
+            frame
+        }));
+        assert!(!attempt("cut off", &|mut frame| {
+            frame.truncate(60);
+            frame
+        }));
+        // Anything, with checksums that are right.
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut draw = move |below: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed % below as u64) as usize
+        };
+        let mut through = 0;
+        for round in 0..150 {
+            let changes: Vec<(usize, u8)> = (0..1 + draw(2))
+                .map(|_| (draw(56), draw(256) as u8))
+                .collect();
+            let change = |mut frame: Vec<u8>| {
+                for &(at, value) in &changes {
+                    frame[at] = value;
+                }
+                summed(frame)
+            };
+            through += u32::from(attempt(&format!("{round}: {changes:?}"), &change));
+        }
+        assert!(through > 0);
+    });
 }
 
 /// Whether an interface sends what is redirected to it may change while the relay runs.
