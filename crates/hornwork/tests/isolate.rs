@@ -150,6 +150,44 @@ fn commands_are_shown_unless_told_otherwise() {
     assert!(text.contains("nothing was changed"), "{text}");
 }
 
+/// The experiment: voice beside bulk, shown without shares and judged with them.
+#[test]
+fn the_laboratory_shows_voice_beside_bulk() {
+    let folder = scratch("isolation");
+    let lab = |words: &[&str]| {
+        let said = Command::new(PROGRAM)
+            .args(["lab", "run", "isolation"])
+            .args(words)
+            .args(["--json", "-", "--set", "streams.seconds=4"])
+            .args(["--set", "streams.count=20", "--set", "link.mbit=5"])
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let why = String::from_utf8_lossy(&said.stderr).into_owned();
+        (said.status.code(), text, why)
+    };
+    let (code, _, why) = lab(&["--simulate"]);
+    assert_eq!(code, Some(2), "{why}");
+    assert!(why.contains("leave out --simulate"), "{why}");
+    // Jitter is the machine's here: a thread may be kept from running.
+    let words = ["--set", "thresholds.jitter_p99_ms="];
+    if namespace().is_none() {
+        let (code, _, why) = lab(&words);
+        assert_eq!(code, Some(3), "{why}");
+        assert!(why.contains("CAP_NET_ADMIN"), "{why}");
+        return;
+    }
+    let (code, text, why) = lab(&words);
+    assert_eq!(code, Some(0), "{text}\n{why}");
+    let run: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let trials = run["trials"].as_array().unwrap();
+    let lost = |at: usize| trials[at]["lost_percent"].as_f64().unwrap();
+    assert!(lost(0) > 2.0 && lost(1) <= 0.0, "{} {}", lost(0), lost(1));
+    let remarks = trials[1]["remarks"].to_string();
+    assert!(remarks.contains("emulated at 5 Mbit/s"), "{remarks}");
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_its_reason() {
     let folder = scratch("isolate");

@@ -6,9 +6,7 @@ use crate::figures::{self, Check, Details, Figures};
 use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan};
 use crate::pace::{Bounds, Hold, Pace};
 use crate::progress::DemoDisplay;
-use crate::raw::{
-    FORMAT, MachineRecord, NoiseRecord, RawWriter, RunRecord, Surroundings, TrialRecord,
-};
+use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, TrialRecord};
 use crate::report::{self, plain};
 use crate::run::{out_dir, unix_seconds, write_json};
 use crate::subject::{BorderThread, Layout, PortSpan, Processor, system_entropy};
@@ -248,12 +246,7 @@ impl Stage {
             seconds,
             held: held + crate::trial::held(&[phones.holdings, pbx.holdings]),
             surroundings: Surroundings {
-                noise: NoiseRecord {
-                    mean_us: noise.mean_us,
-                    p99_us: noise.p99_us,
-                    max_us: noise.max_us,
-                    lost_share: noise.lost_share,
-                },
+                noise: noise.into(),
                 receive_buffer_errors_before: kernel_before,
                 receive_buffer_errors_after: kernel_after,
                 subject_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),

@@ -40,6 +40,17 @@ pub struct NoiseRecord {
     pub lost_share: f64,
 }
 
+impl From<net::NoiseReport> for NoiseRecord {
+    fn from(seen: net::NoiseReport) -> NoiseRecord {
+        NoiseRecord {
+            mean_us: seen.mean_us,
+            p99_us: seen.p99_us,
+            max_us: seen.max_us,
+            lost_share: seen.lost_share,
+        }
+    }
+}
+
 /// What was measured of machine and subject beside a trial on real sockets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Surroundings {

@@ -2,7 +2,7 @@
 
 use crate::caveats;
 use crate::error::{LabError, Verdict};
-use crate::experiment::{BUILT_IN, File, Level, built_in};
+use crate::experiment::{BUILT_IN, File, Level, Thresholds, built_in};
 use crate::figures;
 use crate::progress::Display;
 use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
@@ -189,12 +189,17 @@ fn judge(
     );
     details.subject_cores = outcomes.subject_cores;
     details.host_cpu_percent = outcomes.host_cpu_percent;
-    let checks = figures::judge(
-        &level.experiment.thresholds,
-        &figures,
-        &details,
-        outcomes.leaks,
-    );
+    // Where nothing divides the link, what is lost is what the experiment is about.
+    let judged = level
+        .experiment
+        .link
+        .as_ref()
+        .is_none_or(|link| link.shares > 0);
+    let thresholds = match judged {
+        true => level.experiment.thresholds.clone(),
+        false => Thresholds::default(),
+    };
+    let checks = figures::judge(&thresholds, &figures, &details, outcomes.leaks);
     let verdict = match checks.iter().all(|check| check.holds) {
         true => Verdict::Passed,
         false => Verdict::Missed,

@@ -15,6 +15,7 @@ mod icmp;
 mod layer;
 mod machine;
 mod media;
+mod network;
 mod noise;
 mod plane;
 mod process;
@@ -37,6 +38,7 @@ pub use driver::{Driver, NoForward, Plain, Turn, run_engine};
 pub use exchange::{Desk, desks};
 pub use machine::{KernelCounters, Machine, kernel_counters, machine};
 pub use media::Waker;
+pub use network::Network;
 pub use noise::{NoiseReport, NoiseSampler, host_noise};
 pub use process::{
     allowed_cpus, open_files, page_bytes, pin, process_cpu, raise_open_files, realtime,

@@ -47,6 +47,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/header-rules.toml"),
     ),
     (
+        "isolation",
+        include_str!("../../../../scenarios/isolation.toml"),
+    ),
+    (
         "media-capacity",
         include_str!("../../../../scenarios/media-capacity.toml"),
     ),

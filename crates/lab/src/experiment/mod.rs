@@ -13,7 +13,7 @@ mod template;
 pub use built_in::{BUILT_IN, built_in};
 pub use model::{
     CallFlow, Callees, Callers, CodecName, Conference, Experiment, Generator, HangUp, HoldKind,
-    IpVersions, Levels, MediaKind, Network, PaceKind, RegistrarPlace, Registrations, Streams,
+    IpVersions, Levels, Link, MediaKind, Network, PaceKind, RegistrarPlace, Registrations, Streams,
     Subject, SubjectMedia, Thresholds, TransportName,
 };
 pub use parse::{File, Level};

@@ -47,6 +47,9 @@ pub struct Experiment {
     /// Media streams without signalling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
+    /// The link between the two ends of `[streams]`, where it is not the loopback interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
     /// Conferences of the subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conference: Option<Conference>,
@@ -683,6 +686,36 @@ impl Default for Streams {
             media: MediaKind::Tone,
             codec: CodecName::Pcma,
             listen_percent: 0.0,
+        }
+    }
+}
+
+/// A link of this machine's kernel between two networks of their own (root; veth, TBF, HTB), which bulk traffic fills: it is sent
+/// at the same time as the streams, unmarked, while these are marked as voice (DSCP 46).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Link {
+    /// What it carries, Mbit/s.
+    pub mbit: f64,
+    /// 1: `hornwork isolate` divides it; 0: one queue for all, and what is lost then is shown, not judged. A number, so that a sweep
+    /// can set it.
+    pub shares: u8,
+    /// Bulk traffic, percent of what the link carries; 0: none.
+    pub bulk_percent: f64,
+    /// Payload of a bulk packet, bytes, 64 to 1,472.
+    pub bulk_bytes: u32,
+    /// Packets that wait where nothing divides the link.
+    pub queue: u32,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Link {
+            mbit: 100.0,
+            shares: 1,
+            bulk_percent: 110.0,
+            bulk_bytes: 1_000,
+            queue: 100,
         }
     }
 }

@@ -268,6 +268,7 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
             "nothing to do: state [callers], [registrations], [streams] or [conference]".to_owned(),
         );
     }
+    linking(experiment)?;
     conferring(experiment)
 }
 
@@ -314,6 +315,24 @@ fn medial(experiment: &Experiment, callers: &Callers) -> Result<(), String> {
         if callers.listen_percent > 0.0 || echo {
             return Err("callees.codec: with another codec than the callers', nothing is listened to, and nothing echoed".to_owned());
         }
+    }
+    Ok(())
+}
+
+/// What has to fit together of a link that is filled.
+fn linking(experiment: &Experiment) -> Result<(), String> {
+    let Some(link) = &experiment.link else {
+        return Ok(());
+    };
+    if experiment.streams.is_none() || !experiment.subject.none {
+        return Err("[link] needs [streams], and subject.none = true".to_owned());
+    }
+    let within = |value: f64, least: f64, most: f64| (least..=most).contains(&value);
+    if !within(link.mbit, 1.0, 10_000.0) || !within(link.bulk_percent, 0.0, 1_000.0) {
+        return Err("link: mbit 1 to 10000, bulk_percent 0 to 1000".to_owned());
+    }
+    if !(64..=1_472).contains(&link.bulk_bytes) || link.queue == 0 || link.shares > 1 {
+        return Err("link: bulk_bytes 64 to 1472, queue at least 1, shares 0 or 1".to_owned());
     }
     Ok(())
 }

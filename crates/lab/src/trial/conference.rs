@@ -9,7 +9,7 @@ use crate::experiment::{Conference, Experiment, HangUp, MediaKind};
 use crate::figures::{NOISE, PROBE};
 use crate::host::{CallFlow, CallPlan, Host, HostPlan, Progress, StreamPlan};
 use crate::pace::{Bounds, Hold, Pace};
-use crate::raw::{NoiseRecord, Surroundings};
+use crate::raw::Surroundings;
 use crate::subject::{PortSpan, Simulated, Subject, loopback, simulated_addresses, system_entropy};
 use codec::Format;
 use engine::{Entropy, Time, Transport};
@@ -321,12 +321,7 @@ pub(super) fn on_sockets(
         leaks: holds.map(|subject| subject + held(&holdings)),
         remarks,
         surroundings: Some(Surroundings {
-            noise: NoiseRecord {
-                mean_us: noise.mean_us,
-                p99_us: noise.p99_us,
-                max_us: noise.max_us,
-                lost_share: noise.lost_share,
-            },
+            noise: noise.into(),
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: spent,

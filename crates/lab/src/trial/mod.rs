@@ -2,6 +2,7 @@
 
 mod cast;
 mod conference;
+mod isolated;
 mod simulated;
 mod sockets;
 mod thread;
@@ -10,7 +11,7 @@ pub use cast::Cast;
 pub use simulated::{simulate, simulate_watched, simulate_with_log};
 pub(crate) use sockets::from_start;
 pub use sockets::on_sockets;
-pub use thread::{Finished, HostThread};
+pub use thread::{Finished, HostThread, Place};
 
 use crate::experiment::{Experiment, HoldKind};
 use crate::host::{Holdings, Results, StreamResult};

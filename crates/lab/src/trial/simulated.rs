@@ -64,6 +64,11 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
             "TLS is not spoken in virtual time: leave out --simulate, or set the transport to udp or tcp",
         ));
     }
+    if experiment.link.is_some() {
+        return Err(LabError::bad(
+            "[link] is one of this machine's kernel: leave out --simulate",
+        ));
+    }
     if experiment.generator.workers > 1 {
         return Err(LabError::bad(
             "generator.workers: virtual time has one thread; leave it out, or --simulate",

@@ -4,7 +4,7 @@ use super::{Cast, Finished, HostThread, Outcomes, Patience, Trial, held, merge};
 use crate::error::LabError;
 use crate::experiment::{Experiment, TransportName};
 use crate::host::{HostPlan, Progress, SecurePeer};
-use crate::raw::{NoiseRecord, Surroundings};
+use crate::raw::Surroundings;
 use crate::record::{Attempt, StreamRecord};
 use crate::subject::{PortSpan, Subject, loopback, system_entropy};
 use crate::tls::Credentials;
@@ -27,6 +27,9 @@ pub fn on_sockets(
     let experiment = &trial.experiment;
     if experiment.conference.is_some() {
         return super::conference::on_sockets(trial, progress);
+    }
+    if experiment.link.is_some() {
+        return super::isolated::on_sockets(trial, progress);
     }
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
@@ -164,12 +167,7 @@ pub fn on_sockets(
         leaks: subject_holds.map(|subject| subject + held(&holdings)),
         remarks,
         surroundings: Some(Surroundings {
-            noise: NoiseRecord {
-                mean_us: noise.mean_us,
-                p99_us: noise.p99_us,
-                max_us: noise.max_us,
-                lost_share: noise.lost_share,
-            },
+            noise: noise.into(),
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: cpu,

@@ -4,7 +4,7 @@ use crate::error::LabError;
 use crate::host::{Holdings, Host, HostPlan, Progress, Results};
 use engine::{Entropy, Note, Time};
 use net::tls::Security;
-use net::{Clock, Driver, DriverConfig};
+use net::{Clock, Driver, DriverConfig, Network};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -33,6 +33,15 @@ enum Order {
     Deregister,
     /// Results so far; the host goes on, or ends.
     Collect(Sender<Finished>, Then),
+}
+
+/// Where a host lives, and how its media is marked.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// A network of its own; `None`: that of this process.
+    pub network: Option<Arc<Network>>,
+    /// Differentiated services code point of its media.
+    pub media_dscp: u8,
 }
 
 /// What a host leaves behind.
@@ -96,6 +105,20 @@ impl HostThread {
         entropy: Entropy,
         clock: Clock,
     ) -> Result<HostThread, LabError> {
+        HostThread::start_in(Place::default(), plan, security, entropy, clock)
+    }
+
+    /// The same in a network of its own, and with marks on what it sends.
+    ///
+    /// # Errors
+    /// As [`HostThread::start`], and where the network cannot be entered.
+    pub fn start_in(
+        place: Place,
+        plan: HostPlan,
+        security: Option<Security>,
+        entropy: Entropy,
+        clock: Clock,
+    ) -> Result<HostThread, LabError> {
         let name = plan.name.clone();
         let (orders, inbox) = mpsc::channel();
         let (ready, wait) = mpsc::channel();
@@ -109,7 +132,8 @@ impl HostThread {
                 let mut host = Host::new(plan, entropy);
                 // Records tell the same; on sockets nobody keeps a log.
                 host.set_events_wanted(false);
-                if let Err(error) = serve(host, (security, batch), clock, &inbox, &ready, &shared) {
+                let settings = (place, security, batch);
+                if let Err(error) = serve(host, settings, clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
             })
@@ -257,13 +281,17 @@ impl HostThread {
 
 fn serve(
     mut host: Host,
-    (security, batch): (Option<Security>, Duration),
+    (place, security, batch): (Place, Option<Security>, Duration),
     clock: Clock,
     inbox: &Receiver<Order>,
     ready: &Sender<Result<Places, String>>,
     seen: &Mutex<Seen>,
 ) -> Result<(), String> {
+    if let Some(network) = &place.network {
+        network.enter().map_err(|error| format!("setns: {error}"))?;
+    }
     let config = DriverConfig {
+        media_dscp: place.media_dscp,
         receive_timestamps: true,
         coalesce: batch,
         order: (!batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
