@@ -435,6 +435,9 @@ pub trait Forward {
     type Report: Send;
     /// Take a command.
     fn command(&mut self, command: Self::Command, now: Time);
+    /// Packets that came to these sockets are next, in this order. What will be looked up for them may be read ahead, so that the
+    /// memory it lies in is waited for once and not packet by packet. Nothing is decided here.
+    fn expect(&mut self, _sockets: &[Option<SocketId>]) {}
     /// Decide about one packet, changing it in place.
     fn forward(&mut self, packet: &mut Packet<'_>, now: Time) -> Verdict;
     /// Do what is due by time alone (inactivity, statistics).

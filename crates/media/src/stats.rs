@@ -100,6 +100,21 @@ impl ReceiveStatistics {
         }
     }
 
+    /// Reads what the next packet of the source will change, as [`engine::Forward::expect`] says: first what lies here, or with `deep`
+    /// what that points to. The value means nothing.
+    pub(crate) fn read_ahead(&self, deep: bool) -> u64 {
+        let Some(first) = self.payload_types.first().filter(|_| deep) else {
+            return self.sequence.read_ahead(false)
+                ^ self.other_packets
+                ^ self.last.as_nanos()
+                ^ self.payload_types.len() as u64;
+        };
+        self.sequence.read_ahead(true)
+            ^ first.packets
+            ^ first.jitter.read_ahead()
+            ^ first.skew.read_ahead()
+    }
+
     /// Counts a packet.
     pub fn receive(&mut self, packet: &RtpArrival) -> Arrival {
         self.count_delta(packet.time);

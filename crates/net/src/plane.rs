@@ -160,6 +160,16 @@ struct Entry {
     next: u32,
 }
 
+/// A received packet that is sent on.
+struct Onward {
+    socket: SocketId,
+    /// Index of that socket, where it is open.
+    index: Option<u32>,
+    start: *const u8,
+    length: usize,
+    destination: SocketAddr,
+}
+
 /// Tells of a signalling datagram what it must stay in order with, see [`crate::DriverConfig::order`].
 pub(crate) type OrderOf = fn(&[u8]) -> u32;
 
@@ -186,6 +196,10 @@ pub(crate) struct Plane {
     pub(crate) punted: Vec<usize>,
     /// From which socket each datagram of a receiver came that was filled from several; none where no port of it is open.
     origins: Vec<Option<SocketId>>,
+    /// Indices of the sockets of datagrams that came to the range, while they are looked up.
+    found: Vec<Option<u32>>,
+    /// What is sent on, while it is gathered.
+    onward: Vec<Onward>,
     /// Turns so far in which media was gathered.
     turn: u64,
     timestamps: bool,
@@ -193,7 +207,7 @@ pub(crate) struct Plane {
     shortcuts: Option<shortcuts::Shortcuts>,
 }
 
-// SAFETY: the raw pointers in `entries` exist only between `forward_gathered` and the flush at its end, within one call.
+// SAFETY: the raw pointers in `entries` and `onward` exist only between `forward_gathered` and the flush at its end, within one call.
 unsafe impl Send for Plane {}
 
 impl Plane {
@@ -227,6 +241,8 @@ impl Plane {
             shared: Arc::new(Shared::new()),
             punted: Vec::with_capacity(BATCH),
             origins: Vec::with_capacity(BATCH),
+            found: Vec::with_capacity(BATCH),
+            onward: Vec::with_capacity(BATCH),
             turn: 1,
             timestamps,
             shortcuts: None,
@@ -661,8 +677,13 @@ impl Plane {
         let (from, room) = (receiver.filled(), receiver.room());
         // As in `receive`.
         let n = receiver.add(fd, room).unwrap_or(0);
+        // In two rounds: memory that one lookup waits for is waited for by all at once.
+        self.found.clear();
         for i in from..from + n {
-            let index = receiver.destination(i).and_then(|local| range.find(local));
+            let local = receiver.destination(i);
+            self.found.push(local.and_then(|local| range.find(local)));
+        }
+        for index in &self.found {
             let socket = index.and_then(|index| self.sockets.get(index as usize));
             self.origins.push(socket.map(|socket| socket.id));
         }
@@ -725,6 +746,8 @@ impl Plane {
         let wall = self.wall();
         self.shared.datagrams_in.add(n);
         let mut taken = 0;
+        forwarder.expect(&self.origins);
+        self.onward.clear();
         for i in 0..n {
             let Some(received) = receiver.get(i) else {
                 continue;
@@ -753,21 +776,34 @@ impl Plane {
                 Verdict::Forward {
                     socket,
                     destination,
-                } => match self.by_id.get(&socket) {
-                    Some(&index) => {
-                        let payload = Payload::Received(packet.buffer.as_ptr());
-                        self.link(index, payload, packet.bytes().len(), destination, 0);
-                    }
-                    None => {
-                        self.shared.strays.add(1);
-                        self.shared.drop_one(DropReason::SendFailed);
-                    }
-                },
+                } => self.onward.push(Onward {
+                    socket,
+                    index: None,
+                    start: packet.buffer.as_ptr(),
+                    length: packet.bytes().len(),
+                    destination,
+                }),
                 Verdict::Consumed => {}
                 Verdict::Punt(_) => self.punted.push(i),
                 Verdict::Drop(reason) => self.shared.drop_one(reason),
             }
         }
+        // Rounds again, as in `gather_range`.
+        let mut onward = core::mem::take(&mut self.onward);
+        for packet in &mut onward {
+            packet.index = self.by_id.get(&packet.socket).copied();
+        }
+        for packet in &onward {
+            let Some(index) = packet.index else {
+                self.shared.strays.add(1);
+                self.shared.drop_one(DropReason::SendFailed);
+                continue;
+            };
+            let payload = Payload::Received(packet.start);
+            self.link(index, payload, packet.length, packet.destination, 0);
+        }
+        onward.clear();
+        self.onward = onward;
         self.shared.bytes_in.add(taken);
         self.flush();
         self.packets_of(forwarder);

@@ -156,6 +156,17 @@ impl Side {
         self.dscp
     }
 
+    /// A word of each part that a packet needs.
+    fn read_ahead(&self) -> u64 {
+        u64::from(self.rtp.0)
+            ^ u64::from(self.latch_epoch)
+            ^ u64::from(self.latch.locked().is_some())
+            ^ self.clock_rates.len() as u64
+            ^ u64::from(self.secure.is_some())
+            ^ self.received.packets
+            ^ self.sent.packets
+    }
+
     /// Whether the sender of a packet is the right one.
     fn admit(&mut self, component: Component, source: SocketAddr, kind: &Kind<'_>) -> Admission {
         if source.is_ipv6() != self.ipv6 {
@@ -344,6 +355,29 @@ impl Flow {
     pub(crate) fn side(&self, side: usize) -> &Side {
         let [a, b] = &self.sides;
         if side == 0 { a } else { b }
+    }
+
+    /// Reads what the next packet from a side will need: this record, or at the later steps what is found through it. See
+    /// [`engine::Forward::expect`]; the value means nothing.
+    pub(crate) fn read_ahead(&self, from: usize, step: u8) -> u64 {
+        let [a, b] = &self.sides;
+        let (from, to) = if from == 0 { (a, b) } else { (b, a) };
+        match step {
+            0 => {
+                u64::from(self.session) ^ from.read_ahead() ^ to.read_ahead() ^ from.stream.opened()
+            }
+            _ => {
+                let open = from
+                    .secure
+                    .as_ref()
+                    .map_or(0, |secure| secure.read_ahead(true));
+                let seal = to
+                    .secure
+                    .as_ref()
+                    .map_or(0, |secure| secure.read_ahead(false));
+                from.sources.read_ahead(step - 1) ^ open ^ seal
+            }
+        }
     }
 
     /// Sockets with side and component.

@@ -39,7 +39,7 @@ pub(crate) struct Secure {
     /// DTLS comes on its RTP port: control has to see it.
     pub(crate) dtls: bool,
     keys: Option<Arc<Keys>>,
-    contexts: Option<Box<Contexts>>,
+    contexts: Option<Contexts>,
 }
 
 impl Secure {
@@ -66,8 +66,16 @@ impl Secure {
                     self.contexts = None;
                 }
             }
-            _ => self.contexts = contexts(keys).ok().map(Box::new),
+            _ => self.contexts = contexts(keys).ok(),
         }
+    }
+
+    /// Reads what opening or sealing the next packet will need, see [`engine::Forward::expect`].
+    pub(crate) fn read_ahead(&self, open: bool) -> u64 {
+        self.contexts.as_ref().map_or(0, |contexts| match open {
+            true => contexts.inbound.read_ahead(),
+            false => contexts.outbound.read_ahead(),
+        })
     }
 
     /// The suite in use.

@@ -83,6 +83,11 @@ impl Stream {
         self.last.filter(|_| self.steady)
     }
 
+    /// Shortcuts opened so far.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened
+    }
+
     /// Whether a shortcut is to be proposed where none is.
     pub(crate) fn is_closed(&self) -> bool {
         self.state == State::Closed

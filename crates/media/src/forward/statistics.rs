@@ -164,6 +164,14 @@ impl Sources {
         }))
     }
 
+    /// Reads what the next packet of the source that was heard last will change, in so many steps along the pointers.
+    pub(crate) fn read_ahead(&self, step: u8) -> u64 {
+        let source = self.followed.get(self.current);
+        source.map_or(0, |source| {
+            u64::from(source.ssrc) ^ source.statistics.read_ahead(step > 0)
+        })
+    }
+
     /// Counts what took a shortcut behind the last packet of the source that was heard last.
     pub(crate) fn pass(&mut self, passed: &Passed) {
         if let Some(source) = self.followed.get_mut(self.current) {

@@ -42,6 +42,13 @@ impl LogHistogram {
         self.max = self.max.max(value);
     }
 
+    /// Reads the count of a value.
+    pub(super) fn read_ahead(&self, value: u64) -> u64 {
+        self.counts
+            .get(bucket(value))
+            .map_or(0, |&count| u64::from(count))
+    }
+
     /// Values counted.
     pub fn total(&self) -> u64 {
         self.total

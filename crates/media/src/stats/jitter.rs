@@ -35,6 +35,11 @@ impl Jitter {
         Jitter::default()
     }
 
+    /// Reads what the next packet will change; the count of its jitter is near that of the last one's.
+    pub(super) fn read_ahead(&self) -> u64 {
+        self.samples ^ self.histogram.total() ^ self.histogram.read_ahead(self.current as u64)
+    }
+
     /// Takes a packet in arrival order.
     pub fn receive(&mut self, time: Time, timestamp: u32, clock_rate: u32) {
         let Some((last_time, last_timestamp)) = self.previous.replace((time, timestamp)) else {

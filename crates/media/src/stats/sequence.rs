@@ -67,6 +67,16 @@ impl LossRuns {
 }
 
 impl Sequence {
+    /// Reads what the next number will change; with `deep` its place in the window.
+    pub(super) fn read_ahead(&self, deep: bool) -> u64 {
+        if !deep {
+            return self.highest as u64 ^ self.unique ^ self.runs.current ^ u64::from(self.started);
+        }
+        let at = (self.highest as u64).wrapping_add(1) / 64;
+        let at = at as usize & self.seen.len().wrapping_sub(1);
+        self.seen.get(at).copied().unwrap_or(0)
+    }
+
     /// Window for live flows: 20 s of speech at 20 ms.
     pub const LIVE_WINDOW: usize = 1024;
     /// Window in which every 16-bit distance is told exactly, for captures.

@@ -29,6 +29,11 @@ pub struct Skew {
 }
 
 impl Skew {
+    /// Reads what the next packet will change.
+    pub(super) fn read_ahead(&self) -> u64 {
+        self.packets ^ self.segments
+    }
+
     /// The timeline breaks here: the next packet begins a new segment.
     pub fn interrupt(&mut self) {
         self.previous = None;

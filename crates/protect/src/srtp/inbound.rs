@@ -44,7 +44,7 @@ pub struct Inbound {
     ring: Keyring,
     /// The key that last proved right.
     current: usize,
-    sources: Vec<Source>,
+    sources: SmallVec<[Source; 1]>,
     limits: ContextLimits,
     /// A copy of the packet while it may have to be tried with another key.
     spare: Vec<u8>,
@@ -59,7 +59,7 @@ impl Inbound {
         Ok(Inbound {
             ring: Keyring::new(master)?,
             current: 0,
-            sources: Vec::new(),
+            sources: SmallVec::new(),
             limits,
             spare: Vec::new(),
         })
@@ -81,6 +81,13 @@ impl Inbound {
         let newest = self.ring.keys.iter().map(|key| key.id).max();
         self.ring.keys.retain(|key| Some(key.id) == newest);
         self.current = 0;
+    }
+
+    /// Reads what the next RTP packet will need, so that it is in the cache. The value means nothing.
+    pub fn read_ahead(&self) -> u64 {
+        let key = self.ring.keys.get(self.current).map_or(0, Key::read_ahead);
+        let source = self.sources.first().and_then(|source| source.rtp.as_ref());
+        key ^ source.map_or(0, |flow| flow.window.highest())
     }
 
     /// How far the key that last proved right is used up.

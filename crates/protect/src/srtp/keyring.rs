@@ -81,6 +81,12 @@ impl Key {
         })
     }
 
+    /// Reads what the next packet will need of it.
+    pub fn read_ahead(&self) -> u64 {
+        let due = self.used.srtp ^ self.used.srtp_limit ^ u64::from(self.idle);
+        due ^ self.mki.len() as u64 ^ self.rtp.read_ahead()
+    }
+
     /// The SRTP session keys of the first epoch: good for lengths and kinds, which are the same in all.
     pub fn rtp(&self) -> &Transform {
         &self.rtp
@@ -152,14 +158,15 @@ impl Rederive {
 
 /// The keys of a context.
 pub(super) struct Keyring {
-    pub keys: Vec<Key>,
+    /// Beside the rest, where there is one: a packet waits for no pointer then.
+    pub keys: SmallVec<[Key; 1]>,
     next: u32,
 }
 
 impl Keyring {
     pub fn new(master: &MasterKey) -> Result<Keyring, KeyError> {
         let mut ring = Keyring {
-            keys: Vec::with_capacity(1),
+            keys: SmallVec::new(),
             next: 0,
         };
         ring.add(master)?;

@@ -3,6 +3,7 @@
 use super::keyring::{Key, KeyUse, Keyring};
 use super::window::{Window, estimate};
 use super::{ContextLimits, Failure, KeyError, MasterKey, SourceState, rtcp_sender, rtp_fields};
+use smallvec::SmallVec;
 
 /// A source that we seal packets of.
 struct Source {
@@ -23,7 +24,7 @@ struct Source {
 pub struct Outbound {
     ring: Keyring,
     active: usize,
-    sources: Vec<Source>,
+    sources: SmallVec<[Source; 1]>,
     limits: ContextLimits,
 }
 
@@ -36,7 +37,7 @@ impl Outbound {
         Ok(Outbound {
             ring: Keyring::new(master)?,
             active: 0,
-            sources: Vec::new(),
+            sources: SmallVec::new(),
             limits,
         })
     }
@@ -75,6 +76,13 @@ impl Outbound {
                 Err(error)
             }
         }
+    }
+
+    /// Reads what the next RTP packet will need, so that it is in the cache. The value means nothing.
+    pub fn read_ahead(&self) -> u64 {
+        let key = self.ring.keys.get(self.active).map_or(0, Key::read_ahead);
+        let source = self.sources.first().and_then(|source| source.rtp.as_ref());
+        key ^ source.map_or(0, |window| window.highest())
     }
 
     /// How far the active key is used up.

@@ -92,6 +92,17 @@ impl Transform {
         })
     }
 
+    /// Reads what stands around the keys.
+    pub fn read_ahead(&self) -> u64 {
+        let salt = match &self.cipher {
+            Cipher::Null => 0,
+            Cipher::Counter { salt, .. } => *salt as u64,
+            Cipher::Gcm { salt, .. } => u64::from(salt[0]),
+        };
+        let mac = self.mac.as_ref().map_or(0, HmacSha1::read_ahead);
+        salt ^ mac ^ self.tag as u64
+    }
+
     /// Whether a packet proves that its sender knows the key.
     pub fn authenticates(&self) -> bool {
         self.tag != 0
