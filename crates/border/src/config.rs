@@ -22,6 +22,7 @@ mod schema;
 mod security;
 #[cfg(test)]
 mod tests;
+mod threads;
 pub(crate) mod tls;
 mod trunks;
 mod workers;
@@ -36,6 +37,7 @@ pub use rooms::Room;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
 pub use security::{Keying, MediaSecurity, Mux, SrtpPolicy};
+pub use threads::{Threads, Wish};
 pub use tls::{
     CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
 };
@@ -89,6 +91,8 @@ pub struct Config {
     pub media_ranges: Vec<MediaRange>,
     /// SIP behaviour that is the same everywhere.
     pub sip: Sip,
+    /// How the threads that move signalling and media run.
+    pub threads: Threads,
     /// Session timers (RFC 4028).
     pub session_timer: SessionTimer,
     /// Capacities.

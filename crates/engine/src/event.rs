@@ -166,6 +166,15 @@ events! {
         /// Why not the faster one, or for which addresses not (streams that leave there go through sockets); empty where it is the faster one, or another was asked for.
         why: String,
     }
+    /// What the threads were to have by `[threads]`, and whether they have it; told once for each at the start.
+    ThreadsSet "threads_set" {
+        /// realtime (SCHED_FIFO), memory (locked) or processors (pinned).
+        what: String,
+        /// Whether it is so.
+        done: bool,
+        /// The priority or the processors, or why it is not so.
+        why: String,
+    }
     /// How much of a call's media the kernel relayed, where it can relay at all; told at the end of the call for each media line that
     /// had media. The rest went through sockets.
     MediaPassed "media_passed" {

@@ -7,6 +7,7 @@ use crate::security::Loaded;
 use crate::service::{
     SIGNAL_WAIT, driver_config, kernel_news, kernel_relay, look_around, media_keying, opened,
 };
+use crate::threads::Placing;
 use border::config::Config;
 use border::node::Node;
 use engine::{Event, HashKey, Note, Time};
@@ -63,6 +64,7 @@ pub fn serve(
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let relay = kernel_relay(&config, &log, &clock)?;
     let settings = driver_config(&config, relay.as_ref());
+    let settings = Placing::of(&config, &log, &clock)?.apply(0, settings);
     let mut driver = Driver::new(settings, clock, forwarder)?;
     driver.set_security(loaded.security.clone());
     driver.set_recorder(recorder(&config)?);

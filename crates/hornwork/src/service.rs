@@ -5,6 +5,7 @@ use crate::log::Log;
 use crate::node;
 use crate::notify::notify;
 use crate::security::Loaded;
+use crate::threads::Placing;
 use crate::workers::{Mates, shared};
 use border::border::Border;
 use border::config::{Config, MediaKernel};
@@ -259,6 +260,8 @@ fn serve(
     let relay = relay.as_ref();
     let settings = driver_config(border.config(), relay);
     let settings = shared(settings, border.worker(), &cpus);
+    let placing = Placing::of(border.config(), &log, &clock)?;
+    let settings = placing.apply(border.worker().number, settings);
     let mut driver = Driver::new(settings, clock, forwarder)?;
     driver.set_security(loaded.security.clone());
     let mut mates = Mates::default();
@@ -268,7 +271,7 @@ fn serve(
             driver.join(desk);
         }
         let others = borders.into_iter().zip(desks).collect();
-        mates = Mates::start(others, relay, &loaded.security, &log, clock)?;
+        mates = Mates::start(others, relay, &placing, &loaded.security, &log, clock)?;
     }
     let mut service = Service {
         loaded,
@@ -324,6 +327,7 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     };
     let differ = [
         ("[sip]", once(old) != once(new)),
+        ("[threads]", old.threads != new.threads),
         ("[session_timer]", old.session_timer != new.session_timer),
         ("[media] dscp", old.media.dscp != new.media.dscp),
         ("[media] gather", old.media.gather != new.media.gather),

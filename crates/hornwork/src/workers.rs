@@ -3,6 +3,7 @@
 
 use crate::log::Log;
 use crate::service::{driver_config, opened};
+use crate::threads::Placing;
 use border::border::Border;
 use border::config::Config;
 use engine::{HashKey, Worker};
@@ -61,6 +62,7 @@ impl Mates {
     pub(crate) fn start(
         borders: Vec<(Border, Desk)>,
         relay: Option<&net::KernelRelay>,
+        placing: &Placing,
         security: &Security,
         log: &Log,
         clock: Clock,
@@ -70,6 +72,7 @@ impl Mates {
         for (border, desk) in borders {
             let worker = *border.worker();
             let settings = shared(driver_config(border.config(), relay), &worker, &cpus);
+            let settings = placing.apply(worker.number, settings);
             let forwarder = Forwarder::new(
                 ForwarderLimits::default(),
                 HashKey::new(&mut net::entropy()?),

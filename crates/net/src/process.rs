@@ -84,6 +84,40 @@ pub fn tight_timers() -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps memory of this process from being swapped out: what it uses now, and whatever it will use once it does.
+///
+/// # Errors
+/// Where it is not allowed for all of it: neither CAP_IPC_LOCK nor an unlimited RLIMIT_MEMLOCK. With less, memory asked for later
+/// would be refused at a moment when nobody can help it.
+pub fn lock_memory() -> io::Result<()> {
+    if getrlimit(Resource::Memlock).current.is_some() && !has_capability(IPC_LOCK)? {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "neither CAP_IPC_LOCK nor an unlimited RLIMIT_MEMLOCK",
+        ));
+    }
+    let flags = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: it changes what the kernel may do with pages, and none of them.
+    if unsafe { libc::mlockall(flags) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Number of CAP_IPC_LOCK (capabilities(7)).
+const IPC_LOCK: u32 = 14;
+
+/// Whether a capability is in force for the calling thread.
+fn has_capability(number: u32) -> io::Result<bool> {
+    let text = std::fs::read_to_string("/proc/thread-self/status")?;
+    let set = text
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|word| u64::from_str_radix(word.trim(), 16).ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/thread-self/status"))?;
+    Ok(set >> number & 1 == 1)
+}
+
 /// File descriptors that the process may have: the limit in force and the highest it may ask for (`u64::MAX`: none).
 pub fn open_files() -> (u64, u64) {
     let limit = getrlimit(Resource::Nofile);

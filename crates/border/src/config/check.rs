@@ -149,6 +149,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             coalesce: Duration::from_millis(raw.sip.coalesce.into()),
             workers: raw.sip.workers,
         },
+        threads: super::threads::threads(raw, sink),
         session_timer: session_timer(raw, sink),
         limits: limits(raw),
         admission: Admission {

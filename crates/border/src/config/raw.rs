@@ -49,6 +49,9 @@ pub(super) struct Raw {
     /// SIP behaviour that is the same everywhere.
     #[serde(default)]
     pub sip: RawSip,
+    /// How the threads that move signalling and media run; counts from the next start.
+    #[serde(default)]
+    pub threads: super::threads::Threads,
     /// Session timers (RFC 4028).
     #[serde(default)]
     pub session_timer: RawSessionTimer,
