@@ -1,4 +1,4 @@
-//! Frames (RFC 6455 section 5), the server's side: what comes is masked, what goes is not.
+//! Frames (RFC 6455 section 5): what a client sends is masked, what a server sends is not.
 
 use std::fmt;
 
@@ -48,6 +48,8 @@ pub enum WsError {
     Reserved,
     /// A frame of a client's that is not masked (RFC 6455 section 5.1).
     Unmasked,
+    /// A frame of a server's that is masked (RFC 6455 section 5.1).
+    Masked,
     /// A length that is not written in its shortest form.
     Length,
     /// A control frame in pieces or above 125 bytes, or a close frame with half a code.
@@ -75,6 +77,7 @@ impl fmt::Display for WsError {
         f.write_str(match self {
             WsError::Reserved => "a frame with reserved bits or a reserved opcode",
             WsError::Unmasked => "a frame that is not masked",
+            WsError::Masked => "a masked frame from a server",
             WsError::Length => "a length that is not in its shortest form",
             WsError::Control => "a malformed control frame",
             WsError::Order => "frames out of order",
@@ -86,37 +89,86 @@ impl fmt::Display for WsError {
 
 impl std::error::Error for WsError {}
 
-/// Appends a data frame.
+/// What a frame of a client's is masked with (RFC 6455 section 5.3): a new one for each, which nobody can foretell.
+pub type Mask = [u8; 4];
+
+/// Appends a data frame of a server's.
 pub fn frame(kind: Kind, payload: &[u8], out: &mut Vec<u8>) {
-    head(
-        match kind {
+    whole(kind.opcode(), None, payload, out);
+}
+
+/// Appends a data frame of a client's.
+pub fn client_frame(kind: Kind, mask: Mask, payload: &[u8], out: &mut Vec<u8>) {
+    whole(kind.opcode(), Some(mask), payload, out);
+}
+
+/// Appends a close frame of a server's.
+pub fn close(code: CloseCode, out: &mut Vec<u8>) {
+    whole(8, None, &code.number().to_be_bytes(), out);
+}
+
+/// Appends a close frame of a client's.
+pub fn client_close(code: CloseCode, mask: Mask, out: &mut Vec<u8>) {
+    whole(8, Some(mask), &code.number().to_be_bytes(), out);
+}
+
+impl Kind {
+    fn opcode(self) -> u8 {
+        match self {
             Kind::Text => 1,
             Kind::Binary => 2,
-        },
-        payload.len(),
-        out,
-    );
-    out.extend_from_slice(payload);
+        }
+    }
 }
 
-/// Appends a close frame.
-pub fn close(code: CloseCode, out: &mut Vec<u8>) {
-    head(8, 2, out);
-    out.extend_from_slice(&code.number().to_be_bytes());
-}
-
-fn head(opcode: u8, length: usize, out: &mut Vec<u8>) {
+/// Appends a frame that is not in pieces.
+fn whole(opcode: u8, mask: Option<Mask>, payload: &[u8], out: &mut Vec<u8>) {
+    let length = payload.len();
+    let bit = if mask.is_some() { 0x80 } else { 0 };
     out.push(0x80 | opcode);
     match (u8::try_from(length), u16::try_from(length)) {
-        (Ok(short @ ..=125), _) => out.push(short),
+        (Ok(short @ ..=125), _) => out.push(bit | short),
         (_, Ok(medium)) => {
-            out.push(126);
+            out.push(bit | 126);
             out.extend_from_slice(&medium.to_be_bytes());
         }
         _ => {
-            out.push(127);
+            out.push(bit | 127);
             out.extend_from_slice(&(length as u64).to_be_bytes());
         }
+    }
+    let Some(mask) = mask else {
+        out.extend_from_slice(payload);
+        return;
+    };
+    out.extend_from_slice(&mask);
+    let start = out.len();
+    out.extend_from_slice(payload);
+    apply(mask, out.get_mut(start..).unwrap_or_default());
+}
+
+/// Masks, or unmasks.
+fn apply(mask: Mask, payload: &mut [u8]) {
+    for (byte, mask) in payload.iter_mut().zip(mask.iter().cycle()) {
+        *byte ^= mask;
+    }
+}
+
+/// Answers to control frames on their way out.
+struct Reply<'r> {
+    out: &'r mut Vec<u8>,
+    /// Where we are the client.
+    masks: Option<&'r mut dyn FnMut() -> Mask>,
+}
+
+impl Reply<'_> {
+    fn write(&mut self, opcode: u8, payload: &[u8]) {
+        let mask = self.masks.as_mut().map(|next| next());
+        whole(opcode, mask, payload, self.out);
+    }
+
+    fn close(&mut self, code: CloseCode) {
+        self.write(8, &code.number().to_be_bytes());
     }
 }
 
@@ -124,14 +176,15 @@ fn head(opcode: u8, length: usize, out: &mut Vec<u8>) {
 struct Head {
     last: bool,
     opcode: u8,
-    mask: [u8; 4],
+    /// Of a client's.
+    mask: Option<Mask>,
     /// Bytes of the head itself.
     size: usize,
     length: usize,
 }
 
-/// Reads a head; `None` until it is whole. What is wrong with it is said as soon as it can be seen.
-fn parse(bytes: &[u8]) -> Result<Option<Head>, WsError> {
+/// Reads a head; `None` until it is whole. What is wrong with it is said as soon as it can be seen. `masked`: as it has to be.
+fn parse(bytes: &[u8], masked: bool) -> Result<Option<Head>, WsError> {
     let Some(&first) = bytes.first() else {
         return Ok(None);
     };
@@ -143,8 +196,10 @@ fn parse(bytes: &[u8]) -> Result<Option<Head>, WsError> {
     let Some(&second) = bytes.get(1) else {
         return Ok(None);
     };
-    if second & 0x80 == 0 {
-        return Err(WsError::Unmasked);
+    match (second & 0x80 != 0, masked) {
+        (false, true) => return Err(WsError::Unmasked),
+        (true, false) => return Err(WsError::Masked),
+        _ => {}
     }
     let short = second & 0x7f;
     if opcode >= 8 && (!last || usize::from(short) > MAX_CONTROL) {
@@ -173,19 +228,23 @@ fn parse(bytes: &[u8]) -> Result<Option<Head>, WsError> {
         }
         short => (usize::from(short), 2),
     };
-    let Some(&mask) = bytes.get(at..at + 4).and_then(|b| b.first_chunk()) else {
-        return Ok(None);
+    let (mask, size) = match masked {
+        false => (None, at),
+        true => match bytes.get(at..at + 4).and_then(|b| b.first_chunk()) {
+            Some(&mask) => (Some(mask), at + 4),
+            None => return Ok(None),
+        },
     };
     Ok(Some(Head {
         last,
         opcode,
         mask,
-        size: at + 4,
+        size,
         length,
     }))
 }
 
-/// Takes a client's stream apart into messages.
+/// Takes a peer's stream apart into messages.
 #[derive(Debug)]
 pub struct Decoder {
     /// A frame that is not whole.
@@ -214,8 +273,8 @@ impl Decoder {
         self.partial.len() + self.message.len()
     }
 
-    /// Takes in `bytes` (and unmasks in them): whole messages are appended to `messages`, the end of each to `ends`, and
-    /// answers to control frames to `reply`. `true`: the peer has closed the WebSocket.
+    /// Takes in `bytes` of a client's (and unmasks in them): whole messages are appended to `messages`, the end of each to
+    /// `ends`, and answers to control frames to `reply`. `true`: the peer has closed the WebSocket.
     ///
     /// # Errors
     /// Where the peer broke the rules; nothing more is taken from it.
@@ -226,9 +285,43 @@ impl Decoder {
         ends: &mut Vec<usize>,
         reply: &mut Vec<u8>,
     ) -> Result<bool, WsError> {
+        let reply = Reply {
+            out: reply,
+            masks: None,
+        };
+        self.take(bytes, messages, ends, reply)
+    }
+
+    /// The same for bytes of a server's; each answer is masked with what `masks` gives.
+    ///
+    /// # Errors
+    /// As [`Decoder::receive`].
+    pub fn receive_from_server(
+        &mut self,
+        bytes: &mut [u8],
+        messages: &mut Vec<u8>,
+        ends: &mut Vec<usize>,
+        reply: &mut Vec<u8>,
+        masks: &mut dyn FnMut() -> Mask,
+    ) -> Result<bool, WsError> {
+        let reply = Reply {
+            out: reply,
+            masks: Some(masks),
+        };
+        self.take(bytes, messages, ends, reply)
+    }
+
+    fn take(
+        &mut self,
+        bytes: &mut [u8],
+        messages: &mut Vec<u8>,
+        ends: &mut Vec<usize>,
+        mut reply: Reply<'_>,
+    ) -> Result<bool, WsError> {
         if self.ended {
             return Ok(true);
         }
+        let reply = &mut reply;
         let result = if self.partial.is_empty() {
             let result = self.frames(bytes, messages, ends, reply);
             let used = *result.as_ref().map_or(&bytes.len(), |(used, _)| used);
@@ -254,7 +347,7 @@ impl Decoder {
             Err(error) => {
                 self.ended = true;
                 (self.partial, self.message) = (Vec::new(), Vec::new());
-                close(error.code(), reply);
+                reply.close(error.code());
                 Err(error)
             }
         }
@@ -266,12 +359,12 @@ impl Decoder {
         bytes: &mut [u8],
         messages: &mut Vec<u8>,
         ends: &mut Vec<usize>,
-        reply: &mut Vec<u8>,
+        reply: &mut Reply<'_>,
     ) -> Result<(usize, bool), WsError> {
         let mut used = 0;
         loop {
             let rest = bytes.get_mut(used..).unwrap_or_default();
-            let Some(head) = parse(rest)? else {
+            let Some(head) = parse(rest, reply.masks.is_none())? else {
                 return Ok((used, false));
             };
             self.check(&head)?;
@@ -279,8 +372,8 @@ impl Decoder {
             let Some(payload) = rest.get_mut(head.size..end) else {
                 return Ok((used, false));
             };
-            for (byte, mask) in payload.iter_mut().zip(head.mask.iter().cycle()) {
-                *byte ^= mask;
+            if let Some(mask) = head.mask {
+                apply(mask, payload);
             }
             used += end;
             match head.opcode {
@@ -288,10 +381,7 @@ impl Decoder {
                     answer_close(payload, reply)?;
                     return Ok((used, true));
                 }
-                9 => {
-                    self::head(10, payload.len(), reply);
-                    reply.extend_from_slice(payload);
-                }
+                9 => reply.write(10, payload),
                 10 => {}
                 _ => self.data(&head, payload, messages, ends)?,
             }
@@ -347,9 +437,9 @@ impl Decoder {
 }
 
 /// A close frame is answered with its own code (RFC 6455 section 5.5.1).
-fn answer_close(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), WsError> {
+fn answer_close(payload: &[u8], reply: &mut Reply<'_>) -> Result<(), WsError> {
     match payload {
-        [] => close(CloseCode::Normal, reply),
+        [] => reply.close(CloseCode::Normal),
         [_] => return Err(WsError::Control),
         [a, b, reason @ ..] => {
             let code = u16::from_be_bytes([*a, *b]);
@@ -360,8 +450,7 @@ fn answer_close(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), WsError> {
             if std::str::from_utf8(reason).is_err() {
                 return Err(WsError::NotText);
             }
-            head(8, 2, reply);
-            reply.extend_from_slice(&[*a, *b]);
+            reply.write(8, &[*a, *b]);
         }
     }
     Ok(())

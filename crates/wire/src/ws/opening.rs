@@ -1,4 +1,4 @@
-//! The opening handshake (RFC 6455 section 4.2).
+//! The opening handshake, the side that is asked (RFC 6455 section 4.2).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 /// A request beyond this is refused, bytes.
 pub const MAX_REQUEST: usize = 8 << 10;
-/// Header lines of a request at most.
-const MAX_LINES: usize = 100;
+/// Header lines of a request, or of an answer, at most.
+pub(super) const MAX_LINES: usize = 100;
 /// What is hashed behind the key (RFC 6455 section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The subprotocol of SIP (RFC 7118 section 4.1).
@@ -131,7 +131,7 @@ pub fn handshake(
     if !origins.is_empty() && !origin_fits {
         return refuse("403 Forbidden", "", "an Origin that is not allowed");
     }
-    let proof = STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize());
+    let proof = proof(key);
     reply.extend_from_slice(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ",
     );
@@ -140,6 +140,11 @@ pub fn handshake(
     reply.extend_from_slice(protocol.as_bytes());
     reply.extend_from_slice(b"\r\n\r\n");
     Handshake::Open(end + 4)
+}
+
+/// What proves that a key was read: the value of Sec-WebSocket-Accept.
+pub(super) fn proof(key: &[u8]) -> String {
+    STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize())
 }
 
 /// Sixteen bytes in base64.
@@ -212,11 +217,11 @@ impl<'r> Request<'r> {
     }
 }
 
-fn list_has(list: &[u8], token: &[u8]) -> bool {
+pub(super) fn list_has(list: &[u8], token: &[u8]) -> bool {
     list.split(|byte| *byte == b',')
         .any(|part| trim(part).eq_ignore_ascii_case(token))
 }
 
-fn trim(bytes: &[u8]) -> &[u8] {
+pub(super) fn trim(bytes: &[u8]) -> &[u8] {
     bytes.trim_ascii()
 }
