@@ -83,7 +83,7 @@ drop_reasons! {
     SendFailed "send_failed" "The operating system refused to send it.";
     TlsRefused "tls_refused" "A connection on which TLS came to nothing: certificate, name, version, cipher.";
     TlsBroken "tls_broken" "A TLS connection with a record that cannot be opened, or a breach of the protocol; closed.";
-    WebSocketRefused "websocket_refused" "A request to open a WebSocket that is none, or of an origin, host or protocol that is not served.";
+    WebSocketRefused "websocket_refused" "A WebSocket that did not come about: a request that is none, or of an origin, host or protocol that is not served; an answer that does not open it.";
     WebSocketBroken "websocket_broken" "A WebSocket with a frame that breaks the rules or is too large; closed.";
     StreamTooSlow "stream_too_slow" "A connection that did not finish its handshake, or its message, in time; closed.";
     RuleRefused "rule_refused" "A request refused by a header rule.";

@@ -501,11 +501,11 @@ events! {
         /// Why: certificate, name, version, cipher, time.
         why: String,
     }
-    /// A WebSocket was refused, or closed for a breach of its rules.
+    /// A WebSocket was refused, by us or by the peer, or closed for a breach of its rules.
     WebsocketRefused "websocket_refused" {
         /// The peer's address.
         peer: String,
-        /// Our listening address.
+        /// Our listening address, or the name that was asked for where we opened the connection (empty where an address was).
         place: String,
         /// Why.
         why: String,

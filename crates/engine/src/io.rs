@@ -306,6 +306,8 @@ pub enum Output<'a> {
         remote: SocketAddr,
         /// TLS over it; `None`: in the clear.
         secure: Option<Secure<'a>>,
+        /// A WebSocket in it, for SIP: each [`Output::Stream`] is sent as one message, and each [`Input::Stream`] is one.
+        websocket: bool,
     },
     /// Send bytes on a connection. They may be given before it is connected.
     Stream {

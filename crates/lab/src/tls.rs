@@ -170,21 +170,21 @@ impl Credentials {
         &self.name
     }
 
-    /// For a driver: what listeners at these addresses (as the engine asks for them) show, and whom connections that are opened
-    /// believe.
+    /// For a driver: what listeners at these addresses (as the engine asks for them; `true`: with WebSocket inside) show, and whom
+    /// connections that are opened believe.
     ///
     /// # Errors
     /// Where the library refuses a certificate.
-    pub fn security(&self, listening: &[SocketAddr]) -> Result<Security, LabError> {
+    pub fn security(&self, listening: &[(SocketAddr, bool)]) -> Result<Security, LabError> {
         let mut security = Security::default();
-        for address in listening {
+        for (address, websocket) in listening {
             let settings = ServerSettings {
                 identities: vec![self.identity.clone()],
                 proof: Proof::None,
                 oldest: Oldest::Tls12,
             };
             security
-                .server(*address, false, settings, None)
+                .server(*address, *websocket, settings, None)
                 .map_err(LabError::bad)?;
         }
         let settings = ClientSettings {

@@ -104,6 +104,7 @@ impl Engine for Peer {
                 local: None,
                 remote: *to,
                 secure: None,
+                websocket: false,
             },
             Said::Stream(stream, text) => Output::Stream {
                 connection: ConnectionId(*stream),

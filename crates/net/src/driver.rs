@@ -16,8 +16,8 @@ use crate::tcp::{Pending, ReadOutcome, Streams};
 use crate::tls::Security;
 use crate::{process, socket};
 use engine::{
-    ConnectionId, Control, Datagram, Deadline, DropReason, Engine, Event, Forward, HashKey, Input,
-    Note, Output, Packet, SocketId, SocketKind, Time, Verdict,
+    ConnectionId, Control, Datagram, Deadline, DropReason, Engine, Event, Forward, Input, Note,
+    Output, Packet, SocketId, SocketKind, Time, Verdict,
 };
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
@@ -228,7 +228,7 @@ impl<F: Forward> Driver<F> {
             Media::Here(forwarder) => Some(gather::begin(&mut plane, &config, clock, forwarder)?),
             _ => gather::elsewhere(&config).map(|()| None)?,
         };
-        let streams = Streams::new(&config, HashKey::new(&mut crate::entropy()?))?;
+        let streams = Streams::new(&config, crate::entropy()?)?;
         Ok(Driver {
             signalling_buffers: Some(Receiver::new(
                 config.signalling_datagram,
@@ -789,10 +789,11 @@ impl<F: Forward> Driver<F> {
                 local,
                 remote,
                 secure,
+                websocket,
             } => {
-                let ends = (local, remote);
+                let (ends, above) = ((local, remote), (secure, websocket));
                 self.streams
-                    .connect(&self.plane, connection, ends, secure, &self.config, now);
+                    .connect(&self.plane, connection, ends, above, &self.config, now);
             }
             Output::Close { connection } => {
                 self.streams

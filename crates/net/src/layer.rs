@@ -1,9 +1,10 @@
 //! What lies between TCP and the engine on a connection: TLS, WebSocket, or one in the other.
 
 use crate::tls::{Failure, Session, Sink, WebSocketSettings as Settings};
+use engine::Entropy;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use wire::ws::{self, Decoder, Handshake};
+use wire::ws::{self, Answer, Asking, Decoder, Handshake, Mask};
 
 /// Messages for the engine, one behind the other.
 #[derive(Debug, Default)]
@@ -20,8 +21,8 @@ impl Inbox {
     }
 }
 
-/// Buffers that connections share.
-#[derive(Debug, Default)]
+/// Buffers that connections share, and chance for masks.
+#[derive(Debug)]
 pub(crate) struct Shared {
     /// Records on their way out.
     scratch: Vec<u8>,
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     opened: Vec<u8>,
     /// Buffers of connections that have nothing to say at present.
     spare: Vec<Vec<u8>>,
+    entropy: Entropy,
 }
 
 /// Spare buffers at most, and how large one may be to be kept.
@@ -36,6 +38,19 @@ const SPARE: usize = 64;
 const SPARE_BYTES: usize = 64 << 10;
 
 impl Shared {
+    pub(crate) fn new(entropy: Entropy) -> Shared {
+        Shared {
+            scratch: Vec::new(),
+            opened: Vec::new(),
+            spare: Vec::new(),
+            entropy,
+        }
+    }
+
+    fn mask(&mut self) -> Mask {
+        self.entropy.u32().to_ne_bytes()
+    }
+
     fn give_back(&mut self, mut buffer: Vec<u8>) {
         if self.spare.len() < SPARE && buffer.capacity() <= SPARE_BYTES {
             buffer.clear();
@@ -71,8 +86,26 @@ enum Web {
         request: Vec<u8>,
         limit: usize,
     },
-    Open(Decoder),
+    /// We asked.
+    Asking {
+        asking: Asking,
+        answer: Vec<u8>,
+        /// Frames that wait until it stands.
+        queued: Vec<u8>,
+        limit: usize,
+    },
+    Open {
+        decoder: Decoder,
+        side: Side,
+    },
     Closed,
+}
+
+/// Which side of a WebSocket we are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Server,
+    Client,
 }
 
 /// TLS, WebSocket, or one in the other.
@@ -102,6 +135,32 @@ impl Layer {
         }
     }
 
+    /// The same towards a peer whom we ask for a WebSocket, for this path at this host. What is sent before it stands waits.
+    pub(crate) fn asking(
+        tls: Option<Session>,
+        (path, host): (&str, &str),
+        limit: usize,
+        shared: &mut Shared,
+    ) -> Layer {
+        let mut nonce = [0; 16];
+        shared.entropy.fill(&mut nonce);
+        let asking = Asking::new(nonce, ws::SIP_PROTOCOL);
+        let mut plain = shared.spare.pop().unwrap_or_default();
+        asking.write(path, host, &mut plain);
+        Layer {
+            tls,
+            web: Some(Web::Asking {
+                asking,
+                answer: Vec::new(),
+                queued: Vec::new(),
+                limit,
+            }),
+            plain,
+            ready: false,
+            heard: false,
+        }
+    }
+
     /// Whether the peer has said anything at all.
     pub(crate) fn has_heard(&self) -> bool {
         self.heard
@@ -121,9 +180,13 @@ impl Layer {
         self.tls.as_ref()
     }
 
-    /// Bytes that wait to be sealed.
+    /// Bytes that wait to be sealed, or for the WebSocket to stand.
     pub(crate) fn waiting(&self) -> usize {
-        self.plain.len()
+        let queued = match &self.web {
+            Some(Web::Asking { queued, .. }) => queued.len(),
+            _ => 0,
+        };
+        self.plain.len() + queued
     }
 
     /// Takes in bytes; without any, a client says its first word.
@@ -142,7 +205,7 @@ impl Layer {
         shared.opened = opened;
         result?;
         let stands = self.tls.as_ref().is_none_or(Session::is_established)
-            && !matches!(self.web, Some(Web::Opening { .. }));
+            && !matches!(self.web, Some(Web::Opening { .. } | Web::Asking { .. }));
         heard.ready = stands && !self.ready;
         self.ready |= stands;
         Ok(heard)
@@ -180,27 +243,33 @@ impl Layer {
         if self.plain.capacity() == 0 && !plain.is_empty() {
             self.plain = shared.spare.pop().unwrap_or_default();
         }
-        let closed = web.receive(plain, inbox, &mut self.plain)?;
+        let closed = web.receive(plain, inbox, &mut self.plain, shared)?;
         heard.closed |= closed;
         Ok(())
     }
 
-    /// Queues what the engine says; `false` where nobody will hear it: before a WebSocket is open, when nobody has asked
-    /// anything, and after its end.
+    /// Queues what the engine says; `false` where nobody will hear it: before a peer has opened a WebSocket, when nobody has
+    /// asked anything, and after its end.
     #[must_use]
     pub(crate) fn send(&mut self, bytes: &[u8], shared: &mut Shared) -> bool {
         if self.plain.capacity() == 0 {
             self.plain = shared.spare.pop().unwrap_or_default();
         }
-        match &self.web {
+        let kind = || match std::str::from_utf8(bytes) {
+            Ok(_) => ws::Kind::Text,
+            Err(_) => ws::Kind::Binary,
+        };
+        match &mut self.web {
             None => self.plain.extend_from_slice(bytes),
-            Some(Web::Open(_)) => {
-                let kind = match std::str::from_utf8(bytes) {
-                    Ok(_) => ws::Kind::Text,
-                    Err(_) => ws::Kind::Binary,
-                };
-                ws::frame(kind, bytes, &mut self.plain);
+            Some(Web::Asking { queued, .. }) => {
+                ws::client_frame(kind(), shared.mask(), bytes, queued);
             }
+            Some(Web::Open { side, .. }) => match side {
+                Side::Server => ws::frame(kind(), bytes, &mut self.plain),
+                Side::Client => {
+                    ws::client_frame(kind(), shared.mask(), bytes, &mut self.plain);
+                }
+            },
             Some(Web::Opening { .. } | Web::Closed) => return false,
         }
         true
@@ -231,8 +300,12 @@ impl Layer {
 
     /// Says, after what is queued, that we send no more.
     pub(crate) fn close(&mut self, out: &mut VecDeque<u8>, shared: &mut Shared) {
-        if let Some(Web::Open(_)) = self.web {
-            ws::close(ws::CloseCode::GoingAway, &mut self.plain);
+        if let Some(Web::Open { side, .. }) = self.web {
+            let code = ws::CloseCode::GoingAway;
+            match side {
+                Side::Server => ws::close(code, &mut self.plain),
+                Side::Client => ws::client_close(code, shared.mask(), &mut self.plain),
+            }
             self.web = Some(Web::Closed);
         }
         // A connection whose records cannot be sealed ends without a word.
@@ -253,8 +326,32 @@ impl Web {
         bytes: &mut [u8],
         inbox: &mut Inbox,
         reply: &mut Vec<u8>,
+        shared: &mut Shared,
     ) -> Result<bool, Broken> {
         match self {
+            Web::Asking {
+                asking,
+                answer,
+                queued,
+                limit,
+            } => {
+                if bytes.is_empty() {
+                    return Ok(false);
+                }
+                answer.extend_from_slice(bytes);
+                let used = match asking.answer(answer) {
+                    Answer::Partial => return Ok(false),
+                    Answer::Refused(why) => return Err(Broken::Handshake(why)),
+                    Answer::Open(used) => used,
+                };
+                let mut rest = answer.split_off(used);
+                reply.append(queued);
+                *self = Web::Open {
+                    decoder: Decoder::new(*limit),
+                    side: Side::Client,
+                };
+                self.receive(&mut rest, inbox, reply, shared)
+            }
             Web::Opening {
                 settings,
                 request,
@@ -270,12 +367,21 @@ impl Web {
                     Handshake::Open(used) => used,
                 };
                 let mut rest = request.split_off(used);
-                *self = Web::Open(Decoder::new(limit));
-                self.receive(&mut rest, inbox, reply)
+                *self = Web::Open {
+                    decoder: Decoder::new(limit),
+                    side: Side::Server,
+                };
+                self.receive(&mut rest, inbox, reply, shared)
             }
-            Web::Open(decoder) => {
+            Web::Open { decoder, side } => {
                 let Inbox { bytes: all, ends } = inbox;
-                let closed = decoder.receive(bytes, all, ends, reply);
+                let closed = match side {
+                    Side::Server => decoder.receive(bytes, all, ends, reply),
+                    Side::Client => {
+                        let masks = &mut || shared.mask();
+                        decoder.receive_from_server(bytes, all, ends, reply, masks)
+                    }
+                };
                 match closed {
                     Ok(false) => Ok(false),
                     Ok(true) => {

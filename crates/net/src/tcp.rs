@@ -9,7 +9,7 @@ use crate::socket;
 use crate::tls::Security;
 use engine::timers::{TimerKey, Wheel};
 use engine::{
-    BoundedMap, CloseWhy, ConnectionId, DropReason, HashKey, Note, Secure, SocketId, Time,
+    BoundedMap, CloseWhy, ConnectionId, DropReason, Entropy, HashKey, Note, Secure, SocketId, Time,
     Transport,
 };
 use rustix::event::epoll::EventFlags;
@@ -136,7 +136,8 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub(crate) fn new(config: &DriverConfig, key: HashKey) -> io::Result<Streams> {
+    pub(crate) fn new(config: &DriverConfig, mut entropy: Entropy) -> io::Result<Streams> {
+        let key = HashKey::new(&mut entropy);
         Ok(Streams {
             connections: Slab::new(),
             by_id: IdMap::default(),
@@ -150,7 +151,7 @@ impl Streams {
             inbox: Inbox::default(),
             notes: Vec::new(),
             told: (0, 0),
-            shared: Shared::default(),
+            shared: Shared::new(entropy),
             spare: Vec::new(),
             ending: None,
             next_accepted: ConnectionId::ACCEPTED,
@@ -225,7 +226,7 @@ impl Streams {
         plane: &Plane,
         id: ConnectionId,
         (local, remote): (Option<SocketAddr>, SocketAddr),
-        secure: Option<Secure<'_>>,
+        (secure, websocket): (Option<Secure<'_>>, bool),
         config: &DriverConfig,
         now: Time,
     ) {
@@ -242,10 +243,9 @@ impl Streams {
             self.pending.push_back(refused);
             return;
         }
-        let upper = match secure.map(|secure| self.client(remote, secure)) {
-            None => None,
-            Some(Ok(upper)) => Some(upper),
-            Some(Err(why)) => {
+        let upper = match self.client(remote, secure, websocket, config) {
+            Ok(upper) => upper,
+            Err(why) => {
                 let name = secure.map_or("", |secure| secure.name);
                 self.refused(plane, remote, None, name, why, now);
                 self.pending.push_back(Pending::Closed {

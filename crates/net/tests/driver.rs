@@ -144,6 +144,7 @@ impl Engine for Probe {
                 local,
                 remote,
                 secure: None,
+                websocket: false,
             },
             Out::Stream(connection, bytes) => Output::Stream {
                 connection: *connection,

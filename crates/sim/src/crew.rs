@@ -21,7 +21,7 @@ enum Out {
     Open(SocketId, SocketKind, SocketAddr),
     Shut(SocketId),
     Datagram(SocketId, SocketAddr),
-    Connect(ConnectionId, Option<SocketAddr>, SocketAddr),
+    Connect(ConnectionId, Option<SocketAddr>, SocketAddr, bool),
     Stream(ConnectionId),
     Close(ConnectionId),
     Event(Event),
@@ -162,8 +162,9 @@ where
                 connection,
                 local,
                 remote,
+                websocket,
                 ..
-            } => Out::Connect(connection, local, remote),
+            } => Out::Connect(connection, local, remote, websocket),
             Output::Stream { connection, bytes } => {
                 copy(bytes);
                 Out::Stream(Self::outer(connection))
@@ -334,11 +335,12 @@ where
                 destination,
                 bytes,
             },
-            Out::Connect(connection, local, remote) => Output::Connect {
+            Out::Connect(connection, local, remote, websocket) => Output::Connect {
                 connection,
                 local,
                 remote,
                 secure: None,
+                websocket,
             },
             Out::Stream(connection) => Output::Stream { connection, bytes },
             Out::Close(connection) => Output::Close { connection },

@@ -582,6 +582,12 @@ impl World {
                 destination,
                 bytes,
             } => self.send(id, socket, destination, bytes),
+            // There are no WebSockets in virtual time.
+            Output::Connect {
+                connection,
+                websocket: true,
+                ..
+            } => self.plan_told(id, Told::Closed(connection, CloseWhy::Refused)),
             Output::Connect {
                 connection,
                 local,

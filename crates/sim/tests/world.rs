@@ -61,6 +61,7 @@ impl Outbox {
                 local: None,
                 remote,
                 secure: None,
+                websocket: false,
             },
             Out::Stream(connection, bytes) => Output::Stream {
                 connection: *connection,

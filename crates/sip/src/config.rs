@@ -74,6 +74,11 @@ pub struct EndpointConfig {
     /// Responses over UDP always go to the port from which the request came, as if the peer had asked for rport
     /// (RFC 3581): the way to reach phones behind NAT that do not ask.
     pub symmetric_responses: bool,
+    /// Connections over WebSocket are opened too, as a phone in a browser does (RFC 7118): what we send to a flow over WS or WSS
+    /// that has no connection opens one. Nobody can connect to such a listening point, so give it a name of its own that
+    /// ends in `.invalid` as [`crate::Local::advertised`] (section 5.1); what belongs to a dialog comes and goes by the
+    /// connection. Where not, flows over WebSocket without a connection are refused: a server waits for clients.
+    pub opens_websockets: bool,
     /// Which one it is of several that share the addresses of their listening points.
     pub worker: Worker,
 }
@@ -91,6 +96,7 @@ impl Default for EndpointConfig {
             limits: Limits::default(),
             check_max_forwards: false,
             symmetric_responses: false,
+            opens_websockets: false,
             worker: Worker::default(),
         }
     }

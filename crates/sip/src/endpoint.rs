@@ -65,7 +65,7 @@ impl Endpoint {
         let prints = PrintKey(entropy.u64(), entropy.u64());
         Endpoint {
             supported: config.supported.join(", ").into_bytes(),
-            net: Net::new(&config.limits, config.worker, &mut entropy),
+            net: Net::new(&config, &mut entropy),
             wheel: Wheel::new(),
             clients: Slab::new(),
             servers: Slab::new(),
@@ -378,7 +378,10 @@ impl Endpoint {
                 self.drops.count(DropReason::SipKeepAlive);
                 self.pong(flow);
             }
-            b"" | StreamFramer::PONG => self.drops.count(DropReason::SipKeepAlive),
+            b"" | StreamFramer::PONG => {
+                self.pong_came(flow);
+                self.drops.count(DropReason::SipKeepAlive);
+            }
             _ if self.hand_message(bytes, flow) => {}
             _ => match Message::parse_datagram(bytes) {
                 Ok(message) => self.message(&message, flow, now, user),

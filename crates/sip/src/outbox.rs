@@ -22,6 +22,8 @@ pub(crate) enum Item {
         remote: SocketAddr,
         /// With TLS, to the peer of this number in [`Outbox::peers`], or to whoever stands for the address.
         secure: Option<Option<u32>>,
+        /// With a WebSocket in it.
+        websocket: bool,
     },
     Close {
         connection: ConnectionId,
@@ -147,6 +149,7 @@ impl Outbox {
                 local,
                 remote,
                 secure,
+                websocket,
             } => Output::Connect {
                 connection,
                 local,
@@ -161,6 +164,7 @@ impl Outbox {
                         profile: peer.map_or("", |peer| &peer.profile),
                     }
                 }),
+                websocket,
             },
             Item::Close { connection } if self.is_elsewhere(connection) => Output::Hand {
                 worker: connection.worker(),

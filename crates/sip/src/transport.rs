@@ -1,13 +1,12 @@
 //! The transport layer (RFC 3261 section 18): listening points, connections, where responses go.
 
 use crate::api::{Flow, Local, LocalId, Refused};
+use crate::config::EndpointConfig;
 use crate::outbox::{Item, Outbox, PeerName};
 use crate::timer::Timer;
 use core::fmt::Write as _;
 use engine::timers::{TimerKey, Wheel};
-use engine::{
-    BoundedMap, ConnectionId, Entropy, HashKey, Limits, SocketId, Time, Transport, Worker,
-};
+use engine::{BoundedMap, ConnectionId, Entropy, HashKey, SocketId, Time, Transport};
 use slab::Slab;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -160,11 +159,14 @@ pub(crate) struct Net {
     per_source_limit: u32,
     opened: u64,
     message_bytes: usize,
+    /// Whether we are a client of WebSockets, see [`crate::EndpointConfig::opens_websockets`].
+    opens_websockets: bool,
     pub(crate) out: Outbox,
 }
 
 impl Net {
-    pub(crate) fn new(limits: &Limits, worker: Worker, entropy: &mut Entropy) -> Net {
+    pub(crate) fn new(config: &EndpointConfig, entropy: &mut Entropy) -> Net {
+        let (limits, worker) = (&config.limits, config.worker);
         let key = HashKey::new(entropy);
         let connections = worker.share(limits.connections);
         Net {
@@ -180,6 +182,7 @@ impl Net {
                 .unwrap_or(u32::MAX),
             opened: ConnectionId::of_worker(worker.number),
             message_bytes: limits.message_bytes,
+            opens_websockets: config.opens_websockets,
             out: Outbox::of(worker),
         }
     }
@@ -410,9 +413,12 @@ impl Net {
         let secure = match flow.transport {
             Transport::Tls => Some(peer),
             Transport::Tcp => None,
+            Transport::Ws if self.opens_websockets => None,
+            Transport::Wss if self.opens_websockets => Some(peer),
             // Browsers connect to us; nobody waits for us to (RFC 7118 section 5.3).
             Transport::Udp | Transport::Ws | Transport::Wss => return Err(Refused::Transport),
         };
+        let websocket = matches!(flow.transport, Transport::Ws | Transport::Wss);
         self.opened += 1;
         let id = ConnectionId(self.opened);
         let slot = self
@@ -424,6 +430,7 @@ impl Net {
                 local: Some(SocketAddr::new(local, 0)),
                 remote: flow.remote,
                 secure,
+                websocket,
             },
             start,
         );

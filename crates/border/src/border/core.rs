@@ -192,6 +192,7 @@ pub(crate) fn endpoint_config(config: &Config, worker: Worker) -> EndpointConfig
             transactions: worker.share(config.limits.transactions),
             ..config.limits.clone()
         },
+        opens_websockets: false,
         worker,
         check_max_forwards: true,
         symmetric_responses: true,

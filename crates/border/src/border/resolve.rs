@@ -99,6 +99,7 @@ impl Names {
                     local: None,
                     remote: server,
                     secure: None,
+                    websocket: false,
                 }
             }
             StreamWork::Close { stream } => Output::Close {

@@ -156,6 +156,9 @@ pub struct Subject {
     /// SIP address of a foreign subject; without one, our border is started in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
+    /// What path WebSockets ask a foreign subject for; empty: the root.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub websocket_path: String,
     /// Nothing stands between callers and callees: measures the laboratory itself.
     pub none: bool,
     /// Media of our border.
@@ -357,12 +360,26 @@ pub enum TransportName {
     Tcp,
     /// TLS (on sockets only).
     Tls,
+    /// WebSocket (RFC 7118), opened as a browser does; for callers and registrations, on sockets only.
+    Ws,
+    /// The same over TLS.
+    Wss,
 }
 
 impl TransportName {
     /// Whether it is UDP; serde asks by reference.
     fn is_udp(&self) -> bool {
         *self == TransportName::Udp
+    }
+
+    /// Whether there is TLS in it.
+    pub fn is_secure(self) -> bool {
+        matches!(self, TransportName::Tls | TransportName::Wss)
+    }
+
+    /// Whether there is a WebSocket in it.
+    pub fn is_websocket(self) -> bool {
+        matches!(self, TransportName::Ws | TransportName::Wss)
     }
 }
 
@@ -372,6 +389,8 @@ impl From<TransportName> for Transport {
             TransportName::Udp => Transport::Udp,
             TransportName::Tcp => Transport::Tcp,
             TransportName::Tls => Transport::Tls,
+            TransportName::Ws => Transport::Ws,
+            TransportName::Wss => Transport::Wss,
         }
     }
 }
@@ -461,7 +480,7 @@ pub struct Callers {
     pub time_packets: bool,
     /// SIP transport.
     pub transport: TransportName,
-    /// TCP or TLS connections that take turns, call by call; at most 1,000.
+    /// TCP, TLS or WebSocket connections that take turns, call by call; at most 1,000.
     #[serde(skip_serializing_if = "is_one")]
     pub connections: u32,
     /// Share of the calls that the caller cancels while they ring, percent.
@@ -625,7 +644,7 @@ pub struct Registrations {
     pub remove: bool,
     /// SIP transport.
     pub transport: TransportName,
-    /// TCP or TLS connections that take turns, user by user; at most 1,000.
+    /// TCP, TLS or WebSocket connections that take turns, user by user; at most 1,000.
     #[serde(skip_serializing_if = "is_one")]
     pub connections: u32,
 }
@@ -796,7 +815,12 @@ impl Experiment {
         let callees = self.callees.iter().map(|callees| callees.transport);
         self.transports()
             .chain(callees)
-            .any(|name| name == TransportName::Tls)
+            .any(TransportName::is_secure)
+    }
+
+    /// Whether anything in it opens WebSockets.
+    pub fn opens_websockets(&self) -> bool {
+        self.transports().any(TransportName::is_websocket)
     }
 }
 

@@ -451,6 +451,7 @@ const MOST_CONNECTIONS: u32 = 1_000;
 /// What has to fit together of transports and certificates.
 fn transports(experiment: &Experiment) -> Result<(), String> {
     use TransportName::{Tcp, Tls, Udp};
+    websockets(experiment)?;
     let mut streams: Vec<TransportName> = experiment
         .transports()
         .filter(|name| *name != Udp)
@@ -458,7 +459,8 @@ fn transports(experiment: &Experiment) -> Result<(), String> {
     streams.dedup();
     if streams.len() > 1 {
         return Err(
-            "callers.transport and registrations.transport: TCP and TLS not both".to_owned(),
+            "callers.transport and registrations.transport: TCP and TLS not both, nor WebSocket beside another stream"
+                .to_owned(),
         );
     }
     let callers = experiment.callers.as_ref();
@@ -477,8 +479,9 @@ fn transports(experiment: &Experiment) -> Result<(), String> {
         }
     }
     let subject = &experiment.subject;
-    if subject.address.is_some() && streams == [Tls] && experiment.transports().any(|t| t == Udp) {
-        return Err("a foreign subject has one address (subject.address): TLS for callers and registrations, or for neither".to_owned());
+    let elsewhere = streams.iter().any(|stream| *stream != Tcp);
+    if subject.address.is_some() && elsewhere && experiment.transports().any(|t| t == Udp) {
+        return Err("a foreign subject has one address (subject.address): TLS, or WebSocket, for callers and registrations, or for neither".to_owned());
     }
     if let (true, Some(callers), Some(callees)) = (subject.none, callers, &experiment.callees)
         && (callers.transport == Tls) != (callees.transport == Tls)
@@ -500,6 +503,35 @@ fn transports(experiment: &Experiment) -> Result<(), String> {
         return Err("[tls] is for a foreign subject that is called over TLS; for our own border, certificates are made for the trial".to_owned());
     }
     Ok(())
+}
+
+/// What has to fit together of WebSockets.
+fn websockets(experiment: &Experiment) -> Result<(), String> {
+    let subject = &experiment.subject;
+    let callees = experiment.callees.as_ref();
+    if callees.is_some_and(|callees| callees.transport.is_websocket()) {
+        return Err("callees.transport: WebSockets are opened towards us, never by us towards a called side; say udp, tcp or tls".to_owned());
+    }
+    let opens = experiment.opens_websockets();
+    if opens && subject.none {
+        return Err("with nothing in between nobody takes WebSockets: called sides listen for UDP, TCP and TLS".to_owned());
+    }
+    let path = &subject.websocket_path;
+    if path.is_empty() {
+        return Ok(());
+    }
+    if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!(
+            "subject.websocket_path = {path:?}: expected a path, like \"/ws\""
+        ));
+    }
+    match opens && subject.address.is_some() {
+        true => Ok(()),
+        false => Err(
+            "subject.websocket_path is for a foreign subject that is reached over ws or wss"
+                .to_owned(),
+        ),
+    }
 }
 
 fn share(name: &str, percent: f64) -> Result<(), String> {

@@ -8,7 +8,7 @@ use super::media::{SessionPlan, StreamResult, Voice};
 use super::names::hex;
 use super::plan::Say;
 use super::sdp::{self, Ours};
-use super::{Inner, Timer};
+use super::{Inner, Timer, is_websocket};
 use crate::experiment::{HangUp, fill};
 use crate::pace::Due;
 use crate::record::{Attempt, Kind, Outcome};
@@ -365,6 +365,11 @@ impl Inner {
         let leg = endpoint
             .invite(&invite, now)
             .map_err(|refused| refused.to_string())?;
+        if is_websocket(flow.transport) {
+            // A client of WebSockets has no other way: all of the dialog takes it.
+            let pinned = endpoint.pin(leg, flow);
+            pinned.map_err(|refused| refused.to_string())?;
+        }
         let call = self.call(key).ok_or("gone")?;
         call.leg = Some(leg);
         call.keys = keys;

@@ -18,7 +18,7 @@ mod times;
 
 pub use media::{Heard, SentStream, StreamResult, Transit, Voice};
 pub use plan::{
-    AnswerPlan, CallFlow, CallPlan, HostPlan, Login, RegistrationPlan, Say, SecurePeer, StreamPlan,
+    AnswerPlan, CallFlow, CallPlan, HostPlan, Login, RegistrationPlan, Say, StreamPeer, StreamPlan,
 };
 pub use times::PacketTimes;
 
@@ -145,10 +145,12 @@ pub(crate) struct Inner {
     pub(crate) plan: HostPlan,
     pub(crate) entropy: Entropy,
     pub(crate) udp: LocalId,
-    /// The listening point of streams.
+    /// The listening point of streams; nobody listens there where they are WebSockets.
     pub(crate) stream: Option<(LocalId, Transport)>,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) stream_address: Option<SocketAddr>,
+    /// Our host in Via and Contact over WebSocket (RFC 7118 section 5.1): nobody can connect to it.
+    pub(crate) nowhere: String,
     /// Connections that take turns; empty where whatever connection stands will do.
     pub(crate) lines: Vec<ConnectionId>,
     pub(crate) target: Option<SocketAddr>,
@@ -201,7 +203,9 @@ impl Host {
             // Nobody is alerted for a while: 100 goes out at once.
             config.timers.trying = Duration::ZERO;
         }
+        config.opens_websockets = plan.stream.is_some_and(is_websocket);
         let mut endpoint = Endpoint::new(config, entropy.fork());
+        let nowhere = format!("{:012x}.invalid", entropy.u64() >> 16);
         // INVITE and BYE, or a request and its repetition with credentials.
         let requests = plan.attempts_remembered * 2;
         let begins = !plan.calls.is_empty() || plan.registrations.is_some();
@@ -216,7 +220,10 @@ impl Host {
                 socket,
                 transport,
                 address: plan.address,
-                advertised: String::new(),
+                advertised: match is_websocket(transport) {
+                    true => nowhere.clone(),
+                    false => String::new(),
+                },
             })
         };
         let udp = local(UDP_SOCKET, Transport::Udp);
@@ -242,6 +249,7 @@ impl Host {
                 stream,
                 address: None,
                 stream_address: None,
+                nowhere,
                 lines: Vec::new(),
                 target: None,
                 agenda: Agenda::new(),
@@ -287,7 +295,8 @@ impl Host {
     /// Whether its SIP sockets, and every media socket asked for beforehand, are open.
     pub fn is_ready(&self) -> bool {
         let inner = &self.inner;
-        let streams = inner.stream.is_none() || inner.stream_address.is_some();
+        let listens = inner.listening_stream().is_some();
+        let streams = !listens || inner.stream_address.is_some();
         inner.address.is_some() && streams && inner.media.is_ready()
     }
 
@@ -377,7 +386,7 @@ impl Host {
         }
         if socket == UDP_SOCKET {
             self.inner.address = Some(local);
-            if let Some((_, transport)) = self.inner.stream {
+            if let Some(transport) = self.inner.listening_stream() {
                 let asked = match transport {
                     // Certificates are found by the address that is asked for, so it is one that was known beforehand.
                     Transport::Tls => self.inner.plan.address,
@@ -403,6 +412,11 @@ impl Host {
         let input = Input::OpenFailed { socket, error };
         self.endpoint.feed(input, now, &mut self.inner);
     }
+}
+
+/// Whether there is a WebSocket in a transport.
+pub(crate) fn is_websocket(transport: Transport) -> bool {
+    matches!(transport, Transport::Ws | Transport::Wss)
 }
 
 impl Engine for Host {
@@ -575,6 +589,12 @@ impl Inner {
         }
     }
 
+    /// Over what streams are taken in.
+    fn listening_stream(&self) -> Option<Transport> {
+        let (_, transport) = self.stream?;
+        (!is_websocket(transport)).then_some(transport)
+    }
+
     /// The connections that take turns. A named peer stands for each: the endpoint opens one connection to each of them.
     fn draw_lines(&mut self, endpoint: &mut Endpoint) {
         let Some((_, transport)) = self.stream else {
@@ -583,9 +603,9 @@ impl Inner {
         let calls = self.works.iter().map(|work| work.plan.connections);
         let users = self.plan.registrations.iter().map(|plan| plan.connections);
         let most = calls.chain(users).max().unwrap_or(0);
-        let name = match (transport, &self.plan.secure) {
-            (Transport::Tls, Some(peer)) => peer.name.clone(),
-            (Transport::Tls, None) => return,
+        let name = match (transport, &self.plan.stream_peer) {
+            (Transport::Tls | Transport::Wss, Some(peer)) => peer.name.clone(),
+            (Transport::Tls | Transport::Wss, None) => return,
             // One connection to an address needs no name.
             _ if most <= 1 => return,
             _ => String::new(),
@@ -606,7 +626,9 @@ impl Inner {
             stream => {
                 let (local, known) = self.stream?;
                 let remote = match stream {
-                    Transport::Tls => self.plan.secure.as_ref()?.address,
+                    Transport::Tls | Transport::Ws | Transport::Wss => {
+                        self.plan.stream_peer.as_ref()?.address
+                    }
                     _ => self.target?,
                 };
                 (known == stream).then_some((local, remote))?
@@ -623,7 +645,7 @@ impl Inner {
         })
     }
 
-    /// Our address as a Contact over `transport` has it.
+    /// Our address as a Contact over `transport` has it; none over WebSocket.
     pub(crate) fn own_address(&self, transport: Transport) -> Option<SocketAddr> {
         match transport {
             Transport::Udp => self.address,

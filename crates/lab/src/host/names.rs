@@ -1,6 +1,6 @@
 //! Texts of one request, written into buffers that are used again.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
 
 /// The texts.
@@ -37,11 +37,11 @@ impl Names {
         set(&mut self.from, &["<sip:", from, "@", domain, ">"]);
     }
 
-    /// Writes `<sip:USER@ADDRESS` and the parameter.
-    pub(crate) fn write_contact(&mut self, user: &str, address: SocketAddr, parameter: &str) {
+    /// Writes `<sip:USER@HOST` and the parameter.
+    pub(crate) fn write_contact(&mut self, user: &str, host: impl Display, parameter: &str) {
         set(&mut self.contact, &["<sip:", user, "@"]);
         // Writing into a String cannot fail.
-        let _ = write!(self.contact, "{address}{parameter}>");
+        let _ = write!(self.contact, "{host}{parameter}>");
     }
 }
 

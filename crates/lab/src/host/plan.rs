@@ -20,11 +20,11 @@ pub struct HostPlan {
     pub name: String,
     /// SIP listening point; port 0 lets the driver choose. Media goes from the same IP address.
     pub address: SocketAddr,
-    /// Streams of this transport too, TCP or TLS. TCP listens at the port of UDP; TLS at that of [`HostPlan::address`], or at
-    /// one of the driver's choice.
+    /// Streams of this transport too. TCP listens at the port of UDP; TLS at that of [`HostPlan::address`], or at one of the
+    /// driver's choice; WebSockets are only opened.
     pub stream: Option<Transport>,
-    /// Where the subject takes TLS; needed before anything goes out over it.
-    pub secure: Option<SecurePeer>,
+    /// Where the subject takes TLS or WebSockets; needed before anything goes out over them.
+    pub stream_peer: Option<StreamPeer>,
     /// Media sockets opened before anything begins.
     pub media_sockets: usize,
     /// First port of the media sockets opened beforehand; 0 lets the driver choose each.
@@ -60,7 +60,7 @@ impl HostPlan {
             name: name.to_owned(),
             address,
             stream: None,
-            secure: None,
+            stream_peer: None,
             media_sockets: 0,
             media_port: 0,
             attempts_remembered: 0,
@@ -86,12 +86,12 @@ impl HostPlan {
     }
 }
 
-/// Where a subject takes TLS.
+/// Where a subject takes TLS or WebSockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecurePeer {
+pub struct StreamPeer {
     /// Its address.
     pub address: SocketAddr,
-    /// Whom its certificate has to stand for (RFC 5922).
+    /// Whom its certificate has to stand for (RFC 5922); of no use without TLS.
     pub name: String,
 }
 

@@ -1,9 +1,9 @@
 //! Registrations: first, refreshed, taken back; each an attempt of its own.
 
-use super::{Inner, Timer};
+use super::{Inner, Timer, is_websocket};
 use crate::pace::{Due, Plan};
 use crate::record::{Attempt, Kind, Outcome};
-use engine::Time;
+use engine::{Time, Transport};
 use sip::{Content, Endpoint, Login, Outside, ServerTransaction, Target};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Message, Method};
@@ -73,18 +73,24 @@ impl Inner {
         let flow = self
             .flow(plan.transport, number, plan.connections)
             .ok_or("no target")?;
-        let address = self.own_address(plan.transport).ok_or("no socket")?;
+        let address = self.own_address(plan.transport);
         let parameter = match plan.transport {
-            engine::Transport::Udp => "",
-            engine::Transport::Tls => ";transport=tls",
-            _ => ";transport=tcp",
+            Transport::Udp => "",
+            Transport::Tls => ";transport=tls",
+            Transport::Tcp => ";transport=tcp",
+            // The same for both (RFC 7118 section 5.2.3).
+            Transport::Ws | Transport::Wss => ";transport=ws",
         };
         let entry = self.registrations.get_mut(index as usize).ok_or("gone")?;
         // Two numbers each: the answer to a challenge takes the second.
         entry.cseq += 2;
         let names = &mut self.names;
         names.write(&plan.domain, flow.remote, "", &entry.user);
-        names.write_contact(&entry.user, address, parameter);
+        match (is_websocket(plan.transport), address) {
+            (true, _) => names.write_contact(&entry.user, &self.nowhere, parameter),
+            (false, Some(address)) => names.write_contact(&entry.user, address, parameter),
+            (false, None) => return Err("no socket".to_owned()),
+        }
         let expires = expires.to_string();
         let edits = [
             Edit::Replace {

@@ -922,6 +922,7 @@ impl Engine for Generator {
                 local: Some(local),
                 remote,
                 secure: secure(&self.context.settings),
+                websocket: false,
             },
             Item::Stream(connection, range) => Output::Stream {
                 connection,

@@ -100,7 +100,7 @@ pub struct BorderThread {
     thread: Option<JoinHandle<Result<(), String>>>,
     outside: SocketAddr,
     inside: SocketAddr,
-    tls: Option<SocketAddr>,
+    streams: Option<SocketAddr>,
 }
 
 fn cannot(why: impl std::fmt::Display) -> LabError {
@@ -138,7 +138,7 @@ impl BorderThread {
             thread: Some(thread),
             outside: layout.outside(),
             inside: layout.inside(),
-            tls: layout.tls[0],
+            streams: layout.streams[0].map(|(_, address)| address),
         };
         match wait.recv_timeout(OPENING) {
             Ok(()) => Ok(border),
@@ -154,9 +154,9 @@ impl BorderThread {
         self.outside
     }
 
-    /// Where callers reach it over TLS, where they do.
-    pub fn tls_address(&self) -> Option<SocketAddr> {
-        self.tls
+    /// Where callers reach it over TLS or WebSocket, where they do.
+    pub fn stream_address(&self) -> Option<SocketAddr> {
+        self.streams
     }
 
     /// Where the called side reaches it.

@@ -100,8 +100,8 @@ pub struct Layout {
     pub registrar_behind: bool,
     /// Over which transport they go there.
     pub trunk_transport: Transport,
-    /// Where TLS is taken: towards callers, and towards the called side.
-    pub tls: [Option<SocketAddr>; 2],
+    /// Where TLS or WebSockets are taken: towards callers, and (TLS alone) towards the called side.
+    pub streams: [Option<(Transport, SocketAddr)>; 2],
     /// Certificates and trust, for the driver; needed where TLS is spoken.
     pub credentials: Option<Credentials>,
     /// Names and passwords; with users, who calls or registers has to authenticate.
@@ -161,7 +161,7 @@ impl Layout {
             trunk: Vec::new(),
             registrar_behind: false,
             trunk_transport: Transport::Udp,
-            tls: [None; 2],
+            streams: [None; 2],
             credentials: None,
             users: Vec::new(),
             bypass: false,
@@ -218,28 +218,28 @@ impl Layout {
 
     /// Number of its signalling sockets.
     pub fn listeners(&self) -> usize {
-        4 + self.tls.iter().flatten().count()
+        4 + self.streams.iter().flatten().count()
     }
 
-    /// TLS too, at free ports: towards callers, and towards the called side.
+    /// These transports too, TLS or WebSocket, at free ports: towards callers, and (TLS alone) towards the called side.
     ///
     /// # Errors
     /// Where no port is free.
-    pub fn with_tls(
+    pub fn with_streams(
         mut self,
-        sides: [bool; 2],
-        credentials: Credentials,
+        sides: [Option<Transport>; 2],
+        credentials: Option<Credentials>,
     ) -> Result<Layout, LabError> {
         let mut held = Vec::new();
         let places = [self.outside.ip(), self.inside.ip()];
-        for ((tls, ip), wanted) in self.tls.iter_mut().zip(places).zip(sides) {
-            if wanted {
+        for ((stream, ip), wanted) in self.streams.iter_mut().zip(places).zip(sides) {
+            if let Some(transport) = wanted {
                 let (address, sockets) = free_port(ip)?;
                 held.push(sockets);
-                *tls = Some(address);
+                *stream = Some((transport, address));
             }
         }
-        self.credentials = Some(credentials);
+        self.credentials = credentials;
         Ok(self)
     }
 
@@ -248,7 +248,13 @@ impl Layout {
     /// # Errors
     /// Where the library refuses a certificate.
     pub(crate) fn security(&self) -> Result<Option<Security>, LabError> {
-        let listening: Vec<SocketAddr> = self.tls.iter().flatten().copied().collect();
+        let listening: Vec<(SocketAddr, bool)> = self
+            .streams
+            .iter()
+            .flatten()
+            .filter(|(transport, _)| is_secure(*transport))
+            .map(|&(transport, address)| (address, transport == Transport::Wss))
+            .collect();
         let credentials = self.credentials.as_ref();
         credentials
             .map(|credentials| credentials.security(&listening))
@@ -258,20 +264,27 @@ impl Layout {
     /// The configuration, as TOML.
     pub fn toml(&self) -> String {
         let mut text = String::new();
-        for (name, kind, address, ports, tls) in [
+        for (name, kind, address, ports, stream) in [
             (
                 "outside",
                 "access",
                 self.outside,
                 self.ports[0],
-                self.tls[0],
+                self.streams[0],
             ),
-            ("inside", "core", self.inside, self.ports[1], self.tls[1]),
+            (
+                "inside",
+                "core",
+                self.inside,
+                self.ports[1],
+                self.streams[1],
+            ),
         ] {
-            let (listen, certificate) = match tls {
-                None => (String::new(), ""),
-                Some(tls) => (format!(", \"tls:{tls}\""), CERTIFICATE),
-            };
+            let listen = stream.map_or(String::new(), |(transport, address)| {
+                format!(", \"{transport}:{address}\"")
+            });
+            let secure = stream.is_some_and(|(transport, _)| is_secure(transport));
+            let certificate = if secure { CERTIFICATE } else { "" };
             let _ = write!(
                 text,
                 "[[interface]]\nname = \"{name}\"\nkind = \"{kind}\"\n\
@@ -376,6 +389,11 @@ impl Layout {
     }
 }
 
+/// Whether there is TLS in a transport.
+fn is_secure(transport: Transport) -> bool {
+    matches!(transport, Transport::Tls | Transport::Wss)
+}
+
 /// A port of `ip` that is free for UDP and TCP, with the sockets that hold it.
 fn free_port(ip: IpAddr) -> Result<(SocketAddr, (UdpSocket, TcpListener)), LabError> {
     let cannot = |error: std::io::Error| {
@@ -418,6 +436,14 @@ mod tests {
                 layout.transcode = (!bypass).then_some(Kind::Opus);
                 layout.call_limit = if bypass { 400 } else { 0 };
                 layout.memory_mib = users;
+                layout.streams = match (bypass, users) {
+                    (_, 0) => [None; 2],
+                    (true, _) => [Some((Transport::Ws, at(8080))), None],
+                    (false, _) => [
+                        Some((Transport::Wss, at(443))),
+                        Some((Transport::Tls, at(5061))),
+                    ],
+                };
                 layout.users = (0..users)
                     .map(|n| (format!("100{n}"), "a\"b\\c".to_owned()))
                     .collect();
@@ -426,6 +452,8 @@ mod tests {
                 assert_eq!(config.interfaces[0].rates.calls, layout.call_limit);
                 assert_eq!(config.admission.limit().is_some(), users > 0);
                 assert_eq!(config.interfaces.len(), 2);
+                let listen = config.interfaces.iter().map(|one| one.listen.len());
+                assert_eq!(listen.sum::<usize>(), layout.listeners());
             }
         }
     }

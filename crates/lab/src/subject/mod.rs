@@ -111,13 +111,10 @@ impl Subject {
     ) -> Result<Subject, LabError> {
         let addresses = loopback(experiment);
         let mut layout = Layout::on_free_ports(addresses, spans)?.for_experiment(experiment, far);
-        if let Some(credentials) = credentials {
-            let outside = experiment
-                .transports()
-                .any(|name| name == TransportName::Tls);
-            let inside = layout.trunk_transport == Transport::Tls;
-            layout = layout.with_tls([outside, inside], credentials.clone())?;
-        }
+        let own = |name: &TransportName| name.is_secure() || name.is_websocket();
+        let outside = experiment.transports().find(own).map(Transport::from);
+        let inside = Some(layout.trunk_transport).filter(|inside| *inside == Transport::Tls);
+        layout = layout.with_streams([outside, inside], credentials.cloned())?;
         let processor = Processor {
             cpu: experiment.subject.cpu,
             percent: experiment.subject.processor_percent,
@@ -134,12 +131,12 @@ impl Subject {
         }
     }
 
-    /// Where it takes TLS; `None` where there is none, or it does not.
-    pub fn tls_address(&self) -> Option<SocketAddr> {
+    /// Where it takes TLS or WebSockets; `None` where there is none, or it does not.
+    pub fn stream_address(&self) -> Option<SocketAddr> {
         match self {
             Subject::None => None,
             Subject::Foreign { address, .. } => Some(*address),
-            Subject::Border(border) => border.tls_address(),
+            Subject::Border(border) => border.stream_address(),
         }
     }
 

@@ -95,6 +95,9 @@ impl Cast {
             plan.stream = Some(match callees.transport {
                 TransportName::Tls => Transport::Tls,
                 TransportName::Udp | TransportName::Tcp => Transport::Tcp,
+                TransportName::Ws | TransportName::Wss => {
+                    return Err(LabError::bad("callees.transport: they take no WebSockets"));
+                }
             });
             other = Some(plan);
         }

@@ -59,6 +59,11 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
             "a foreign subject cannot be simulated: leave out subject.address or --simulate",
         ));
     }
+    if experiment.opens_websockets() {
+        return Err(LabError::bad(
+            "WebSockets are not opened in virtual time: leave out --simulate, or set the transport to udp or tcp",
+        ));
+    }
     if experiment.speaks_tls() {
         return Err(LabError::bad(
             "TLS is not spoken in virtual time: leave out --simulate, or set the transport to udp or tcp",

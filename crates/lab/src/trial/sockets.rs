@@ -3,12 +3,13 @@
 use super::{Cast, Finished, HostThread, Outcomes, Patience, Trial, held, merge};
 use crate::error::LabError;
 use crate::experiment::{Experiment, TransportName};
-use crate::host::{HostPlan, Progress, SecurePeer};
+use crate::host::{HostPlan, Progress, StreamPeer};
 use crate::raw::Surroundings;
 use crate::record::{Attempt, StreamRecord};
 use crate::subject::{PortSpan, Subject, loopback, system_entropy};
 use crate::tls::Credentials;
 use engine::{Entropy, Time};
+use net::tls::Security;
 use net::{Clock, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -46,11 +47,19 @@ pub fn on_sockets(
     let cast = Cast::of(experiment, near, far, stream_port)?;
     let (near_plans, far_plans) = cast.shared(&experiment.generator, entropy.u64())?;
     let credentials = credentials(experiment)?;
-    let security = |plan: &HostPlan| {
+    let path = &experiment.subject.websocket_path;
+    let security = |plan: &HostPlan| -> Result<Option<Security>, LabError> {
         let credentials = credentials.as_ref();
-        credentials
-            .map(|credentials| credentials.security(&[plan.address]))
-            .transpose()
+        let mut security = credentials
+            .map(|credentials| credentials.security(&[(plan.address, false)]))
+            .transpose()?;
+        if !path.is_empty() {
+            let security = security.get_or_insert_default();
+            security
+                .websocket_path_to_ask(path)
+                .map_err(LabError::bad)?;
+        }
+        Ok(security)
     };
     let mut start_all = |plans: Vec<HostPlan>| -> Result<Vec<HostThread>, LabError> {
         let start = |plan: HostPlan| {
@@ -82,11 +91,14 @@ pub fn on_sockets(
     let mut near_plans = near_plans;
     for (index, plan) in near_plans.iter_mut().enumerate() {
         let called = opposite(&far_streams, index).filter(|_| experiment.subject.none);
-        let secure = subject.tls_address().or(called);
-        if let (Some(address), Some(credentials)) = (secure, &credentials) {
-            let name = credentials.name().to_owned();
-            plan.secure = Some(SecurePeer { address, name });
-        }
+        let name = credentials.as_ref().map(Credentials::name);
+        plan.stream_peer = subject
+            .stream_address()
+            .or(called)
+            .map(|address| StreamPeer {
+                address,
+                name: name.unwrap_or_default().to_owned(),
+            });
     }
     let near = start_all(near_plans)?;
     let target = |index: usize, own: SocketAddr| {
@@ -145,7 +157,7 @@ pub fn on_sockets(
     let subject_holds = subject.settled_holdings(clock)?;
     let mut remarks = subject.finish()?;
     remarks.extend(drop_remarks(&near, &far));
-    remarks.extend(tls_remarks(&near, &far));
+    remarks.extend(refusals(&near, &far));
     if experiment.network != crate::experiment::Network::default() {
         remarks.push("[network] applies to simulations only; these links were real".to_owned());
     }
@@ -279,14 +291,14 @@ pub(super) fn drop_remarks(near: &[Finished], far: &[Finished]) -> Vec<String> {
         .collect()
 }
 
-/// Why TLS did not come about.
-fn tls_remarks(near: &[Finished], far: &[Finished]) -> Vec<String> {
+/// Why TLS, or a WebSocket, did not come about.
+fn refusals(near: &[Finished], far: &[Finished]) -> Vec<String> {
     by_side(near, far)
         .flat_map(|(name, finished)| {
-            let refused = finished.tls_refused.iter();
-            refused.map(move |(why, count)| match count {
-                1 => format!("TLS of the {name}, {why}"),
-                count => format!("TLS of the {name}, {why}; {count} times"),
+            let refused = finished.refused.iter();
+            refused.map(move |((what, why), count)| match count {
+                1 => format!("{what} of the {name}, {why}"),
+                count => format!("{what} of the {name}, {why}; {count} times"),
             })
         })
         .collect()

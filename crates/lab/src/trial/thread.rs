@@ -18,8 +18,11 @@ const LOOK: Duration = Duration::from_millis(10);
 const OPENING: Duration = Duration::from_secs(20);
 /// Bytes that may wait on a connection: one may carry the calls of all callers, and a subject that pauses reads none of them.
 const STREAM_BUFFER: usize = 64 << 20;
-/// Reasons for which TLS did not come about that are kept apart.
+/// Reasons for which connections did not come about that are kept apart.
 const REASONS: usize = 8;
+
+/// What did not come about, and why.
+type Refusal = (&'static str, String);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
@@ -57,8 +60,8 @@ pub struct Finished {
     pub cpu_seconds: f64,
     /// What its endpoint and its driver dropped, by name.
     pub drops: Vec<(&'static str, u64)>,
-    /// Why TLS did not come about, and how often: each reason once.
-    pub tls_refused: Vec<(String, u64)>,
+    /// Why TLS, or a WebSocket, did not come about, and how often: each reason once.
+    pub refused: Vec<(Refusal, u64)>,
 }
 
 /// Where a host is reached.
@@ -302,7 +305,7 @@ fn serve(
     if let Some(security) = security {
         driver.set_security(security);
     }
-    let mut refused: BTreeMap<String, u64> = BTreeMap::new();
+    let mut refused: BTreeMap<Refusal, u64> = BTreeMap::new();
     let mut told = false;
     let mut begun = false;
     let cpu_before = net::thread_cpu();
@@ -311,11 +314,13 @@ fn serve(
             .turn_engine(&mut host, LOOK)
             .map_err(|error| error.to_string())?;
         while let Some(event) = driver.next_event() {
-            if let Note::TlsRefused { side, why, .. } = event.note {
-                let reason = format!("{side}: {why}");
-                if refused.len() < REASONS || refused.contains_key(&reason) {
-                    *refused.entry(reason).or_default() += 1;
-                }
+            let reason = match event.note {
+                Note::TlsRefused { side, why, .. } => ("TLS", format!("{side}: {why}")),
+                Note::WebsocketRefused { why, .. } => ("WebSocket", why),
+                _ => continue,
+            };
+            if refused.len() < REASONS || refused.contains_key(&reason) {
+                *refused.entry(reason).or_default() += 1;
             }
         }
         if let Some(why) = host.fatal() {
@@ -343,7 +348,7 @@ fn serve(
                 Ok(Order::Deregister) => host.deregister(clock.now()),
                 Ok(Order::Collect(give, then)) => {
                     let mut finished = finish(&mut host, &driver, clock, cpu_before);
-                    finished.tls_refused = std::mem::take(&mut refused).into_iter().collect();
+                    finished.refused = std::mem::take(&mut refused).into_iter().collect();
                     // The receiver may have given up waiting; there is nobody else to tell.
                     let _ = give.send(finished);
                     if then == Then::End {
@@ -375,6 +380,6 @@ fn finish(host: &mut Host, driver: &Driver, clock: Clock, cpu_before: Duration) 
             .iter()
             .map(|(reason, count)| (reason.name(), count))
             .collect(),
-        tls_refused: Vec::new(),
+        refused: Vec::new(),
     }
 }

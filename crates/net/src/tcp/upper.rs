@@ -7,7 +7,7 @@ use crate::plane::Plane;
 use crate::socket;
 use crate::tls::Session;
 use engine::{CloseWhy, ConnectionId, DropReason, Note, Secure, Time, Transport};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 /// Refusals told by events in a second; the others are counted.
@@ -30,22 +30,43 @@ pub(super) enum End {
 }
 
 impl Streams {
-    /// TLS towards a peer.
+    /// The layers of a connection towards a peer; `None` for plain TCP.
     pub(super) fn client(
-        &self,
+        &mut self,
         remote: SocketAddr,
-        secure: Secure<'_>,
-    ) -> Result<Box<Upper>, String> {
-        let config = self
-            .security
-            .client_of(secure.profile)
-            .ok_or("there are no settings for TLS")?;
-        Ok(Box::new(Upper {
-            layer: Layer::new(Some(Session::connect(config, secure.name)?), None),
+        secure: Option<Secure<'_>>,
+        websocket: bool,
+        config: &DriverConfig,
+    ) -> Result<Option<Box<Upper>>, String> {
+        let tls = match secure {
+            Some(secure) => {
+                let settings = self.security.client_of(secure.profile);
+                let settings = settings.ok_or("there are no settings for TLS")?;
+                Some(Session::connect(settings, secure.name)?)
+            }
+            None if websocket => None,
+            None => return Ok(None),
+        };
+        let name = secure.map_or("", |secure| secure.name);
+        let layer = match websocket {
+            false => Layer::new(tls, None),
+            true => {
+                // Names go as they are, and addresses as URIs have them.
+                let host = match name.parse::<IpAddr>() {
+                    Err(_) if !name.is_empty() => format!("{name}:{}", remote.port()),
+                    _ => remote.to_string(),
+                };
+                let path = self.security.websocket_path();
+                let limit = config.websocket_message;
+                Layer::asking(tls, (path, &host), limit, &mut self.shared)
+            }
+        };
+        Ok(Some(Box::new(Upper {
+            layer,
             remote,
             listening: None,
-            name: secure.name.into(),
-        }))
+            name: name.into(),
+        })))
     }
 
     /// The layers of a connection that came in; `None` for plain TCP.
@@ -130,7 +151,7 @@ impl Streams {
         if securing {
             self.refused(plane, remote, listening, &name, why.to_owned(), now);
         } else {
-            self.websocket_refused(plane, remote, listening, why.to_owned(), now);
+            self.websocket_refused(plane, remote, (listening, &name), why.to_owned(), now);
         }
     }
 
@@ -138,25 +159,25 @@ impl Streams {
         &mut self,
         plane: &Plane,
         remote: SocketAddr,
-        listening: Option<SocketAddr>,
+        place: (Option<SocketAddr>, &str),
         why: String,
         now: Time,
     ) {
         plane.shared.drop_one(DropReason::WebSocketRefused);
-        self.tell_websocket(remote, listening, why, now);
+        self.tell_websocket(remote, place, why, now);
     }
 
     fn tell_websocket(
         &mut self,
         remote: SocketAddr,
-        listening: Option<SocketAddr>,
+        (listening, name): (Option<SocketAddr>, &str),
         why: String,
         now: Time,
     ) {
         if self.may_tell(now) {
             self.notes.push(Note::WebsocketRefused {
                 peer: remote.to_string(),
-                place: listening.map_or_else(String::new, |local| local.to_string()),
+                place: listening.map_or_else(|| name.to_owned(), |local| local.to_string()),
                 why,
             });
         }
@@ -282,12 +303,14 @@ impl Streams {
                 CloseWhy::Untrusted
             }
             End::Broken(Broken::Handshake(why)) => {
-                self.websocket_refused(plane, remote, listening, why, now);
+                let name = std::mem::take(&mut upper.name);
+                self.websocket_refused(plane, remote, (listening, &name), why, now);
                 CloseWhy::Refused
             }
             End::Broken(Broken::Frame(why)) => {
+                let name = std::mem::take(&mut upper.name);
                 plane.shared.drop_one(DropReason::WebSocketBroken);
-                self.tell_websocket(remote, listening, why, now);
+                self.tell_websocket(remote, (listening, &name), why, now);
                 CloseWhy::Error
             }
         };

@@ -380,6 +380,8 @@ pub struct Security {
     servers: HashMap<(SocketAddr, bool), Server>,
     clients: HashMap<String, Arc<ClientConfig>>,
     websockets: HashMap<SocketAddr, Arc<WebSocketSettings>>,
+    /// `None`: the root.
+    websocket_path: Option<Box<str>>,
 }
 
 impl fmt::Debug for Security {
@@ -464,6 +466,22 @@ impl Security {
     /// Sets what is asked of WebSockets at a listener.
     pub fn websocket(&mut self, address: SocketAddr, settings: WebSocketSettings) {
         self.websockets.insert(address, Arc::new(settings));
+    }
+
+    /// Sets what path WebSockets ask for that we open; the root where it is never set.
+    ///
+    /// # Errors
+    /// Where it is no path: no slash in front, or a character that a request line cannot have.
+    pub fn websocket_path_to_ask(&mut self, path: &str) -> Result<(), String> {
+        if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!("{path:?} is no path of a WebSocket"));
+        }
+        self.websocket_path = Some(path.into());
+        Ok(())
+    }
+
+    pub(crate) fn websocket_path(&self) -> &str {
+        self.websocket_path.as_deref().unwrap_or("/")
     }
 
     pub(crate) fn server_of(
