@@ -265,19 +265,7 @@ fn certificate(folder: &Path, file: &str, name: &str) {
 
 #[test]
 fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
-    let module = |folder: &str| Path::new(folder).join("kamailio/modules/tls.so").is_file();
-    if !installed("kamailio") {
-        return;
-    }
-    if ![
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib/aarch64-linux-gnu",
-    ]
-    .into_iter()
-    .any(module)
-    {
-        eprintln!("skipped: kamailio has no TLS module (kamailio-tls-modules)");
+    if !installed("kamailio") || !has_module("tls", "kamailio-tls-modules") {
         return;
     }
     let folder = scratch("kamailio-tls");
@@ -348,6 +336,134 @@ fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
         told["trials"][0]["details"]["registrations"]["established"],
         150
     );
+}
+
+/// Whether a module of Kamailio's is installed, where Debian and others keep them; says so where it is not.
+fn has_module(name: &str, package: &str) -> bool {
+    let there = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib/aarch64-linux-gnu",
+    ]
+    .iter()
+    .any(|folder| {
+        let modules = Path::new(folder).join("kamailio/modules");
+        modules.join(format!("{name}.so")).is_file()
+    });
+    if !there {
+        eprintln!("skipped: kamailio has no module {name} ({package})");
+    }
+    there
+}
+
+/// What Kamailio needs to take WebSockets: HTTP on its streams, and contacts that are replaced by the connection.
+fn with_websockets(text: &str, listen: &str, tls: &str) -> String {
+    let changed = text
+        .replace("disable_tcp=yes\n", listen)
+        .replace("loadmodule \"kex.so\"", &format!("{tls}loadmodule \"kex.so\""))
+        .replace(
+            "loadmodule \"registrar.so\"",
+            "loadmodule \"registrar.so\"\nloadmodule \"nathelper.so\"\nloadmodule \"xhttp.so\"\nloadmodule \"websocket.so\"",
+        )
+        .replace(
+            "\tif (has_totag()) {",
+            "\tif (nat_uac_test(64) && !is_method(\"REGISTER\")) add_contact_alias();\n\tif (has_totag()) {\n\t\thandle_ruri_alias();",
+        );
+    format!(
+        "{changed}\nevent_route[xhttp:request] {{\n\tif ($hdr(Upgrade) =~ \"websocket\" && $hu =~ \"^/phone$\") {{\n\t\tws_handle_handshake();\n\t\texit;\n\t}}\n\txhttp_reply(\"404\", \"Not Found\", \"\", \"\");\n}}\n"
+    )
+}
+
+#[test]
+fn kamailio_over_websockets_plain_and_secure() {
+    if !installed("kamailio")
+        || !has_module("websocket", "kamailio-websocket-modules")
+        || !has_module("tls", "kamailio-tls-modules")
+    {
+        return;
+    }
+    let folder = scratch("kamailio-websocket");
+    certificate(&folder, "here", "proxy.example.com");
+    let file = |name: &str| folder.join(name).display().to_string();
+    let (callees, ws, wss) = (free_port(), free_port(), free_port());
+    let (_process, _) = kamailio_with(&folder, callees, 10_000, |text| {
+        let listen = format!(
+            "tcp_accept_no_cl=yes\nenable_tls=yes\ntcp_children=1\nlisten=tcp:{ws}\nlisten=tls:{wss}\n"
+        );
+        let tls = format!(
+            "loadmodule \"tls.so\"\nmodparam(\"tls\", \"certificate\", \"{}\")\nmodparam(\"tls\", \"private_key\", \"{}\")\n\
+             modparam(\"tls\", \"tls_method\", \"TLSv1.2+\")\n",
+            file("here.pem"),
+            file("here.key")
+        );
+        with_websockets(&text, &listen, &tls)
+    });
+    for (transport, address) in [("ws", ws), ("wss", wss)] {
+        let trust = match transport {
+            "wss" => vec![
+                format!("tls.ca={}", file("here.pem")),
+                "tls.name=proxy.example.com".to_owned(),
+            ],
+            _ => Vec::new(),
+        };
+        let options = |name: &str, sets: &[String]| RunOptions {
+            out: Some(folder.join(format!("{transport}-{name}"))),
+            ..options(&folder, &[sets, &trust[..]].concat())
+        };
+        // Each user registers, comes back, and leaves.
+        let users = [
+            format!("subject.address={address}"),
+            "subject.websocket_path=/phone".to_owned(),
+            "levels.values=[100]".to_owned(),
+            "registrations.users=50".to_owned(),
+            "registrations.password=\"\"".to_owned(),
+            "registrations.refresh_seconds=0.5".to_owned(),
+            format!("registrations.transport={transport}"),
+            "registrations.connections=5".to_owned(),
+            "thresholds.response_p99_ms=".to_owned(),
+        ];
+        let verdict = run("registrations", &options("users", &users)).unwrap();
+        let told = figures(&folder);
+        assert_eq!(verdict, Verdict::Passed, "{transport}: {told:#}");
+        let users = &told["trials"][0]["details"]["registrations"];
+        assert_eq!(users["established"], 150, "{transport}");
+        // Calls to a called side behind it, which speaks UDP; either side hangs up.
+        for (seed, side) in [(2, "caller"), (3, "callee")] {
+            let calls = [
+                // Equal seeds draw equal branches, and Kamailio still knows those of the last run.
+                format!("seed={}", seed + 10 * transport.len()),
+                format!("subject.address={address}"),
+                "subject.websocket_path=/phone".to_owned(),
+                format!("callees.address={callees}"),
+                format!("callers.transport={transport}"),
+                format!("callers.hang_up={side}"),
+                "callers.connections=2".to_owned(),
+                "callers.seconds=2.0".to_owned(),
+                "levels.values=[20]".to_owned(),
+                "thresholds.response_p99_ms=".to_owned(),
+            ];
+            let verdict = run("call-rate", &options(side, &calls)).unwrap();
+            let told = figures(&folder);
+            assert_eq!(verdict, Verdict::Passed, "{transport} {side}: {told:#}");
+            assert_eq!(told["trials"][0]["calls"]["completed"], 40);
+        }
+    }
+    // Where nobody takes WebSockets that is told.
+    let astray = [
+        format!("subject.address={ws}"),
+        "subject.websocket_path=/elsewhere".to_owned(),
+        "levels.values=[20]".to_owned(),
+        "registrations.users=5".to_owned(),
+        "registrations.password=\"\"".to_owned(),
+        "registrations.transport=ws".to_owned(),
+    ];
+    let astray = RunOptions {
+        out: Some(folder.join("astray")),
+        ..options(&folder, &astray)
+    };
+    assert_eq!(run("registrations", &astray).unwrap(), Verdict::Missed);
+    let remarks = figures(&folder)["trials"][0]["remarks"].to_string();
+    assert!(remarks.contains("the peer answers 404"), "{remarks}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ enum Out {
     Open(SocketId, SocketKind, SocketAddr),
     Shut(SocketId),
     Datagram(SocketAddr, Vec<u8>),
-    Connect(ConnectionId, SocketAddr),
+    Connect(ConnectionId, SocketAddr, bool),
     Stream(ConnectionId, Vec<u8>),
     Close(ConnectionId),
     Event(Event),
@@ -56,12 +56,12 @@ impl Outbox {
                 destination: *destination,
                 bytes,
             },
-            &Out::Connect(connection, remote) => Output::Connect {
+            &Out::Connect(connection, remote, websocket) => Output::Connect {
                 connection,
                 local: None,
                 remote,
                 secure: None,
-                websocket: false,
+                websocket,
             },
             Out::Stream(connection, bytes) => Output::Stream {
                 connection: *connection,
@@ -194,7 +194,7 @@ fn pattern(i: usize) -> u8 {
 impl Talker {
     fn new(remote: &str, total: usize) -> Talker {
         let mut out = Outbox::default();
-        out.push(Out::Connect(TALK, at(remote)));
+        out.push(Out::Connect(TALK, at(remote), false));
         let mut talker = Talker {
             out,
             total,
@@ -332,6 +332,14 @@ fn refused_reset_and_partition() {
         &[ip("10.0.0.3")],
         Talker::new("10.0.0.2:5061", 100),
     );
+    // There are no WebSockets here: one is refused, never a stream of bytes instead.
+    let mut browser = Talker::new("10.0.0.2:5060", 100);
+    for out in &mut browser.out.queue {
+        if let Out::Connect(.., websocket) = out {
+            *websocket = true;
+        }
+    }
+    let web = world.add_engine("web", &[ip("10.0.0.7")], browser);
     let nobody = world.add_engine("nobody", &[ip("10.0.0.4")], Talker::new("10.0.0.9:1", 100));
     let reset = world.add_engine(
         "reset",
@@ -348,6 +356,7 @@ fn refused_reset_and_partition() {
     assert!(world.run_quiet(Time::from_secs(300)));
     for (host, why) in [
         (wrong, CloseWhy::Refused),
+        (web, CloseWhy::Refused),
         (nobody, CloseWhy::Refused),
         (reset, CloseWhy::Error),
     ] {

@@ -20,13 +20,19 @@ struct Rig {
 #[derive(Debug, PartialEq)]
 enum Out {
     Connect(ConnectionId, SocketAddr, Option<(String, String)>),
+    /// With a WebSocket in it.
+    ConnectWeb(ConnectionId, SocketAddr, Option<(String, String)>),
     Stream(ConnectionId, String),
     Close(ConnectionId),
 }
 
 impl Rig {
     fn new() -> Rig {
-        let mut host = Host::new("192.0.2.1:5060", EndpointConfig::default(), 7);
+        Rig::with(EndpointConfig::default())
+    }
+
+    fn with(config: EndpointConfig) -> Rig {
+        let mut host = Host::new("192.0.2.1:5060", config, 7);
         let mut add = |socket, transport, port| {
             host.endpoint.add_local(Local {
                 name: String::from("secure"),
@@ -53,10 +59,14 @@ impl Rig {
                     connection,
                     remote,
                     secure,
+                    websocket,
                     ..
                 } => {
                     let secure = secure.map(|s| (s.name.to_owned(), s.profile.to_owned()));
-                    Out::Connect(connection, remote, secure)
+                    match websocket {
+                        false => Out::Connect(connection, remote, secure),
+                        true => Out::ConnectWeb(connection, remote, secure),
+                    }
                 }
                 Output::Stream { connection, bytes } => {
                     Out::Stream(connection, String::from_utf8(bytes.to_vec()).unwrap())
@@ -320,6 +330,120 @@ fn a_websocket_that_is_gone_is_not_opened_from_here() {
     rig.host.feed(Input::Closed { connection, why }, Time::ZERO);
     rig.drain();
     assert_eq!(rig.options(flow), Err(Refused::Transport));
+}
+
+/// An endpoint that opens WebSockets, as a browser does, and where it writes from.
+fn browser(transport: Transport) -> (Rig, Flow) {
+    let mut rig = Rig::with(EndpointConfig {
+        opens_websockets: true,
+        ..EndpointConfig::default()
+    });
+    let local = rig.host.endpoint.add_local(Local {
+        name: String::from("browser"),
+        socket: SocketId(9),
+        transport,
+        address: "192.0.2.1:0".parse().unwrap(),
+        advertised: String::from("df7jal23ls0d.invalid"),
+    });
+    let flow = Flow {
+        local,
+        transport,
+        remote: SERVER.parse().unwrap(),
+        connection: None,
+    };
+    (rig, flow)
+}
+
+#[test]
+fn a_client_of_websockets_opens_one_and_everything_comes_and_goes_by_it() {
+    for (transport, via, secure) in [
+        (Transport::Ws, "WS", None),
+        (
+            Transport::Wss,
+            "WSS",
+            Some(("192.0.2.9".to_owned(), String::new())),
+        ),
+    ] {
+        let (mut rig, flow) = browser(transport);
+        let id = ConnectionId(1);
+        let invite = Invite::new(Target::new(b"sip:b@peer.example", flow));
+        rig.host.endpoint.invite(&invite, Time::ZERO).unwrap();
+        let out = rig.drain();
+        let [Out::ConnectWeb(on, to, named), Out::Stream(by, text)] = &out[..] else {
+            panic!("{out:?}");
+        };
+        assert_eq!((*on, *by, *to), (id, id, SERVER.parse().unwrap()));
+        assert_eq!(*named, secure);
+        let head = format!("\r\nVia: SIP/2.0/{via} df7jal23ls0d.invalid;branch=z9hG4bK");
+        assert!(text.contains(&head), "{text}");
+        let contact = "\r\nContact: <sip:df7jal23ls0d.invalid;transport=ws>\r\n";
+        assert!(text.contains(contact), "{text}");
+        let local: SocketAddr = "192.0.2.1:40000".parse().unwrap();
+        let connected = Input::Connected {
+            connection: id,
+            local,
+        };
+        rig.host.feed(connected, Time::ZERO);
+        // The answer comes by it, and the ACK leaves by it, whatever address its Contact has.
+        let mut answer = String::from("SIP/2.0 200 OK\r\n");
+        for line in text.lines() {
+            let kept = ["Via: ", "From: ", "Call-ID: ", "CSeq: "];
+            if kept.iter().any(|name| line.starts_with(name)) {
+                answer += &format!("{line}\r\n");
+            }
+        }
+        let call_id = common::header(text, wire::sip::HeaderId::CallId).unwrap();
+        let from = common::header(text, wire::sip::HeaderId::From).unwrap();
+        answer += "To: <sip:b@peer.example>;tag=them\r\nContact: <sip:b@192.0.2.9:5061;transport=ws>\r\n\r\n";
+        let out = rig.stream(id, &answer);
+        assert!(
+            matches!(&out[..], [Out::Stream(on, text)] if *on == id && text.starts_with("ACK sip:b@192.0.2.9:5061;transport=ws ")),
+            "{out:?}"
+        );
+        // A request of the peer's comes by it, and is answered there.
+        let bye = format!(
+            "BYE sip:df7jal23ls0d.invalid;transport=ws SIP/2.0\r\nVia: SIP/2.0/{via} 192.0.2.9:5061;branch=z9hG4bKbye\r\nMax-Forwards: 70\r\nFrom: <sip:b@peer.example>;tag=them\r\nTo: {from}\r\nCall-ID: {call_id}\r\nCSeq: 1 BYE\r\n\r\n"
+        );
+        let out = rig.stream(id, &bye);
+        assert!(
+            matches!(&out[..], [Out::Stream(on, text)] if *on == id && text.starts_with("SIP/2.0 200 ")),
+            "{out:?}"
+        );
+        // One that was refused, or is gone, fails what waits on it; what comes next opens another one.
+        rig.options(flow).unwrap();
+        let why = CloseWhy::Refused;
+        rig.host.feed(
+            Input::Closed {
+                connection: id,
+                why,
+            },
+            Time::ZERO,
+        );
+        rig.drain();
+        let out = rig.options(flow).unwrap();
+        assert!(
+            matches!(&out[0], Out::ConnectWeb(on, ..) if *on == ConnectionId(2)),
+            "{out:?}"
+        );
+    }
+}
+
+#[test]
+fn keep_alives_of_a_client_of_websockets_are_answered() {
+    let (mut rig, flow) = browser(Transport::Ws);
+    rig.options(flow).unwrap();
+    let id = ConnectionId(1);
+    rig.host.endpoint.keep_alive(flow, Time::ZERO).unwrap();
+    assert_eq!(rig.drain(), [Out::Stream(id, "\r\n\r\n".into())]);
+    assert_eq!(rig.stream(id, "\r\n"), []);
+    rig.host.feed(Input::Timeout, Time(20_000_000_000));
+    let closed = rig.drain().contains(&Out::Close(id));
+    assert!(!closed, "the answer came");
+    // Without an answer it is given up.
+    let now = Time(20_000_000_000);
+    rig.host.endpoint.keep_alive(flow, now).unwrap();
+    rig.host.feed(Input::Timeout, Time(40_000_000_000));
+    assert!(rig.drain().contains(&Out::Close(id)));
 }
 
 #[test]

@@ -109,6 +109,8 @@ pub fn security(_: &Authority, identity: Identity, proof: Proof) -> ServerSettin
 enum Out {
     Open(SocketKind, SocketAddr),
     Connect(ConnectionId, SocketAddr, String, String),
+    /// A WebSocket, over TLS where a name is given.
+    Web(ConnectionId, SocketAddr, Option<String>),
     Stream(ConnectionId, Vec<u8>),
     Close(ConnectionId),
 }
@@ -119,6 +121,8 @@ pub struct Host {
     out: VecDeque<Out>,
     lent: Option<Out>,
     echo: bool,
+    /// All of its connections have TLS.
+    pub secures: bool,
     pub opened: Option<Result<SocketAddr, String>>,
     accepted: Vec<ConnectionId>,
     connected: Vec<ConnectionId>,
@@ -133,6 +137,12 @@ impl Host {
         self.closed.remove(&id);
         self.out
             .push_back(Out::Connect(id, to, name.into(), profile.into()));
+    }
+
+    /// Opens a WebSocket, over TLS to whoever has a certificate of `name`.
+    pub fn open_websocket(&mut self, id: ConnectionId, to: SocketAddr, name: Option<&str>) {
+        self.closed.remove(&id);
+        self.out.push_back(Out::Web(id, to, name.map(Into::into)));
     }
 
     pub fn send(&mut self, id: ConnectionId, bytes: &[u8]) {
@@ -172,7 +182,8 @@ impl Engine for Host {
             Input::OpenFailed { error, .. } => self.opened = Some(Err(error.to_owned())),
             Input::Accepted { connection, .. } => self.accepted.push(connection),
             Input::Connected { connection, .. } => {
-                assert!(self.names.contains_key(&connection), "secured before");
+                let secured = self.names.contains_key(&connection);
+                assert!(secured || !self.secures, "secured before");
                 self.connected.push(connection);
             }
             Input::Handed(_) => panic!("there is one worker"),
@@ -212,6 +223,14 @@ impl Engine for Host {
                 local: None,
                 remote: *remote,
                 secure: Some(Secure { name, profile }),
+                websocket: false,
+            },
+            Out::Web(connection, remote, name) => Output::Connect {
+                connection: *connection,
+                local: None,
+                remote: *remote,
+                secure: name.as_deref().map(|name| Secure { name, profile: "" }),
+                websocket: true,
             },
             Out::Stream(connection, bytes) => Output::Stream {
                 connection: *connection,
@@ -245,7 +264,10 @@ impl Rig {
         let mut driver = Driver::plain(config, Clock::new()).unwrap();
         driver.set_security(security.clone());
         Rig {
-            host: Host::default(),
+            host: Host {
+                secures: true,
+                ..Host::default()
+            },
             driver,
             security,
             asked: "127.0.0.1:0".parse().unwrap(),
