@@ -34,7 +34,7 @@ setup:
 
 # Other people's software that judges us. Tests that need one that is absent say so and are skipped.
 peers:
-	@packaging/setup --wanted sipp:sip-tester kamailio:kamailio baresip:baresip-core linphonec:linphone-cli tshark:tshark ffmpeg:ffmpeg taskset:util-linux ethtool:ethtool tc:iproute2
+	@packaging/setup --wanted sipp:sip-tester kamailio:kamailio /usr/share/doc/kamailio-tls-modules:kamailio-tls-modules /usr/share/doc/kamailio-websocket-modules:kamailio-websocket-modules baresip:baresip-core linphonec:linphone-cli tshark:tshark ffmpeg:ffmpeg taskset:util-linux ethtool:ethtool tc:iproute2
 
 clean:
 	$(CARGO) clean
