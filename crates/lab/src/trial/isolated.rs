@@ -7,14 +7,14 @@ use crate::error::LabError;
 use crate::experiment::Link;
 use crate::host::Progress;
 use crate::raw::Surroundings;
-use engine::Entropy;
+use engine::{Entropy, Time};
 use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LEAD: Duration = Duration::from_millis(200);
 /// The two ends; their networks know nobody else.
@@ -130,12 +130,13 @@ struct Bulk {
     over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     came: Arc<AtomicU64>,
-    begun: Instant,
+    clock: Clock,
+    begun: Time,
     threads: Vec<std::thread::JoinHandle<Result<(), String>>>,
 }
 
 impl Bulk {
-    fn start(link: &Link, [near, far]: &[Arc<Network>; 2]) -> Result<Bulk, LabError> {
+    fn start(link: &Link, [near, far]: &[Arc<Network>; 2], clock: Clock) -> Result<Bulk, LabError> {
         let over = Arc::new(AtomicBool::new(false));
         let (sent, came) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let length = link.bulk_bytes as usize;
@@ -163,10 +164,10 @@ impl Bulk {
             socket.set_nonblocking(true).map_err(say)?;
             let to = SocketAddr::new(FAR, BULK_PORT);
             let payload = vec![0; length];
-            let begun = Instant::now();
+            let begun = clock.now();
             let mut number = 0u64;
             while !stop.load(Ordering::Relaxed) {
-                let due = (begun.elapsed().as_secs_f64() * rate) as u64;
+                let due = (clock.now().since(begun).as_secs_f64() * rate) as u64;
                 // Who was kept from running does not catch up with more than a tenth of a second.
                 number = number.max(due.saturating_sub((rate / 10.0) as u64));
                 while number < due {
@@ -193,7 +194,8 @@ impl Bulk {
             over,
             sent,
             came,
-            begun: Instant::now(),
+            clock,
+            begun: clock.now(),
             threads,
         })
     }
@@ -201,7 +203,7 @@ impl Bulk {
     /// Ends it: packets sent, packets that came, and how long it was there.
     fn stop(mut self) -> Result<([u64; 2], Duration), LabError> {
         self.over.store(true, Ordering::Relaxed);
-        let span = self.begun.elapsed();
+        let span = self.clock.now().since(self.begun);
         for thread in std::mem::take(&mut self.threads) {
             let done = thread
                 .join()
@@ -258,7 +260,7 @@ pub(super) fn on_sockets(
     let sampler = NoiseSampler::start(Duration::from_millis(1), None)
         .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
     let kernel_before = inside(&networks[1], kernel)?;
-    let bulk = Bulk::start(link, &networks)?;
+    let bulk = Bulk::start(link, &networks, clock)?;
     let begin = clock.now() + LEAD;
     for host in far.iter().chain(&near) {
         host.begin(SocketAddr::new(FAR, STREAM_PORT), begin)?;
