@@ -309,6 +309,14 @@ fn every_built_in_experiment_runs_in_virtual_time() {
             &["levels.values=[500]", "registrations.rate=1000.0"],
         ),
         (
+            "re-registrations-420k",
+            &[
+                "levels.values=[500]",
+                "registrations.rate=1000.0",
+                "registrations.users=400",
+            ],
+        ),
+        (
             "rtp-streams",
             &[
                 "levels.values=[10]",

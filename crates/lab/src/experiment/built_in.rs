@@ -75,6 +75,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/re-registration-rate-tls.toml"),
     ),
     (
+        "re-registrations-420k",
+        include_str!("../../../../scenarios/re-registrations-420k.toml"),
+    ),
+    (
         "registration-rate",
         include_str!("../../../../scenarios/registration-rate.toml"),
     ),
