@@ -9,6 +9,7 @@
 #include "bpf.h"
 #include <linux/if_ether.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/udp.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -19,7 +20,7 @@
 #define DONT_FRAGMENT 0x4000
 #define FRAGMENT 0x3fff
 
-/* Local addresses at most; the first one's ports are the first 65,536 flows, and so on. */
+/* Local addresses of a family at most; the first one's ports are the first 65,536 flows of the family, and so on. */
 #define LOCALS 8
 
 /* Up to so many bytes a packet asks not to be fragmented and needs no identification, as those from our sockets. */
@@ -56,12 +57,21 @@ struct flow {
 	__u16 gap_most;
 } __attribute__((aligned(64)));
 
+/* A flow of IPv6: the same, in which the addresses are not used; and these. */
+struct flow6 {
+	struct flow flow;
+	__u32 source[4];
+	__u32 destination[4];
+	__u32 from[4]; /* our address, from which it leaves */
+	__u32 unused[4];
+} __attribute__((aligned(64)));
+
 /* How packets reach a destination. Never changed while it is valid. */
 struct way {
 	__u32 valid;
 	__u32 device; /* place in `devices`, and the interface's number */
 	__u32 interface;
-	__u32 address; /* ours, from which they leave */
+	__u32 address; /* ours, from which they leave, of IPv4 */
 	__u32 cards[3]; /* the next station's and ours */
 	__u16 longest; /* bytes of IP packet */
 	__u8 class;
@@ -79,6 +89,16 @@ struct local {
 const volatile __u32 local_count = 0;
 const volatile struct local locals[LOCALS] = {};
 
+struct local6 {
+	__u32 address[4];
+	__u32 interface;
+	__u16 card[3];
+	__u16 unused;
+};
+
+const volatile __u32 local6_count = 0;
+const volatile struct local6 locals6[LOCALS] = {};
+
 struct {
 	NUMBER(type, BPF_MAP_TYPE_ARRAY);
 	NUMBER(map_flags, BPF_F_MMAPABLE);
@@ -90,6 +110,14 @@ struct {
 struct {
 	NUMBER(type, BPF_MAP_TYPE_ARRAY);
 	NUMBER(map_flags, BPF_F_MMAPABLE);
+	NUMBER(max_entries, 65536); /* times the number of local addresses */
+	TYPE(key, __u32);
+	TYPE(value, struct flow6);
+} flows6 SECTION(".maps");
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_ARRAY);
+	NUMBER(map_flags, BPF_F_MMAPABLE);
 	NUMBER(max_entries, 65536);
 	TYPE(key, __u32);
 	TYPE(value, struct way);
@@ -97,7 +125,7 @@ struct {
 
 struct {
 	NUMBER(type, BPF_MAP_TYPE_DEVMAP);
-	NUMBER(max_entries, LOCALS);
+	NUMBER(max_entries, 2 * LOCALS);
 	TYPE(key, __u32);
 	TYPE(value, __u32);
 } devices SECTION(".maps");
@@ -131,7 +159,7 @@ struct headers {
 	__u16 to[3];
 	__u16 from[3];
 	__u16 protocol;
-	/* struct iphdr, struct udphdr, struct rtp */
+	/* struct iphdr or struct ipv6hdr, struct udphdr, struct rtp */
 };
 
 /* An IP header without options, in words: what was written in parts would have to reach memory before it can be read as a whole. */
@@ -167,12 +195,18 @@ INLINE __u64 sum_of_header(struct words ip)
 /* Compares as it is written: the kernel knows no other form of this. */
 #define BEHIND(pointer, end) ({ const void *p = (pointer); __asm__ volatile("" : "+r"(p)); p > (const void *)(end); })
 
-/* Whether the UDP checksum is right. What comes from a local socket of the other end of a veth has none yet, which cannot be seen
+/* The sum of two addresses of IPv6. */
+INLINE __u64 sum_of_ends(const __u32 *from, const __u32 *to)
+{
+	return (__u64)from[0] + from[1] + from[2] + from[3] + to[0] + to[1] + to[2] + to[3];
+}
+
+/* Whether the UDP checksum is right; `sum` is that of the addresses. What comes from a local socket of the other end of a veth has none yet, which cannot be seen
  * otherwise; and a broken packet has to end where the kernel ends it. */
-INLINE int is_sound(const struct iphdr *ip, const struct udphdr *udp, void *end, __u32 length)
+INLINE int is_sound(__u64 sum, const struct udphdr *udp, void *end, __u32 length)
 {
 	const __u8 *at = (const void *)udp;
-	__u64 sum = (__u64)ip->saddr + ip->daddr + udp->len + __builtin_bswap16(UDP);
+	sum += (__u64)udp->len + __builtin_bswap16(UDP);
 	for (__u32 block = 0; block < LARGEST / 32 && length >= 32; block++) {
 		const __u32 *words = (const void *)at;
 		if (BEHIND(at + 32, end))
@@ -272,6 +306,83 @@ INLINE void count(struct flow *flow, __u32 now, __u32 timestamp, __u32 octets)
 	flow->timestamp = timestamp;
 }
 
+INLINE int same(const volatile __u32 *one, const __u32 *other)
+{
+	return one[0] == other[0] && one[1] == other[1] && one[2] == other[2] && one[3] == other[3];
+}
+
+/* The same for IPv6, in a function of its own: what runs for IPv4 stays as it is. There is no checksum but UDP's, which must be there
+ * (RFC 8200 section 8.1), and nobody on the way takes packets apart. */
+static __attribute__((noinline)) int relay6(struct xdp_md *context)
+{
+	struct headers *frame = (void *)(long)context->data;
+	struct ipv6hdr *ip = (void *)(frame + 1);
+	struct udphdr *udp = (void *)(ip + 1);
+	struct rtp *rtp = (void *)(udp + 1);
+	void *end = (void *)(long)context->data_end;
+	if ((void *)(rtp + 1) > end)
+		return XDP_PASS;
+	__u32 *words = (void *)ip, *from = words + 2, *to = words + 6;
+	/* Version 6; no extension headers; somewhere to go. */
+	if ((*(__u8 *)ip & 0xf0) != 0x60 || ip->nexthdr != UDP || ip->hop_limit <= 1)
+		return XDP_PASS;
+	__u32 length = __builtin_bswap16(ip->payload_len), total = length + sizeof(*ip);
+	if (length < sizeof(*udp) + sizeof(*rtp) || total > LARGEST || udp->len != ip->payload_len || !udp->check
+	    || (void *)ip + total > end || rtp->first != 0x80)
+		return XDP_PASS;
+
+	__u32 place = 0xffffffff, interface = context->ingress_ifindex;
+#pragma unroll
+	for (__u32 number = 0; number < LOCALS; number++) {
+		const volatile struct local6 *local = &locals6[number];
+		if (number < local6_count && local->interface == interface && same(local->address, to)
+		    && local->card[0] == frame->to[0] && local->card[1] == frame->to[1]
+		    && local->card[2] == frame->to[2])
+			place = number << 16;
+	}
+	if (place == 0xffffffff)
+		return XDP_PASS;
+	place |= __builtin_bswap16(udp->dest);
+	struct flow6 *whole = map_lookup(&flows6, &place);
+	if (!whole || whole->flow.state != OPEN || !is_sound(sum_of_ends(from, to), udp, end, length))
+		return XDP_PASS;
+	struct flow *flow = &whole->flow;
+	if (__sync_val_compare_and_swap(&flow->state, OPEN, BUSY) != OPEN)
+		return XDP_PASS;
+	if (!same(whole->source, from) || flow->source_port != udp->source || flow->ssrc != rtp->ssrc
+	    || flow->payload_type != (rtp->payload_type & 0x7f)
+	    || (__u16)flow->next != __builtin_bswap16(rtp->sequence))
+		goto up;
+	__u32 number = flow->way;
+	struct way *way = map_lookup(&ways, &number);
+	if (!way || !way->valid || total > way->longest)
+		goto up;
+
+	count(flow, time(), __builtin_bswap32(rtp->timestamp), length - sizeof(*udp));
+	__u16 check = ~fold((__u64)(__u16)~udp->check + flow->change);
+	udp->check = check ? check : 0xffff;
+	udp->source = flow->our_port;
+	udp->dest = flow->destination_port;
+	/* Version and class, no flow label. */
+	words[0] = __builtin_bswap32(6u << 28 | (__u32)way->class << 20);
+	ip->hop_limit -= 1;
+#pragma unroll
+	for (int word = 0; word < 4; word++) {
+		from[word] = whole->from[word];
+		to[word] = whole->destination[word];
+	}
+	__u32 *cards = (void *)frame;
+#pragma unroll
+	for (int word = 0; word < 3; word++)
+		cards[word] = way->cards[word];
+	__u32 device = way->device, back = way->interface == interface;
+	release(flow);
+	return back ? XDP_TX : redirect_map(&devices, device, XDP_DROP);
+up:
+	release(flow);
+	return XDP_PASS;
+}
+
 SECTION("xdp")
 int relay(struct xdp_md *context)
 {
@@ -282,8 +393,10 @@ int relay(struct xdp_md *context)
 	void *end = (void *)(long)context->data_end;
 	if ((void *)(rtp + 1) > end)
 		return XDP_PASS;
+	if (frame->protocol != __builtin_bswap16(ETH_P_IP))
+		return frame->protocol == __builtin_bswap16(ETH_P_IPV6) ? relay6(context) : XDP_PASS;
 	/* Version 4, no options; no fragment; somewhere to go; UDP. */
-	if (frame->protocol != __builtin_bswap16(ETH_P_IP) || *(__u8 *)ip != 0x45 || ip->protocol != UDP
+	if (*(__u8 *)ip != 0x45 || ip->protocol != UDP
 	    || ip->ttl <= 1 || ip->frag_off & __builtin_bswap16(FRAGMENT))
 		return XDP_PASS;
 	__u32 total = __builtin_bswap16(ip->tot_len);
@@ -312,7 +425,7 @@ int relay(struct xdp_md *context)
 		return XDP_PASS;
 	struct words *header = (void *)ip;
 	struct words words = *header;
-	if (fold(sum_of_header(words)) != 0xffff || !is_sound(ip, udp, end, length))
+	if (fold(sum_of_header(words)) != 0xffff || !is_sound((__u64)ip->saddr + ip->daddr, udp, end, length))
 		return XDP_PASS;
 
 	/* Whoever else has the record at this moment reads or changes it. */

@@ -11,9 +11,12 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 /// Speech that the caller plays, where SIPp's package has put it.
 const SPEECH: &str = "/usr/share/sip-tester/g711a.pcap";
 
+const KERNEL_AUTO: &str = "kernel = \"auto\"";
+const KERNEL_REQUIRE: &str = "kernel = \"require\"";
+
 /// A caller's network, the border's and a server's; in `$1` the folder, in `$2` the program, in `$3` the caller's scenario, in `$4` and `$5`
-/// whether the caller's and the server's interface gather (GRO): only then do they take frames that are led to them. Sums are written by who
-/// sends. Both far ends are captured where tshark is there.
+/// whether the caller's and the server's interface gather (GRO): only then do they take frames that are led to them; in `$6` and `$7` what
+/// addresses begin and end with. Sums are written by who sends. Both far ends are captured where tshark is there.
 const SCRIPT: &str = r#"
 set -e
 cd "$1"
@@ -23,17 +26,19 @@ trap 'kill $caller $server $border $captures 2>/dev/null || true' EXIT
 for far in $caller $server; do
   while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
 done
+case $6 in *:) dot=:: rest="$7 nodad" open=[ close=] ;; *) dot=. rest=$7 open= close= ;; esac
+va="${6}1${dot}1" b1="${6}1${dot}2" vc="${6}2${dot}1" b2="${6}2${dot}2"
 ip link set lo up
 ip link add b1 type veth peer name va netns $caller
 ip link add b2 type veth peer name vc netns $server
-ip addr add 10.9.1.2/24 dev b1; ip link set b1 up
-ip addr add 10.9.2.2/24 dev b2; ip link set b2 up
+ip addr add $b1$rest dev b1; ip link set b1 up
+ip addr add $b2$rest dev b2; ip link set b2 up
 set_up() { # network, interface, address, gathers
-  nsenter --net=/proc/$1/ns/net sh -c "ip link set lo up; ip addr add $3/24 dev $2; ip link set $2 up;
+  nsenter --net=/proc/$1/ns/net sh -c "ip link set lo up; ip addr add $3$rest dev $2; ip link set $2 up;
     ethtool -K $2 gro $4; ethtool -K $2 tx off" >/dev/null
 }
-set_up $caller va 10.9.1.1 $4
-set_up $server vc 10.9.2.1 $5
+set_up $caller va $va $4
+set_up $server vc $vc $5
 captures=
 if command -v tshark >/dev/null; then
   capture() { # network, interface
@@ -44,31 +49,58 @@ if command -v tshark >/dev/null; then
   capture $server vc
 fi
 "$2" run -c border.toml >border.log 2>&1 & border=$!
-nsenter --net=/proc/$server/ns/net sipp -sn uas -i 10.9.2.1 -mi 10.9.2.1 -p 5060 -rtp_echo -nostdin -m 2 -timeout 40s >uas.log 2>&1 &
+nsenter --net=/proc/$server/ns/net sipp -sn uas -i $vc -mi $vc -p 5060 -rtp_echo -nostdin -m 2 -timeout 40s >uas.log 2>&1 &
 for wait in $(seq 500); do
-  grep -q "what=\"sip udp\" address=10.9.2.2" border.log && nsenter --net=/proc/$server/ns/net grep -q :13C4 /proc/net/udp && break
+  grep -qF "what=\"sip udp\" address=$open$b2$close:5060" border.log && nsenter --net=/proc/$server/ns/net grep -q :13C4 /proc/net/udp /proc/net/udp6 && break
   sleep 0.02
 done
-nsenter --net=/proc/$caller/ns/net sipp -sf "$3" -i 10.9.1.1 -mi 10.9.1.1 -p 5060 10.9.1.2:5060 -m 2 -r 1 -nostdin -timeout 40s >uac.log 2>&1
+nsenter --net=/proc/$caller/ns/net sipp -sf "$3" -i $va -mi $va -p 5060 $open$b1$close:5060 -m 2 -r 1 -nostdin -timeout 40s >uac.log 2>&1
 sleep 0.5
 [ -z "$captures" ] || { kill -INT $captures; wait $captures || true; }
 kill -INT $border
 wait $border
 "#;
 
-fn configuration(kernel: &str) -> String {
+/// Whose addresses are used: what they begin with, and the length of a network.
+#[derive(Clone, Copy)]
+struct Family(&'static str, &'static str);
+
+const V4: Family = Family("10.9.", "/24");
+const V6: Family = Family("fd09:", "/64");
+
+impl Family {
+    /// Host 1 is the far end, 2 the border.
+    fn address(self, network: u8, host: u8) -> String {
+        let between = if self.0.ends_with(':') { "::" } else { "." };
+        format!("{}{network}{between}{host}", self.0)
+    }
+
+    fn end(self, network: u8, host: u8) -> String {
+        match self.address(network, host) {
+            address if address.contains(':') => format!("[{address}]:5060"),
+            address => format!("{address}:5060"),
+        }
+    }
+}
+
+/// `media`: what stands in its table.
+fn configuration(media: &str, family: Family) -> String {
+    let [access, core] = [1, 2].map(|network| family.end(network, 2));
+    let [access_media, core_media] = [1, 2].map(|network| family.address(network, 2));
+    let (callers, length) = (family.address(1, 0), family.1);
+    let server = family.end(2, 1);
     format!(
-        "[[interface]]\nname = \"access\"\nkind = \"access\"\nlisten = \"udp:10.9.1.2:5060\"\nallow = \"10.9.1.0/24\"\n\
-         media = {{ address = \"10.9.1.2\", ports = \"20000-20999\" }}\n\
-         [[interface]]\nname = \"core\"\nkind = \"core\"\nlisten = \"udp:10.9.2.2:5060\"\n\
-         media = {{ address = \"10.9.2.2\", ports = \"21000-21999\" }}\n\
-         [[trunk]]\nname = \"server\"\ninterface = \"core\"\ntarget = \"udp:10.9.2.1:5060\"\n\
-         [[route]]\ntrunk = \"server\"\n[media]\nkernel = \"{kernel}\"\n"
+        "[[interface]]\nname = \"access\"\nkind = \"access\"\nlisten = \"udp:{access}\"\nallow = \"{callers}{length}\"\n\
+         media = {{ address = \"{access_media}\", ports = \"20000-20999\" }}\n\
+         [[interface]]\nname = \"core\"\nkind = \"core\"\nlisten = \"udp:{core}\"\n\
+         media = {{ address = \"{core_media}\", ports = \"21000-21999\" }}\n\
+         [[trunk]]\nname = \"server\"\ninterface = \"core\"\ntarget = \"udp:{server}\"\n\
+         [[route]]\ntrunk = \"server\"\n[media]\n{media}\n"
     )
 }
 
 /// The border's log of two calls; `None` where there are no rights for networks or for programs at interfaces.
-fn log_of(folder: &Path, kernel: &str, gathers: [&str; 2]) -> Option<String> {
+fn log_of(folder: &Path, media: &str, gathers: [&str; 2], family: Family) -> Option<String> {
     if !installed(&["sipp", "ethtool", "nsenter", "ip"]) {
         return None;
     }
@@ -84,7 +116,7 @@ fn log_of(folder: &Path, kernel: &str, gathers: [&str; 2]) -> Option<String> {
         );
         return None;
     }
-    std::fs::write(folder.join("border.toml"), configuration(kernel)).unwrap();
+    std::fs::write(folder.join("border.toml"), configuration(media, family)).unwrap();
     let scenario = root().join("crates/hornwork/tests/sipp/uac-speech.xml");
     let scenario = scenario.canonicalize().unwrap();
     let ended = Command::new("unshare")
@@ -93,6 +125,7 @@ fn log_of(folder: &Path, kernel: &str, gathers: [&str; 2]) -> Option<String> {
         .arg(PROGRAM)
         .arg(scenario)
         .args(gathers)
+        .args([family.0, family.1])
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -160,25 +193,14 @@ fn streams(capture: &Path) -> Vec<(String, u64, i64, f64)> {
     streams
 }
 
-#[test]
-fn speech_passes_through_the_kernel_where_it_is_asked_for() {
-    let folder = scratch("relay-auto");
-    let Some(log) = log_of(&folder, "auto", ["on"; 2]) else {
-        return;
-    };
-    if !log.contains("media_path path=kernel") {
-        let why = log.lines().find(|line| line.contains("media_path"));
-        eprintln!("skipped: this kernel relays nothing: {why:?}");
-        return;
-    }
-    passed_mostly(&log);
+/// What tshark saw leave the far ends is what we say came from them, and all of that reached the other one.
+fn judged_by_tshark(folder: &Path, log: &str, family: Family) {
     if !installed(&["tshark"]) {
         return;
     }
-    // What tshark saw leave the caller is what we say came from it, and all of that reached the server, and back.
-    for (capture, side, from, other) in [
-        ("va.pcapng", "caller", "10.9.1.1", "vc.pcapng"),
-        ("vc.pcapng", "callee", "10.9.2.1", "va.pcapng"),
+    for (capture, side, network, other) in [
+        ("va.pcapng", "caller", 1, "vc.pcapng"),
+        ("vc.pcapng", "callee", 2, "va.pcapng"),
     ] {
         let of = |capture: &str, from: &str| {
             let mut streams = streams(&folder.join(capture));
@@ -186,16 +208,9 @@ fn speech_passes_through_the_kernel_where_it_is_asked_for() {
             streams.sort_by_key(|stream| stream.1);
             streams
         };
-        let ours = |what: &str| values(&log, "media_passed", &format!("{side}{what}"));
-        let sent = of(capture, from);
-        let arrived = of(
-            other,
-            if side == "caller" {
-                "10.9.2.2"
-            } else {
-                "10.9.1.2"
-            },
-        );
+        let ours = |what: &str| values(log, "media_passed", &format!("{side}{what}"));
+        let sent = of(capture, &family.address(network, 1));
+        let arrived = of(other, &family.address(3 - network, 2));
         let mut packets = ours("");
         packets.sort_unstable();
         let theirs: Vec<u64> = sent.iter().map(|stream| stream.1).collect();
@@ -221,22 +236,45 @@ fn speech_passes_through_the_kernel_where_it_is_asked_for() {
     }
 }
 
+fn speech_passes(folder: &Path, family: Family) {
+    let Some(log) = log_of(folder, KERNEL_AUTO, ["on"; 2], family) else {
+        return;
+    };
+    if !log.contains("media_path path=kernel") {
+        let why = log.lines().find(|line| line.contains("media_path"));
+        eprintln!("skipped: this kernel relays nothing: {why:?}");
+        return;
+    }
+    passed_mostly(&log);
+    judged_by_tshark(folder, &log, family);
+}
+
+#[test]
+fn speech_passes_through_the_kernel_where_it_is_asked_for() {
+    speech_passes(&scratch("relay-auto"), V4);
+}
+
+#[test]
+fn speech_passes_through_the_kernel_over_ipv6() {
+    speech_passes(&scratch("relay-auto6"), V6);
+}
+
 #[test]
 fn a_relay_that_is_required_runs_where_it_can_and_nothing_starts_where_it_cannot() {
-    let Some(log) = log_of(&scratch("relay-able"), "auto", ["on"; 2]) else {
+    let Some(log) = log_of(&scratch("relay-able"), KERNEL_AUTO, ["on"; 2], V4) else {
         return;
     };
     if !log.contains("media_path path=kernel") {
         eprintln!("skipped: this kernel relays nothing");
         return;
     }
-    let log = log_of(&scratch("relay-require"), "require", ["on"; 2]).unwrap();
+    let log = log_of(&scratch("relay-require"), KERNEL_REQUIRE, ["on"; 2], V4).unwrap();
     assert!(log.contains("media_path path=kernel"), "{log}");
     passed_mostly(&log);
     let folder = scratch("relay-require-not");
     let refused = |name: &str, able: &[&str], media: &str| {
         let file = folder.join(name);
-        let text = configuration("require").replace("10.9.2.2:5060", "10.9.2.2:5062");
+        let text = configuration(KERNEL_REQUIRE, V4).replace("10.9.2.2:5060", "10.9.2.2:5062");
         let text = text
             .replace("10.9.1.2", media)
             .replace("10.9.2.2", media)
@@ -295,7 +333,7 @@ fn a_relay_that_is_required_runs_where_it_can_and_nothing_starts_where_it_cannot
 #[test]
 fn what_goes_through_sockets_is_told_to_go_there() {
     // Nothing can be led to the server.
-    let Some(log) = log_of(&scratch("relay-half"), "auto", ["on", "off"]) else {
+    let Some(log) = log_of(&scratch("relay-half"), KERNEL_AUTO, ["on", "off"], V4) else {
         return;
     };
     if log.contains("the kernel does not") {
@@ -323,7 +361,7 @@ fn what_goes_through_sockets_is_told_to_go_there() {
         "{log}"
     );
     // Nor to the caller.
-    let log = log_of(&scratch("relay-none"), "auto", ["off"; 2]).unwrap();
+    let log = log_of(&scratch("relay-none"), KERNEL_AUTO, ["off"; 2], V4).unwrap();
     assert!(log.contains("media_path path=no_kernel"), "{log}");
     assert!(!log.contains("media_path path=kernel"), "{log}");
     for side in ["caller", "callee"] {
@@ -341,7 +379,7 @@ fn what_goes_through_sockets_is_told_to_go_there() {
 
 #[test]
 fn nothing_passes_through_the_kernel_unless_it_is_asked_for() {
-    let Some(log) = log_of(&scratch("relay-never"), "never", ["on"; 2]) else {
+    let Some(log) = log_of(&scratch("relay-never"), "kernel = \"never\"", ["on"; 2], V4) else {
         return;
     };
     assert!(!log.contains("path=kernel"), "{log}");

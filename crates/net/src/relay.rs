@@ -17,11 +17,11 @@ use netlink::{Changes, Devices, Netlink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use table::{Flow, Mapped, Way};
+use table::{Flow, Flow6, Mapped, Way};
 use ways::{Keeper, Ways};
 
 /// Ports of an address in the program's table.
@@ -31,16 +31,26 @@ const MOST_LOCALS: usize = 8;
 /// Ways in the program's table.
 const WAYS: u32 = 1 << 16;
 
+/// A port's place in the table of flows of its family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    V4(u32),
+    V6(u32),
+}
+
 /// An address that the program serves.
 #[derive(Clone, Copy, Debug)]
 struct Local {
-    address: Ipv4Addr,
+    address: IpAddr,
+    /// Which one it is of its family.
+    number: u32,
     interface: u32,
     card: [u8; 6],
 }
 
 struct Inner {
     flows: Mapped<Flow>,
+    flows6: Mapped<Flow6>,
     table: Mapped<Way>,
     ways: Mutex<Ways>,
     locals: Vec<Local>,
@@ -85,10 +95,18 @@ impl KernelRelay {
         let mut locals = Vec::new();
         for &address in addresses {
             match local(&mut netlink, address) {
-                Ok(_) if locals.len() == MOST_LOCALS => {
-                    unserved.push(format!("{address}: {MOST_LOCALS} addresses are served"));
+                Ok(local) => {
+                    let number = count(&locals, address.is_ipv6());
+                    match number < MOST_LOCALS {
+                        true => locals.push(Local {
+                            number: number as u32,
+                            ..local
+                        }),
+                        false => unserved.push(format!(
+                            "{address}: {MOST_LOCALS} addresses of a family are served"
+                        )),
+                    }
                 }
-                Ok(local) => locals.push(local),
                 Err(error) => unserved.push(format!("{address}: {error}")),
             }
         }
@@ -97,14 +115,15 @@ impl KernelRelay {
             false => Some(program::Program::start(&mut locals, &mut unserved)?),
         };
         let unserved = unserved.join("; ");
-        let Some(program) = program.filter(|_| !locals.is_empty()) else {
+        let served = locals.iter().any(|local| local.interface != 0);
+        let Some(program) = program.filter(|_| served) else {
             return Err(io::Error::other(unserved));
         };
-        let count = (locals.len() as u32 * PORTS) as usize;
         // SAFETY: the program's tables, of these types and sizes; all bytes are valid for their words, which are atomic.
-        let (flows, table) = unsafe {
+        let (flows, flows6, table) = unsafe {
             (
-                Mapped::new(program.flows()?, count)?,
+                Mapped::new(program.flows()?, room(&locals, false) as usize)?,
+                Mapped::new(program.flows6()?, room(&locals, true) as usize)?,
                 Mapped::new(program.ways()?, WAYS as usize)?,
             )
         };
@@ -114,6 +133,7 @@ impl KernelRelay {
         let sends = sends.collect();
         let relay = KernelRelay(Arc::new(Inner {
             flows,
+            flows6,
             table,
             ways: Mutex::new(Ways::new(WAYS)),
             locals,
@@ -159,16 +179,19 @@ impl KernelRelay {
     }
 
     /// The place of a port in the table of flows; `None` where the program does not serve its address.
-    pub(crate) fn place(&self, local: SocketAddrV4) -> Option<u32> {
+    pub(crate) fn place(&self, local: SocketAddr) -> Option<Place> {
         let mut locals = self.0.locals.iter();
-        let number =
-            locals.position(|known| known.address == *local.ip() && known.interface != 0)?;
-        Some(number as u32 * PORTS + u32::from(local.port()))
+        let known = locals.find(|known| known.address == local.ip() && known.interface != 0)?;
+        let at = known.number * PORTS + u32::from(local.port());
+        Some(match local {
+            SocketAddr::V4(_) => Place::V4(at),
+            SocketAddr::V6(_) => Place::V6(at),
+        })
     }
 
     /// The way from an address of ours to a host, for a flow that will use it until [`KernelRelay::leave`]; `None` where it is not known,
     /// in which case it is looked for.
-    pub(crate) fn way(&self, own: Ipv4Addr, to: Ipv4Addr) -> Option<u16> {
+    pub(crate) fn way(&self, own: IpAddr, to: IpAddr) -> Option<u16> {
         let (way, looked_for) = self.0.ways().take(own, to);
         if looked_for {
             self.0.wake();
@@ -182,18 +205,28 @@ impl KernelRelay {
     }
 
     /// Opens a flow whose record is closed.
-    pub(crate) fn open(&self, place: u32, opening: &Opening) {
-        if let Some(flow) = self.0.flows.get(place) {
-            flow.open(opening);
+    pub(crate) fn open(&self, place: Place, opening: &Opening) {
+        match place {
+            Place::V4(at) => {
+                if let Some(flow) = self.0.flows.get(at) {
+                    flow.open(opening);
+                }
+            }
+            Place::V6(at) => {
+                if let Some(flow) = self.0.flows6.get(at) {
+                    flow.open(opening);
+                }
+            }
         }
     }
 
     /// Closes a flow that was opened with this sequence number, and tells what has passed.
-    pub(crate) fn close(&self, place: u32, first: u16, now: (Time, u64)) -> Passed {
-        match self.0.flows.get(place) {
-            Some(flow) => flow.close(first, now),
-            None => Passed::default(),
-        }
+    pub(crate) fn close(&self, place: Place, first: u16, now: (Time, u64)) -> Passed {
+        let passed = match place {
+            Place::V4(at) => self.0.flows.get(at).map(|flow| flow.close(first, now)),
+            Place::V6(at) => self.0.flows6.get(at).map(|flow| flow.close(first, now)),
+        };
+        passed.unwrap_or_default()
     }
 
     /// Opens a flow on its own, for measurements: everything that comes to `local` from `source` with this source identifier and payload
@@ -204,18 +237,9 @@ impl KernelRelay {
         [local, source, out, destination]: [SocketAddr; 4],
         ssrc: u32,
     ) -> bool {
-        let v4 = |address| match address {
-            SocketAddr::V4(address) => Some(address),
-            SocketAddr::V6(_) => None,
-        };
-        let (Some(local), Some(source), Some(out), Some(destination)) =
-            (v4(local), v4(source), v4(out), v4(destination))
-        else {
-            return false;
-        };
         let Some((place, way)) = self
             .place(local)
-            .and_then(|place| Some((place, self.way(*out.ip(), *destination.ip())?)))
+            .and_then(|place| Some((place, self.way(out.ip(), destination.ip())?)))
         else {
             return false;
         };
@@ -273,11 +297,22 @@ impl Drop for Inner {
     }
 }
 
+fn count(locals: &[Local], six: bool) -> usize {
+    let of = |local: &&Local| local.address.is_ipv6() == six;
+    locals.iter().filter(of).count()
+}
+
+/// Entries of a family's table of flows; there is no table of none.
+fn room(locals: &[Local], six: bool) -> u32 {
+    (count(locals, six) as u32 * PORTS).max(1)
+}
+
 /// The interface that has an address, where it may be served.
 fn local(netlink: &mut Netlink, address: IpAddr) -> io::Result<Local> {
-    let IpAddr::V4(address) = address else {
-        return Err(io::Error::other("IPv6 goes through sockets"));
-    };
+    // Ways of those are each interface's own, and are not looked for.
+    if matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()) {
+        return Err(io::Error::other("link-local addresses go through sockets"));
+    }
     let interface = netlink
         .interface_of(address)?
         .ok_or_else(|| io::Error::other("no interface has it"))?;
@@ -286,6 +321,7 @@ fn local(netlink: &mut Netlink, address: IpAddr) -> io::Result<Local> {
         .ok_or_else(|| io::Error::other("its interface is no Ethernet, or down"))?;
     Ok(Local {
         address,
+        number: 0,
         interface,
         card: known.card,
     })
@@ -317,30 +353,61 @@ fn look_for_ways(relay: &Weak<Inner>, call: &OwnedFd, changes: &Changes, mut kee
 #[cfg(bpf_present)]
 mod program {
     use super::steer::failed;
-    use super::{Local, PORTS};
+    use super::{Local, MOST_LOCALS, count, room};
     use aya::maps::{DevMap, Map, MapData};
     use aya::programs::Xdp;
     use aya::programs::xdp::XdpMode;
     use aya::{Ebpf, EbpfLoader};
     use std::io;
+    use std::net::IpAddr;
     use std::os::fd::{AsFd as _, BorrowedFd};
 
-    /// As `struct local`.
+    /// As `struct local`, and with 16 bytes of address as `struct local6`.
     #[derive(Clone, Copy)]
     #[repr(C)]
-    struct Known {
-        address: [u8; 4],
+    struct Known<const N: usize> {
+        address: [u8; N],
         interface: u32,
         card: [u8; 6],
         unused: [u8; 2],
     }
 
     // SAFETY: numbers in C's layout, for which all bytes are valid and between which nothing lies.
-    unsafe impl aya::Pod for Known {}
+    unsafe impl aya::Pod for Known<4> {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Known<16> {}
+
+    /// The program's list of a family's addresses.
+    fn known<const N: usize>(
+        locals: &[Local],
+        octets: impl Fn(IpAddr) -> Option<[u8; N]>,
+    ) -> [Known<N>; MOST_LOCALS] {
+        let nobody = Known {
+            address: [0; N],
+            interface: 0,
+            card: [0; 6],
+            unused: [0; 2],
+        };
+        let mut all = [nobody; MOST_LOCALS];
+        for local in locals {
+            if let Some(address) = octets(local.address)
+                && let Some(place) = all.get_mut(local.number as usize)
+            {
+                *place = Known {
+                    address,
+                    interface: local.interface,
+                    card: local.card,
+                    ..nobody
+                };
+            }
+        }
+        all
+    }
 
     pub(super) struct Program {
         _loaded: Ebpf,
         flows: MapData,
+        flows6: MapData,
         ways: MapData,
     }
 
@@ -357,33 +424,27 @@ mod program {
             locals: &mut Vec<Local>,
             unserved: &mut Vec<String>,
         ) -> io::Result<Program> {
-            let known: Vec<Known> = locals
-                .iter()
-                .map(|local| Known {
-                    address: local.address.octets(),
-                    interface: local.interface,
-                    card: local.card,
-                    unused: [0; 2],
-                })
-                .collect();
-            let mut all = [Known {
-                address: [0; 4],
-                interface: 0,
-                card: [0; 6],
-                unused: [0; 2],
-            }; super::MOST_LOCALS];
-            for (place, known) in all.iter_mut().zip(&known) {
-                *place = *known;
-            }
-            let count = known.len() as u32;
+            let locals4 = known(locals, |address| match address {
+                IpAddr::V4(address) => Some(address.octets()),
+                IpAddr::V6(_) => None,
+            });
+            let locals6 = known(locals, |address| match address {
+                IpAddr::V4(_) => None,
+                IpAddr::V6(address) => Some(address.octets()),
+            });
+            let [count4, count6] = [false, true].map(|six| count(locals, six) as u32);
             let code = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/relay.o"));
             let mut loaded = EbpfLoader::new()
-                .map_max_entries("flows", count * PORTS)
-                .override_global("local_count", &count, true)
-                .override_global("locals", &all[..], true)
+                .map_max_entries("flows", room(locals, false))
+                .map_max_entries("flows6", room(locals, true))
+                .override_global("local_count", &count4, true)
+                .override_global("local6_count", &count6, true)
+                .override_global("locals", &locals4[..], true)
+                .override_global("locals6", &locals6[..], true)
                 .load(code)
                 .map_err(|error| failed("the kernel does not take the BPF program", error))?;
             let flows = array(&mut loaded, "flows")?;
+            let flows6 = array(&mut loaded, "flows6")?;
             let ways = array(&mut loaded, "ways")?;
             let wrong = |error| failed("a table of the BPF program", error);
             let map = loaded
@@ -426,19 +487,21 @@ mod program {
                     local.interface = 0;
                 }
             }
-            while locals.last().is_some_and(|local| local.interface == 0) {
-                locals.pop();
-            }
             // The devmap's file is held by the program.
             Ok(Program {
                 _loaded: loaded,
                 flows,
+                flows6,
                 ways,
             })
         }
 
         pub(super) fn flows(&self) -> io::Result<BorrowedFd<'_>> {
             Ok(self.flows.fd().as_fd())
+        }
+
+        pub(super) fn flows6(&self) -> io::Result<BorrowedFd<'_>> {
+            Ok(self.flows6.fd().as_fd())
         }
 
         pub(super) fn ways(&self) -> io::Result<BorrowedFd<'_>> {
@@ -464,6 +527,10 @@ mod program {
         }
 
         pub(super) fn flows(&self) -> io::Result<BorrowedFd<'_>> {
+            match *self {}
+        }
+
+        pub(super) fn flows6(&self) -> io::Result<BorrowedFd<'_>> {
             match *self {}
         }
 

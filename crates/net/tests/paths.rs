@@ -200,9 +200,15 @@ fn over(paths: &'static [Path], alike: bool, test: &'static str, fixture: fn(&mu
         if !private_network(test) {
             return;
         }
-        let worlds = [World::Loopback(V4), World::Loopback(V6), World::wired()];
+        let worlds: [fn() -> World; 4] = [
+            || World::Loopback(V4),
+            || World::Loopback(V6),
+            World::wired,
+            || World::wired_as(true, true),
+        ];
         let mut seen: Option<(Path, Vec<(DropReason, u64)>)> = None;
         for (number, world) in worlds.iter().enumerate() {
+            let world = &world();
             for &path in paths {
                 let wired = matches!(world, World::Wired(_));
                 if path.is_kernel() && !wired {

@@ -6,21 +6,23 @@ use engine::{DropReason, SocketId};
 use media::forward::SessionStats;
 use media::{Carriage, Latching, MediaCommand, SessionPlan, SidePlan};
 use rig::{Path, Peer, Rig, World, alone, call, private_network, rtcp, rtp};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 use wire::rtp::RtpHeader;
 
-/// In a network of its own; false, said, where that cannot be.
+/// In a network of its own, once with IPv4 and once with IPv6; not, said, where that cannot be.
 fn wired(test: &'static str, ready: bool, work: fn(&'static str, &World)) {
-    let run = move || {
-        let _alone = alone();
-        if private_network(test) {
-            work(test, &World::wired_as(ready));
+    for six in [false, true] {
+        let run = move || {
+            let _alone = alone();
+            if private_network(test) {
+                work(test, &World::wired_as(ready, six));
+            }
+        };
+        if let Err(panic) = std::thread::spawn(run).join() {
+            std::panic::resume_unwind(panic);
         }
-    };
-    if let Err(panic) = std::thread::spawn(run).join() {
-        std::panic::resume_unwind(panic);
     }
 }
 
@@ -131,6 +133,7 @@ fn eventful(rig: &mut Rig, world: &World) -> SessionStats {
         let side = |n: u32| {
             let mut side = SidePlan::new(SocketId(10 + n));
             side.rtcp = Some(SocketId(11 + n));
+            side.ipv6 = a.address().is_ipv6();
             side.signalled_rtp = Some([a, b][n as usize / 2].address());
             side.signalled_rtcp = Some([a_rtcp, b_rtcp][n as usize / 2].address());
             side.latching = Latching::Signalled;
@@ -283,6 +286,7 @@ fn what_passes_in_the_kernel_is_a_sign_of_life() {
             let side = |n: u32, phone: &Peer| {
                 let mut side = SidePlan::new(SocketId(10 + n));
                 side.rtcp = Some(SocketId(11 + n));
+                side.ipv6 = phone.address().is_ipv6();
                 side.signalled_rtp = Some(phone.address());
                 side.latching = Latching::Signalled;
                 side
@@ -361,7 +365,6 @@ impl Wire {
             }
         });
         head.extend(from);
-        head.extend([8, 0]);
         Wire {
             socket,
             interface,
@@ -390,21 +393,31 @@ impl Wire {
 
     /// A whole frame with an RTP packet.
     fn frame(&self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
-        let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else {
-            unreachable!()
-        };
         let mut frame = self.head.clone();
-        frame.extend([0x45, 0]);
-        frame.extend((28 + payload.len() as u16).to_be_bytes());
-        frame.extend([0, 7, 0x40, 0, 64, 17, 0, 0]);
-        frame.extend(from.ip().octets());
-        frame.extend(to.ip().octets());
+        let length = (8 + payload.len() as u16).to_be_bytes();
+        match (from.ip(), to.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                frame.extend([8, 0, 0x45, 0]);
+                frame.extend((28 + payload.len() as u16).to_be_bytes());
+                frame.extend([0, 7, 0x40, 0, 64, 17, 0, 0]);
+                frame.extend(from.octets());
+                frame.extend(to.octets());
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+                frame.extend(length);
+                frame.extend([17, 64]);
+                frame.extend(from.octets());
+                frame.extend(to.octets());
+            }
+            _ => unreachable!(),
+        }
         frame.extend(from.port().to_be_bytes());
         frame.extend(to.port().to_be_bytes());
-        frame.extend((8 + payload.len() as u16).to_be_bytes());
+        frame.extend(length);
         frame.extend([0, 0]);
         frame.extend(payload);
-        summed(frame)
+        summed(frame, from.is_ipv6())
     }
 }
 
@@ -420,16 +433,57 @@ fn sum(bytes: &[u8], start: u32) -> u16 {
 }
 
 /// The same with checksums that are right.
-fn summed(mut frame: Vec<u8>) -> Vec<u8> {
-    let length = frame.len() as u32 - 34;
-    frame[24..26].fill(0);
-    frame[40..42].fill(0);
-    let ip = !sum(&frame[14..34], 0);
-    frame[24..26].copy_from_slice(&ip.to_be_bytes());
-    let udp = !sum(&frame[26..], 17 + length);
-    let udp = if udp == 0 { 0xffff } else { udp };
-    frame[40..42].copy_from_slice(&udp.to_be_bytes());
+fn summed(mut frame: Vec<u8>, six: bool) -> Vec<u8> {
+    let (addresses, udp) = if six { (22, 54) } else { (26, 34) };
+    let length = (frame.len() - udp) as u32;
+    if !six {
+        frame[24..26].fill(0);
+        let ip = !sum(&frame[14..34], 0);
+        frame[24..26].copy_from_slice(&ip.to_be_bytes());
+    }
+    frame[udp + 6..udp + 8].fill(0);
+    let check = !sum(&frame[addresses..], 17 + length);
+    let check = if check == 0 { 0xffff } else { check };
+    frame[udp + 6..udp + 8].copy_from_slice(&check.to_be_bytes());
     frame
+}
+
+/// Frames on a wire to a stream that takes the kernel's way.
+struct Attempts<'a> {
+    rig: Rig,
+    wire: Wire,
+    phones: [&'a Peer; 2],
+    ours: [SocketAddr; 4],
+    number: u16,
+}
+
+impl Attempts<'_> {
+    /// Whether the next packet of the stream passes in the kernel, changed so; it is then as it was sent.
+    fn pass(&mut self, what: &str, change: impl Fn(Vec<u8>) -> Vec<u8>) -> bool {
+        let [a, b] = self.phones;
+        let (rig, to) = (&mut self.rig, self.ours[0]);
+        let rtp_at = if to.is_ipv6() { 62 } else { 42 };
+        let number = takes_shortcut(rig, [a, b], to, self.number);
+        self.number = number.wrapping_add(1);
+        let before = rig.driver.counters().passed;
+        let frame = change(self.wire.frame(a.address(), to, &rtp(7, number, 40)));
+        self.wire.send(&frame);
+        // Whatever becomes of it has become so when the next one, another source's, has arrived.
+        a.send(&rtp(8, number, 20), to);
+        let mut arrived = Vec::new();
+        while arrived.last() != Some(&rtp(8, number, 20)) {
+            arrived.push(rig.take(b).0);
+        }
+        query(rig, 1);
+        let passed = rig.driver.counters().passed - before;
+        if passed > 0 {
+            assert_eq!(passed, 1, "{what}");
+            assert_eq!(arrived.len(), 2, "{what}");
+            assert_eq!(arrived[0], frame[rtp_at..], "{what}");
+            assert_eq!(frame[rtp_at], 0x80, "{what}");
+        }
+        passed == 1
+    }
 }
 
 /// What is not quite as it must be comes up, and what passes is what was sent.
@@ -442,60 +496,57 @@ fn only_plain_packets_pass() {
         let phones = world.phones();
         let [a, a_rtcp, b, b_rtcp] = &phones;
         let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
-        let wire = Wire::new(world);
-        let mut number = 100;
-        let mut attempt = |what: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>| {
-            number = takes_shortcut(&mut rig, [a, b], ours[0], number);
-            let before = rig.driver.counters().passed;
-            let frame = change(wire.frame(a.address(), ours[0], &rtp(7, number, 40)));
-            wire.send(&frame);
-            // Whatever becomes of it has become so when the next one, another source's, has arrived.
-            a.send(&rtp(8, number, 20), ours[0]);
-            let mut arrived = Vec::new();
-            while arrived.last() != Some(&rtp(8, number, 20)) {
-                arrived.push(rig.take(b).0);
-            }
-            number = number.wrapping_add(1);
-            query(&mut rig, 1);
-            let passed = rig.driver.counters().passed - before;
-            if passed > 0 {
-                assert_eq!(passed, 1, "{what}");
-                assert_eq!(arrived.len(), 2, "{what}");
-                assert_eq!(arrived[0], frame[42..], "{what}");
-                assert_eq!(frame[42], 0x80, "{what}");
-            }
-            passed == 1
+        let mut wire = Attempts {
+            rig,
+            wire: Wire::new(world),
+            phones: [a, b],
+            ours,
+            number: 100,
         };
-        assert!(attempt("as it must be", &|frame| frame));
+        let six = ours[0].is_ipv6();
+        assert!(wire.pass("as it must be", |frame| frame));
         let set = |at: usize, value: u8| {
             move |mut frame: Vec<u8>| {
                 frame[at] = value;
-                summed(frame)
+                summed(frame, six)
             }
         };
-        assert!(attempt("marked", &set(43, 0x88)));
-        assert!(attempt("another class and number", &set(15, 0x20)));
-        for (what, at, value) in [
-            ("the last hop", 22, 1),
-            ("more fragments", 20, 0x20),
-            ("a later fragment", 21, 3),
-            ("TCP", 23, 6),
-            ("no IPv4", 14, 0x65),
-            ("another type of frame", 12, 0x86),
-            ("RTP of another version", 42, 0x40),
-            ("padding", 42, 0xa0),
-            ("an extension", 42, 0x90),
-            ("a contributing source", 42, 0x81),
-            ("another payload type", 43, 9),
-            ("another source", 53, 9),
-            ("another number", 45, 0xff),
-            ("another port of ours", 37, 0x42),
-            ("too short for itself", 39, 20),
-            ("longer than it is", 17, 0xff),
-            ("another address", 33, 9),
+        let udp = if six { 54 } else { 34 };
+        assert!(wire.pass("marked", set(udp + 9, 0x88)));
+        let of_both = [
+            ("another type of frame", 12, 0x81),
+            ("RTP of another version", udp + 8, 0x40),
+            ("padding", udp + 8, 0xa0),
+            ("an extension", udp + 8, 0x90),
+            ("a contributing source", udp + 8, 0x81),
+            ("another payload type", udp + 9, 9),
+            ("another source", udp + 19, 9),
+            ("another number", udp + 11, 0xff),
+            ("another port of ours", udp + 3, 0x42),
+            ("too short for itself", udp + 5, 20),
+            ("another address", udp - 1, 9),
             ("another card", 5, 0xfe),
-        ] {
-            assert!(!attempt(what, &set(at, value)), "{what}");
+        ];
+        let of_one = match six {
+            false => [
+                ("the last hop", 22, 1),
+                ("more fragments", 20, 0x20),
+                ("a later fragment", 21, 3),
+                ("TCP", 23, 6),
+                ("no IPv4", 14, 0x65),
+                ("longer than it is", 17, 0xff),
+            ],
+            true => [
+                ("the last hop", 21, 1),
+                ("no hop at all", 21, 0),
+                ("TCP", 20, 6),
+                ("a fragment", 20, 44),
+                ("no IPv6", 14, 0x40),
+                ("longer than it is", 19, 0xff),
+            ],
+        };
+        for (what, at, value) in of_both.into_iter().chain(of_one) {
+            assert!(!wire.pass(what, set(at, value)), "{what}");
         }
         let wrong = |at: usize| {
             move |mut frame: Vec<u8>| {
@@ -503,34 +554,51 @@ fn only_plain_packets_pass() {
                 frame
             }
         };
-        assert!(!attempt("IP checksum", &wrong(25)));
-        assert!(!attempt("UDP checksum", &wrong(41)));
-        assert!(!attempt("broken payload", &wrong(80)));
-        assert!(!attempt("no UDP checksum", &|mut frame| {
-            frame[40..42].fill(0);
+        assert!(!wire.pass("UDP checksum", wrong(udp + 7)));
+        assert!(!wire.pass("broken payload", wrong(udp + 46)));
+        assert!(!wire.pass("no UDP checksum", |mut frame| {
+            frame[udp + 6..udp + 8].fill(0);
             frame
         }));
         // As from a local socket that leaves the rest to a card.
-        assert!(!attempt("half a UDP checksum", &|mut frame| {
-            let length = frame.len() as u32 - 34;
-            let half = sum(&frame[26..34], 17 + length);
-            frame[40..42].copy_from_slice(&half.to_be_bytes());
+        assert!(!wire.pass("half a UDP checksum", |mut frame| {
+            let length = (frame.len() - udp) as u32;
+            let ends = if six { 22 } else { 26 };
+            let half = sum(&frame[ends..udp], 17 + length);
+            frame[udp + 6..udp + 8].copy_from_slice(&half.to_be_bytes());
             frame
         }));
-        assert!(!attempt("IP options", &|mut frame| {
-            frame[14] = 0x46;
-            frame[17] += 4;
-            frame.splice(34..34, [1, 1, 1, 0]);
-            frame
-        }));
-        assert!(!attempt("a VLAN", &|mut frame| {
+        assert!(!wire.pass("a VLAN", |mut frame| {
             frame.splice(12..12, [0x81, 0, 0, 5]);
             frame
         }));
-        assert!(!attempt("cut off", &|mut frame| {
-            frame.truncate(60);
+        assert!(!wire.pass("cut off", |mut frame| {
+            frame.truncate(udp + 26);
             frame
         }));
+        match six {
+            false => {
+                assert!(wire.pass("another class and number", set(15, 0x20)));
+                assert!(!wire.pass("IP checksum", wrong(25)));
+                assert!(!wire.pass("IP options", |mut frame| {
+                    frame[14] = 0x46;
+                    frame[17] += 4;
+                    frame.splice(34..34, [1, 1, 1, 0]);
+                    frame
+                }));
+            }
+            true => {
+                assert!(wire.pass("another class", set(15, 0x80)));
+                assert!(wire.pass("a flow label", set(16, 0x20)));
+                // Whose options are for each station on the way, and empty.
+                assert!(!wire.pass("an extension header", |mut frame| {
+                    frame[19] += 8;
+                    frame[20] = 0;
+                    frame.splice(54..54, [17, 0, 1, 4, 0, 0, 0, 0]);
+                    frame
+                }));
+            }
+        }
         // Anything, with checksums that are right.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut draw = move |below: usize| {
@@ -542,15 +610,15 @@ fn only_plain_packets_pass() {
         let mut through = 0;
         for round in 0..150 {
             let changes: Vec<(usize, u8)> = (0..1 + draw(2))
-                .map(|_| (draw(56), draw(256) as u8))
+                .map(|_| (draw(udp + 22), draw(256) as u8))
                 .collect();
             let change = |mut frame: Vec<u8>| {
                 for &(at, value) in &changes {
                     frame[at] = value;
                 }
-                summed(frame)
+                summed(frame, six)
             };
-            through += u32::from(attempt(&format!("{round}: {changes:?}"), &change));
+            through += u32::from(wire.pass(&format!("{round}: {changes:?}"), change));
         }
         assert!(through > 0);
     });
@@ -574,7 +642,9 @@ fn interfaces_that_begin_to_send_are_told() {
                 unreachable!()
             };
             let (any, why) = relay.state();
-            assert!(!any && why.contains("10.77.1.1: ") && why.contains("10.77.2.1: "));
+            let [first, second] = [0, 1].map(|side| world.own(side).to_string());
+            assert!(!any && why.contains(&format!("{first}: ")));
+            assert!(why.contains(&format!("{second}: ")));
             assert!(relay.news().is_none());
             let told = |any: bool, held_back: &str| {
                 let begun = std::time::Instant::now();
@@ -590,11 +660,11 @@ fn interfaces_that_begin_to_send_are_told() {
             };
             // Receiving in batches, as in the rig.
             ends[0].run(|| rig::ethtool("far1", 0x2c, 1));
-            told(true, "10.77.2.1");
+            told(true, &second);
             ends[1].run(|| rig::ethtool("far2", 0x2c, 1));
             told(true, "");
             ends[0].run(|| rig::ethtool("far1", 0x2c, 0));
-            told(true, "10.77.1.1");
+            told(true, &first);
         },
     );
 }

@@ -720,7 +720,7 @@ pub(super) struct RawMedia {
     /// Whether all media ports of a thread share one socket. `auto`: where the kernel and our rights allow it, and a socket for
     /// each port otherwise, which the log says once.
     pub sockets: RawMediaSockets,
-    /// Whether the kernel relays streams of plain RTP (IPv4) to which nothing is to be done but to send them on, before any socket sees
+    /// Whether the kernel relays streams of plain RTP to which nothing is to be done but to send them on, before any socket sees
     /// them. `auto`: where kernel (6.3), rights (CAP_BPF, CAP_NET_ADMIN) and the drivers of the interfaces (XDP) allow it, which the log
     /// says once; a firewall on this host does not see such packets. `require`: for every address of media, with interfaces that send
     /// what is redirected to them, or no start. Putting the program at an interface may

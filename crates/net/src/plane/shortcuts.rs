@@ -2,9 +2,9 @@
 
 use super::{IdMap, Plane, Way};
 use crate::clock::Clock;
-use crate::relay::{KernelRelay, Opening};
+use crate::relay::{KernelRelay, Opening, Place};
 use engine::{Forward, Passed, Shortcut, ShortcutChange, SocketId, Time};
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Every shortcut is closed this often, to be opened anew by the next packet: the program's counters have 32 bits.
@@ -14,7 +14,7 @@ const PER_TURN: usize = 64;
 
 /// An open one.
 struct Taken {
-    place: u32,
+    place: Place,
     /// The sequence number with which it was opened.
     first: u16,
     way: u16,
@@ -62,13 +62,6 @@ impl Shortcuts {
             self.round.extend(self.open.keys());
         }
         self.round.pop()
-    }
-}
-
-fn v4(address: SocketAddr) -> Option<SocketAddrV4> {
-    match address {
-        SocketAddr::V4(address) => Some(address),
-        SocketAddr::V6(_) => None,
     }
 }
 
@@ -140,19 +133,26 @@ impl Plane {
     }
 
     /// Where a media socket is bound.
-    fn local(&self, id: SocketId) -> Option<SocketAddrV4> {
+    fn local(&self, id: SocketId) -> Option<SocketAddr> {
         let socket = self.sockets.get(*self.by_id.get(&id)? as usize)?;
         match socket.way {
-            Way::Own(_) => v4(socket.local?),
-            Way::Range(_, local) => v4(local),
+            Way::Own(_) => socket.local,
+            Way::Range(_, local) => Some(local),
         }
     }
 
     fn open_shortcut(&mut self, shortcut: &Shortcut) -> Option<()> {
         let local = self.local(shortcut.socket)?;
         let out = self.local(shortcut.out)?;
-        let source = v4(shortcut.source)?;
-        let destination = v4(shortcut.destination)?;
+        let (source, destination) = (shortcut.source, shortcut.destination);
+        // From a family into the other the headers would have to grow or shrink: sockets do that.
+        let six = |end: SocketAddr| end.is_ipv6();
+        if [source, out, destination]
+            .iter()
+            .any(|&end| six(end) != six(local))
+        {
+            return None;
+        }
         let shortcuts = self.shortcuts.as_mut()?;
         let place = shortcuts.relay.place(local)?;
         let now = shortcuts.clock.now();
@@ -160,7 +160,7 @@ impl Plane {
         if shortcuts.open.contains_key(&shortcut.socket) {
             return None;
         }
-        let way = shortcuts.relay.way(*out.ip(), *destination.ip())?;
+        let way = shortcuts.relay.way(out.ip(), destination.ip())?;
         let first = shortcut.sequence.wrapping_add(1);
         let opening = Opening {
             local,

@@ -3,7 +3,7 @@
 
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 const HEADER: usize = 16;
@@ -21,6 +21,7 @@ const NEW_NEIGHBOUR: u16 = 28;
 const GET_NEIGHBOUR: u16 = 30;
 const LINK_ADDRESS: u16 = 1;
 const LINK_MTU: u16 = 4;
+const ADDRESS: u16 = 1;
 const ADDRESS_LOCAL: u16 = 2;
 const ROUTE_DESTINATION: u16 = 1;
 const ROUTE_SOURCE: u16 = 2;
@@ -29,11 +30,12 @@ const ROUTE_GATEWAY: u16 = 5;
 const NEIGHBOUR_DESTINATION: u16 = 1;
 const NEIGHBOUR_ADDRESS: u16 = 2;
 const UNICAST: u8 = 1;
-const INET: u8 = 2;
+const INET: u8 = libc::AF_INET as u8;
+const INET6: u8 = libc::AF_INET6 as u8;
 const ETHERNET: u16 = 1;
 const UP: u32 = 1;
 const USE: u8 = 1;
-const GROUPS: u32 = 0x1 | 0x40; // links, IPv4 routes
+const GROUPS: u32 = 0x1 | 0x40 | 0x400; // links, routes of IPv4 and of IPv6
 
 /// Neighbour states in which an address is good: permanent, without ARP, reachable, stale, delayed, probed.
 const GOOD: u16 = 0x80 | 0x40 | 0x02 | 0x04 | 0x08 | 0x10;
@@ -62,7 +64,7 @@ pub(super) struct Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) interface: u32,
-    pub(super) next: Ipv4Addr,
+    pub(super) next: IpAddr,
 }
 
 /// A socket of netlink in the network namespace of the thread that opened it.
@@ -108,8 +110,25 @@ fn octets(bytes: &[u8]) -> Option<[u8; 6]> {
     bytes.try_into().ok()
 }
 
-fn address(bytes: &[u8]) -> Option<Ipv4Addr> {
-    <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from)
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
+}
+
+/// The family of an address, and its length in bits.
+fn family(of: IpAddr) -> (u8, u8) {
+    match of {
+        IpAddr::V4(_) => (INET, 32),
+        IpAddr::V6(_) => (INET6, 128),
+    }
+}
+
+fn put_address(message: &mut Vec<u8>, kind: u16, value: IpAddr) {
+    match value {
+        IpAddr::V4(value) => put(message, kind, &value.octets()),
+        IpAddr::V6(value) => put(message, kind, &value.octets()),
+    }
 }
 
 impl Netlink {
@@ -183,16 +202,18 @@ impl Netlink {
     }
 
     /// The interface that has an address.
-    pub(super) fn interface_of(&mut self, own: Ipv4Addr) -> io::Result<Option<u32>> {
+    pub(super) fn interface_of(&mut self, own: IpAddr) -> io::Result<Option<u32>> {
         let mut found = None;
         self.ask(
             GET_ADDRESS,
             DUMP,
-            &[INET, 0, 0, 0, 0, 0, 0, 0],
+            &[family(own).0, 0, 0, 0, 0, 0, 0, 0],
             |_, part| {
                 let rest = part.get(8..).unwrap_or_default();
                 for (kind, value) in attributes(rest) {
-                    if kind == ADDRESS_LOCAL && address(value) == Some(own) {
+                    // The first one of IPv4 may be that of the other end; IPv6 often has no other.
+                    let local = kind == ADDRESS_LOCAL || own.is_ipv6() && kind == ADDRESS;
+                    if local && address(value) == Some(own) {
                         found = Some(word(part, 4));
                     }
                 }
@@ -223,11 +244,12 @@ impl Netlink {
     }
 
     /// The way from an address of ours to another host; `None` where there is none, or it ends here.
-    pub(super) fn route(&mut self, own: Ipv4Addr, to: Ipv4Addr) -> io::Result<Option<Route>> {
+    pub(super) fn route(&mut self, own: IpAddr, to: IpAddr) -> io::Result<Option<Route>> {
         let mut body = vec![0; 12];
-        body[..3].copy_from_slice(&[INET, 32, 32]);
-        put(&mut body, ROUTE_DESTINATION, &to.octets());
-        put(&mut body, ROUTE_SOURCE, &own.octets());
+        let (family, bits) = family(to);
+        body[..3].copy_from_slice(&[family, bits, bits]);
+        put_address(&mut body, ROUTE_DESTINATION, to);
+        put_address(&mut body, ROUTE_SOURCE, own);
         let mut found = None;
         self.ask(GET_ROUTE, ACKNOWLEDGE, &body, |_, part| {
             let (mut interface, mut next) = (0, to);
@@ -249,11 +271,11 @@ impl Netlink {
     /// again in time.
     pub(super) fn neighbour(&mut self, route: Route) -> io::Result<Option<[u8; 6]>> {
         let body = |state: u16, flags: u8| {
-            let mut body = vec![INET, 0, 0, 0];
+            let mut body = vec![family(route.next).0, 0, 0, 0];
             body.extend_from_slice(&route.interface.to_ne_bytes());
             body.extend_from_slice(&state.to_ne_bytes());
             body.extend_from_slice(&[flags, 0]);
-            put(&mut body, NEIGHBOUR_DESTINATION, &route.next.octets());
+            put_address(&mut body, NEIGHBOUR_DESTINATION, route.next);
             body
         };
         let (mut found, mut state) = (None, 0);

@@ -2,7 +2,7 @@
 
 use engine::{Passed, Time};
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, fence};
@@ -71,6 +71,13 @@ impl<T> Drop for Mapped<T> {
 #[repr(C, align(64))]
 pub(super) struct Flow([AtomicU32; 16]);
 
+/// As `struct flow6`: the words of `struct flow`, then three addresses.
+#[repr(C, align(64))]
+pub(super) struct Flow6 {
+    flow: Flow,
+    addresses: [AtomicU32; 16],
+}
+
 /// As `struct way`: eight words, of which the first says whether it is valid.
 #[repr(C)]
 pub(super) struct Way([AtomicU32; 8]);
@@ -82,10 +89,10 @@ fn halves(first: [u8; 2], second: [u8; 2]) -> u32 {
 
 /// What a flow begins with.
 pub(crate) struct Opening {
-    pub(crate) local: SocketAddrV4,
-    pub(crate) source: SocketAddrV4,
-    pub(crate) out: SocketAddrV4,
-    pub(crate) destination: SocketAddrV4,
+    pub(crate) local: SocketAddr,
+    pub(crate) source: SocketAddr,
+    pub(crate) out: SocketAddr,
+    pub(crate) destination: SocketAddr,
     pub(crate) ssrc: u32,
     pub(crate) payload_type: u8,
     /// Of the packet that may pass.
@@ -98,15 +105,36 @@ pub(crate) struct Opening {
     pub(crate) way: u16,
 }
 
+/// An address as it stands in a packet; IPv4 in the first four bytes.
+fn octets(end: SocketAddr) -> [u8; 16] {
+    let mut octets = [0; 16];
+    match end.ip() {
+        IpAddr::V4(address) => octets[..4].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => octets = address.octets(),
+    }
+    octets
+}
+
+/// The same in words of the program.
+fn words(end: SocketAddr) -> [u32; 4] {
+    let octets = octets(end);
+    [0, 4, 8, 12]
+        .map(|at| u32::from_ne_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]))
+}
+
 /// What takes the checksum from the old ends to the new ones (RFC 1624), in the order of memory.
 fn change(opening: &Opening) -> u16 {
-    let words = |end: SocketAddrV4| {
-        let [a, b, c, d] = end.ip().octets();
-        let port = u16::from_ne_bytes(end.port().to_be_bytes());
-        [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]), port]
+    let words = |end: SocketAddr| {
+        let mut words = [0u16; 9];
+        for (word, pair) in words.iter_mut().zip(octets(end).chunks_exact(2)) {
+            *word = u16::from_ne_bytes([pair[0], pair[1]]);
+        }
+        words[8] = u16::from_ne_bytes(end.port().to_be_bytes());
+        words
     };
     let old = [opening.source, opening.local].map(words);
     let new = [opening.out, opening.destination].map(words);
+    // The words that an address of IPv4 does not have are 0, and so, to this sum, is their complement.
     let old = old.iter().flatten().map(|word| u32::from(!word));
     let new = new.iter().flatten().map(|&word| u32::from(word));
     let mut sum: u32 = old.chain(new).sum();
@@ -119,8 +147,8 @@ fn change(opening: &Opening) -> u16 {
 impl Flow {
     /// Lets the stream pass. The record is closed, and nobody else opens it.
     pub(super) fn open(&self, opening: &Opening) {
-        let ip = |end: SocketAddrV4| u32::from_ne_bytes(end.ip().octets());
-        let port = |end: SocketAddrV4| end.port().to_be_bytes();
+        let ip = |end: SocketAddr| words(end)[0];
+        let port = |end: SocketAddr| end.port().to_be_bytes();
         // Ticks in a unit, times 65,536; one of less than 15 Hz has no jitter.
         let scale = (1_000_000_000u64 << 16 >> TICK)
             .checked_div(u64::from(opening.clock_rate))
@@ -185,6 +213,22 @@ impl Flow {
     }
 }
 
+impl Flow6 {
+    /// As [`Flow::open`], between addresses of IPv6.
+    pub(super) fn open(&self, opening: &Opening) {
+        let ends = [opening.source, opening.destination, opening.out];
+        for (word, value) in self.addresses.iter().zip(ends.into_iter().flat_map(words)) {
+            word.store(value, Relaxed);
+        }
+        self.flow.open(opening);
+    }
+
+    /// As [`Flow::close`].
+    pub(super) fn close(&self, first: u16, now: (Time, u64)) -> Passed {
+        self.flow.close(first, now)
+    }
+}
+
 /// What a way is written with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hop {
@@ -192,7 +236,7 @@ pub(super) struct Hop {
     pub(super) device: u32,
     /// The interface's number.
     pub(super) interface: u32,
-    /// Our address.
+    /// Our address, of IPv4; 0 otherwise.
     pub(super) from: [u8; 4],
     /// The interface's own address, and that of the next one on the way.
     pub(super) cards: ([u8; 6], [u8; 6]),

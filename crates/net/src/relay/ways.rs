@@ -5,7 +5,7 @@ use super::netlink::{Devices, Interface, Netlink, Route};
 use super::table::Hop;
 use std::collections::HashMap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Ways that are looked at again in a second at most; a change of interfaces or routes has all of them looked at.
@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A way without a flow is forgotten after so long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-type Ends = (Ipv4Addr, Ipv4Addr);
+type Ends = (IpAddr, IpAddr);
 
 struct Known {
     /// Where it stands in the program's table, while there is a way.
@@ -50,7 +50,7 @@ impl Ways {
     }
 
     /// The slot of a way, which a flow has from now on; and whether it is now being looked for.
-    pub(super) fn take(&mut self, own: Ipv4Addr, to: Ipv4Addr) -> (Option<u16>, bool) {
+    pub(super) fn take(&mut self, own: IpAddr, to: IpAddr) -> (Option<u16>, bool) {
         let now = Instant::now();
         if let Some(known) = self.known.get_mut(&(own, to)) {
             known.asked = now;
@@ -240,7 +240,10 @@ impl Keeper {
         Ok(self.netlink.neighbour(route)?.map(|next| Hop {
             device: device as u32,
             interface: route.interface,
-            from: own.octets(),
+            from: match own {
+                IpAddr::V4(own) => own.octets(),
+                IpAddr::V6(_) => [0; 4],
+            },
             cards: (interface.card, next),
             longest: u16::try_from(interface.mtu).unwrap_or(u16::MAX),
             class: relay.class,

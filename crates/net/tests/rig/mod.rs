@@ -261,6 +261,7 @@ pub struct End {
     tell: Sender<Box<dyn FnOnce() + Send>>,
     /// The thread's number, by which its network is found.
     thread: i64,
+    number: u8,
     pub own: IpAddr,
     pub phone: IpAddr,
 }
@@ -297,9 +298,22 @@ pub fn ethtool(interface: &str, command: u32, value: u32) {
 }
 
 impl End {
-    fn start(number: u8) -> End {
+    fn start(number: u8, six: bool) -> End {
         let (tell, told) = channel::<Box<dyn FnOnce() + Send>>();
         let (answer, answered) = channel();
+        let at = |host: u8| match six {
+            false => IpAddr::V4(Ipv4Addr::new(10, 77, number, host)),
+            true => IpAddr::V6(Ipv6Addr::new(
+                0xfd77,
+                number.into(),
+                0,
+                0,
+                0,
+                0,
+                0,
+                host.into(),
+            )),
+        };
         std::thread::spawn(move || {
             // SAFETY: as in `private_network`.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
@@ -314,8 +328,9 @@ impl End {
         End {
             tell,
             thread: answered.recv().unwrap(),
-            own: IpAddr::V4(Ipv4Addr::new(10, 77, number, 1)),
-            phone: IpAddr::V4(Ipv4Addr::new(10, 77, number, 2)),
+            number,
+            own: at(1),
+            phone: at(2),
         }
     }
 
@@ -333,12 +348,18 @@ impl End {
             "link add wire{number} type veth peer name far{number} netns {}",
             self.thread
         ));
-        ip(&format!("addr add {}/24 dev wire{number}", self.own));
+        // Of IPv6 without asking whether somebody else has it, which takes seconds.
+        let rest = if self.own.is_ipv6() {
+            "/64 nodad"
+        } else {
+            "/24"
+        };
+        ip(&format!("addr add {}{rest} dev wire{number}", self.own));
         ip(&format!("link set wire{number} up mtu 1400"));
         let phone = self.phone;
         self.run(move || {
             ip("link set lo up");
-            ip(&format!("addr add {phone}/24 dev far{number}"));
+            ip(&format!("addr add {phone}{rest} dev far{number}"));
             ip(&format!("link set far{number} up mtu 1400"));
             let far = format!("far{number}");
             // Checksums by us and not by a card that there is not; receiving in batches, without which a veth takes no frames.
@@ -348,16 +369,30 @@ impl End {
     }
 }
 
+impl Drop for End {
+    /// Its name is free for the next one at once, and not when the network at the other end is cleared away.
+    fn drop(&mut self) {
+        let words = format!("link del wire{}", self.number);
+        let _ = Command::new("ip").args(words.split(' ')).output();
+    }
+}
+
 impl World {
     /// Two networks beside this thread's, which must be its own.
     pub fn wired() -> World {
-        World::wired_as(true)
+        World::wired_as(true, false)
     }
 
-    pub fn wired_as(ready: bool) -> World {
-        let ends = [End::start(1), End::start(2)];
+    /// `ready`: the far ends take frames of XDP; `six`: of IPv6.
+    pub fn wired_as(ready: bool, six: bool) -> World {
+        let ends = [End::start(1, six), End::start(2, six)];
         // As on the loopback, which is never held back.
-        std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap();
+        for family in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+            std::fs::write(format!("/proc/sys/net/{family}"), "0").unwrap();
+        }
+        // As addresses of IPv4 do, those of IPv6 stay where an interface goes down.
+        let keep = "/proc/sys/net/ipv6/conf/all/keep_addr_on_down";
+        std::fs::write(keep, "1").unwrap();
         ends[0].wire(1, ready);
         ends[1].wire(2, ready);
         World::Wired(ends)
