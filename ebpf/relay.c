@@ -7,6 +7,7 @@
  *
  * One record of one cache line holds what is compared, what is written and what is counted. */
 #include "bpf.h"
+#include "sum.h"
 #include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
@@ -16,7 +17,6 @@
 #error "this program is written for machines whose first byte is the least"
 #endif
 
-#define UDP 17
 #define DONT_FRAGMENT 0x4000
 #define FRAGMENT 0x3fff
 
@@ -25,7 +25,6 @@
 
 /* Up to so many bytes a packet asks not to be fragmented and needs no identification, as those from our sockets. */
 #define ATOMIC 1280
-#define LARGEST 1500
 
 #define SHARED 8
 #define SHORT 16 /* ticks */
@@ -177,65 +176,9 @@ struct words {
 #define CHECKSUM 0xffff0000
 #define WHOLE 0x00400100 /* identification 1, not to be fragmented */
 
-/* The sum of RFC 1071 in 16 bits. */
-INLINE __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (__u16)sum;
-}
-
 INLINE __u64 sum_of_header(struct words ip)
 {
 	return (__u64)ip.first + ip.fragment + ip.life + ip.source + ip.destination;
-}
-
-/* Compares as it is written: the kernel knows no other form of this. */
-#define BEHIND(pointer, end) ({ const void *p = (pointer); __asm__ volatile("" : "+r"(p)); p > (const void *)(end); })
-
-/* The sum of two addresses of IPv6. */
-INLINE __u64 sum_of_ends(const __u32 *from, const __u32 *to)
-{
-	return (__u64)from[0] + from[1] + from[2] + from[3] + to[0] + to[1] + to[2] + to[3];
-}
-
-/* Whether the UDP checksum is right; `sum` is that of the addresses. What comes from a local socket of the other end of a veth has none yet, which cannot be seen
- * otherwise; and a broken packet has to end where the kernel ends it. */
-INLINE int is_sound(__u64 sum, const struct udphdr *udp, void *end, __u32 length)
-{
-	const __u8 *at = (const void *)udp;
-	sum += (__u64)udp->len + __builtin_bswap16(UDP);
-	for (__u32 block = 0; block < LARGEST / 32 && length >= 32; block++) {
-		const __u32 *words = (const void *)at;
-		if (BEHIND(at + 32, end))
-			return 0;
-		sum += (__u64)words[0] + words[1] + words[2] + words[3];
-		sum += (__u64)words[4] + words[5] + words[6] + words[7];
-		at += 32;
-		length -= 32;
-	}
-	for (__u32 word = 0; word < 7 && length >= 4; word++) {
-		if (BEHIND(at + 4, end))
-			return 0;
-		sum += *(const __u32 *)at;
-		at += 4;
-		length -= 4;
-	}
-	if (length >= 2) {
-		if (BEHIND(at + 2, end))
-			return 0;
-		sum += *(const __u16 *)at;
-		at += 2;
-		length -= 2;
-	}
-	if (length) {
-		if (BEHIND(at + 1, end))
-			return 0;
-		sum += *at;
-	}
-	return fold(sum) == 0xffff;
 }
 
 /* Gives the record back. What was written to it before must be seen by whoever sees this. */

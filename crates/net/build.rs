@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Each with what clang is told besides. The relay needs the kernel's atomic operations (5.12).
-const PROGRAMS: [(&str, &[&str]); 3] = [
+const PROGRAMS: [(&str, &[&str]); 4] = [
     ("steer", &[]),
     ("relay", &["-mcpu=v3"]),
+    ("xsk", &["-mcpu=v3"]),
     ("measure", &["-mcpu=v3"]),
 ];
 

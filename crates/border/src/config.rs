@@ -760,15 +760,17 @@ pub struct Media {
     /// Whether media ports share a socket.
     pub sockets: MediaSockets,
     /// Whether the kernel relays.
-    pub kernel: MediaKernel,
+    pub kernel: Wanted,
+    /// Whether AF_XDP carries media.
+    pub af_xdp: Wanted,
 }
 
-/// Whether the kernel relays media.
+/// Whether a way for media is taken that machine or rights may not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MediaKernel {
-    /// Sockets take all of it.
+pub enum Wanted {
+    /// It is left alone.
     Never,
-    /// Where it can.
+    /// Where it can be.
     Auto,
     /// For every address of media, or no start.
     Require,

@@ -157,13 +157,13 @@ events! {
         /// The operating system's words.
         error: String,
     }
-    /// How media is served, chosen by what the machine and the rights allow: told at the start for each of the two choices, and
+    /// How media is served, chosen by what the machine and the rights allow: told at the start for each of the choices, and
     /// again when interfaces begin or cease to send what the kernel relays.
     MediaPath "media_path" {
         /// one_socket (one for all ports of a thread) or socket_per_port; kernel (streams that are only sent on are relayed there)
-        /// or no_kernel.
+        /// or no_kernel; af_xdp (media comes and leaves past the kernel's network) or no_af_xdp.
         path: String,
-        /// Why not the faster one, or for which addresses not (streams that leave there go through sockets); empty where it is the faster one, or another was asked for.
+        /// Of af_xdp, how each interface does it. Otherwise why not the faster one, or for which addresses not (streams that leave there go through sockets); empty where it is the faster one, or another was asked for.
         why: String,
     }
     /// What the threads were to have by `[threads]`, and whether they have it; told once for each at the start.
@@ -198,6 +198,17 @@ events! {
         callee_lost: u64,
         /// Mean interarrival jitter of the callee's main source, microseconds.
         callee_jitter: u64,
+    }
+    /// How much media AF_XDP carried, where it is in use; told once, when the program ends.
+    MediaCarried "media_carried" {
+        /// Datagrams that came by AF_XDP.
+        received: u64,
+        /// Datagrams that left by it.
+        sent: u64,
+        /// Datagrams that left by sockets all the same: their way was not known or leads elsewhere, they are too large, or a ring was full.
+        aside: u64,
+        /// Datagrams that came and found no room, in AF_XDP's rings or in the sockets that are still open.
+        dropped: u64,
     }
     /// A trunk has begun to ask for fewer new calls (RFC 7339).
     TrunkThrottled "trunk_throttled" {

@@ -5,14 +5,15 @@ use crate::log::Log;
 use crate::notify::notify;
 use crate::security::Loaded;
 use crate::service::{
-    SIGNAL_WAIT, driver_config, kernel_news, kernel_relay, look_around, media_keying, opened,
+    SIGNAL_WAIT, af_xdp, carried, driver_config, kernel_news, kernel_relay, look_around,
+    media_keying, opened,
 };
 use crate::threads::Placing;
 use border::config::Config;
 use border::node::Node;
 use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
-use net::{Clock, Driver, Recorder, Signals};
+use net::{Clock, Driver, DriverConfig, Recorder, Signals};
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -63,7 +64,11 @@ pub fn serve(
     let mut entropy = net::entropy()?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let relay = kernel_relay(&config, &log, &clock)?;
-    let settings = driver_config(&config, relay.as_ref());
+    let af_xdp = af_xdp(&config, &log, &clock)?;
+    let settings = DriverConfig {
+        af_xdp: af_xdp.clone(),
+        ..driver_config(&config, relay.as_ref())
+    };
     let settings = Placing::of(&config, &log, &clock)?.apply(0, settings);
     let mut driver = Driver::new(settings, clock, forwarder)?;
     driver.set_security(loaded.security.clone());
@@ -100,6 +105,7 @@ pub fn serve(
             // What was said last still has to leave.
             driver.turn(&mut node, Duration::ZERO)?;
             service.events(&mut driver);
+            carried(af_xdp.as_ref(), &driver, &service.log);
             return Ok(ExitCode::SUCCESS);
         }
     }

@@ -8,11 +8,11 @@ use crate::security::Loaded;
 use crate::threads::Placing;
 use crate::workers::{Mates, shared};
 use border::border::Border;
-use border::config::{Config, MediaKernel};
+use border::config::{Config, Wanted};
 use clap::{Args, ValueEnum};
 use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
-use net::{Clock, Driver, DriverConfig, KernelRelay, MediaSockets, Signals};
+use net::{AfXdp, Clock, Driver, DriverConfig, KernelRelay, MediaSockets, Signals};
 use protect::dtls;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -111,13 +111,13 @@ pub(crate) fn kernel_relay(
     clock: &Clock,
 ) -> io::Result<Option<KernelRelay>> {
     let kernel = config.media.kernel;
-    let required = kernel == MediaKernel::Require;
+    let required = kernel == Wanted::Require;
     let failed = |why: &str| {
         io::Error::other(format!(
             "the kernel cannot relay media: {why}\n  remedy: `[media] kernel = \"auto\"` goes without"
         ))
     };
-    if kernel == MediaKernel::Never {
+    if kernel == Wanted::Never {
         return Ok(None);
     }
     let started = KernelRelay::start(&media_addresses(config), config.media.dscp);
@@ -142,6 +142,56 @@ fn kernel_path(relays: bool, why: String) -> Note {
         path: path.into(),
         why,
     }
+}
+
+/// AF_XDP for media, where it is wanted and can be; what came of it is logged.
+///
+/// # Errors
+/// It is required and cannot be.
+pub(crate) fn af_xdp(config: &Config, log: &Log, clock: &Clock) -> io::Result<Option<AfXdp>> {
+    let wanted = config.media.af_xdp;
+    if wanted == Wanted::Never {
+        return Ok(None);
+    }
+    let started = AfXdp::start(&media_addresses(config), config.media.dscp);
+    let (how, unserved) = match &started {
+        Ok(started) => started.state(),
+        Err(error) => (String::new(), error.to_string()),
+    };
+    if wanted == Wanted::Require && !unserved.is_empty() {
+        return Err(io::Error::other(format!(
+            "AF_XDP cannot carry media: {unserved}\n  remedy: `[media] af_xdp = \"auto\"` goes without"
+        )));
+    }
+    let path = match &started {
+        Ok(_) => "af_xdp",
+        Err(_) => "no_af_xdp",
+    };
+    let mut why = [how, unserved].to_vec();
+    why.retain(|part| !part.is_empty());
+    let note = Note::MediaPath {
+        path: path.into(),
+        why: why.join("; "),
+    };
+    log.event(&Event::new(clock.now(), note));
+    Ok(started.ok())
+}
+
+/// Logs how much AF_XDP carried, where it is in use.
+pub(crate) fn carried(af_xdp: Option<&AfXdp>, driver: &Driver<Forwarder>, log: &Log) {
+    if af_xdp.is_none() {
+        return;
+    }
+    let counters = driver.counters();
+    let note = Note::MediaCarried {
+        received: counters.express_in,
+        sent: counters.express_out,
+        aside: counters.express_aside,
+        // What the kernel does not tell is not known.
+        dropped: driver.kernel_drops().unwrap_or_default(),
+    };
+    log.event(&Event::new(driver.clock().now(), note));
+    log.flush();
 }
 
 /// Logs when interfaces begin or cease to send what the kernel relays.
@@ -258,7 +308,11 @@ fn serve(
     let cpus = net::allowed_cpus();
     let relay = kernel_relay(border.config(), &log, &clock)?;
     let relay = relay.as_ref();
-    let settings = driver_config(border.config(), relay);
+    let af_xdp = af_xdp(border.config(), &log, &clock)?;
+    let settings = DriverConfig {
+        af_xdp: af_xdp.clone(),
+        ..driver_config(border.config(), relay)
+    };
     let settings = shared(settings, border.worker(), &cpus);
     let placing = Placing::of(border.config(), &log, &clock)?;
     let settings = placing.apply(border.worker().number, settings);
@@ -301,6 +355,7 @@ fn serve(
         if service.is_over(&border) {
             driver.turn(&mut border, Duration::ZERO)?;
             service.events(&mut driver);
+            carried(af_xdp.as_ref(), &driver, &service.log);
             service.mates.stop();
             return Ok(ExitCode::SUCCESS);
         }
@@ -333,6 +388,7 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[media] gather", old.media.gather != new.media.gather),
         ("[media] sockets", old.media.sockets != new.media.sockets),
         ("[media] kernel", old.media.kernel != new.media.kernel),
+        ("[media] af_xdp", old.media.af_xdp != new.media.af_xdp),
         ("[limits]", limits(old) != limits(new)),
         ("[log]", old.log != new.log),
     ];

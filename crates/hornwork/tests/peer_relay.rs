@@ -20,8 +20,8 @@ const KERNEL_REQUIRE: &str = "kernel = \"require\"";
 const SCRIPT: &str = r#"
 set -e
 cd "$1"
-unshare -n sleep 60 & caller=$!
-unshare -n sleep 60 & server=$!
+unshare -n sleep 300 & caller=$!
+unshare -n sleep 300 & server=$!
 trap 'kill $caller $server $border $captures 2>/dev/null || true' EXIT
 for far in $caller $server; do
   while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
@@ -49,13 +49,18 @@ if command -v tshark >/dev/null; then
   capture $server vc
 fi
 "$2" run -c border.toml >border.log 2>&1 & border=$!
-nsenter --net=/proc/$server/ns/net sipp -sn uas -i $vc -mi $vc -p 5060 -rtp_echo -nostdin -m 2 -timeout 40s >uas.log 2>&1 &
+nsenter --net=/proc/$server/ns/net sipp -sn uas -i $vc -mi $vc -p 5060 -rtp_echo -nostdin -m 2 -timeout 150s >uas.log 2>&1 &
 for wait in $(seq 500); do
   grep -qF "what=\"sip udp\" address=$open$b2$close:5060" border.log && nsenter --net=/proc/$server/ns/net grep -q :13C4 /proc/net/udp /proc/net/udp6 && break
   sleep 0.02
 done
-nsenter --net=/proc/$caller/ns/net sipp -sf "$3" -i $va -mi $va -p 5060 $open$b1$close:5060 -m 2 -r 1 -nostdin -timeout 40s >uac.log 2>&1
-sleep 0.5
+nsenter --net=/proc/$caller/ns/net sipp -sf "$3" -i $va -mi $va -p 5060 $open$b1$close:5060 -m 2 -r 1 -nostdin -timeout 150s >uac.log 2>&1
+# What was captured is all written when the last packet is.
+end() { # network, interface, address
+  nsenter --net=/proc/$1/ns/net bash -c "echo the-end >/dev/udp/$3/9" || true
+  for wait in $(seq 1000); do grep -q the-end $2.pcapng && break; sleep 0.02; done
+}
+[ -z "$captures" ] || { end $caller va $b1; end $server vc $b2; }
 [ -z "$captures" ] || { kill -INT $captures; wait $captures || true; }
 kill -INT $border
 wait $border
@@ -377,6 +382,131 @@ fn what_goes_through_sockets_is_told_to_go_there() {
     }
 }
 
+/// Both directions of both calls, as tshark saw them leave one far end and reach the other: packets and lost.
+fn told_by_tshark(folder: &Path, family: Family) -> [(u64, i64); 2] {
+    let sum = |capture: &str, from: String| {
+        let mut all = streams(&folder.join(capture));
+        all.retain(|stream| stream.0 == from);
+        assert_eq!(all.len(), 2, "{capture} {from}");
+        all.iter()
+            .fold((0, 0), |sum, stream| (sum.0 + stream.1, sum.1 + stream.2))
+    };
+    [("va.pcapng", 1, "vc.pcapng"), ("vc.pcapng", 2, "va.pcapng")].map(
+        |(capture, network, other)| {
+            let sent = sum(capture, family.address(network, 1));
+            assert_eq!(sum(other, family.address(3 - network, 2)), sent);
+            sent
+        },
+    )
+}
+
+fn speech_by_af_xdp(folder: &Path, wanted: &str, family: Family) {
+    let media = format!("af_xdp = \"{wanted}\"");
+    let Some(log) = log_of(folder, &media, ["off"; 2], family) else {
+        return;
+    };
+    if log.contains("media_path path=no_af_xdp") {
+        let why = log.lines().find(|line| line.contains("no_af_xdp"));
+        eprintln!("skipped: no AF_XDP here: {why:?}");
+        return;
+    }
+    let path = log
+        .lines()
+        .find(|line| line.contains("media_path path=af_xdp"));
+    let path = path.unwrap_or_else(|| panic!("{log}"));
+    assert!(path.contains("b1: ") && path.contains("b2: "), "{path}");
+    assert_eq!(log.matches("call_ended").count(), 2, "{log}");
+    let of = |field: &str| {
+        let values = values(&log, "media_carried", field);
+        assert_eq!(values.len(), 1, "{log}");
+        values[0]
+    };
+    assert_eq!(of("dropped"), 0, "{log}");
+    assert!(of("received") > 400 && of("sent") > 200, "{log}");
+    if !installed(&["tshark"]) {
+        return;
+    }
+    // All that the far ends sent came by AF_XDP, and left by it or by the sockets: RTP, and at most some RTCP of ours.
+    let [caller, callee] = told_by_tshark(folder, family);
+    assert_eq!(of("received"), caller.0 + callee.0, "{log}");
+    let left = of("sent") + of("aside");
+    assert!(
+        left >= caller.0 + callee.0 && left < caller.0 + callee.0 + 20,
+        "{log}"
+    );
+    assert!(of("sent") > left / 2, "{log}");
+}
+
+#[test]
+fn speech_passes_by_af_xdp() {
+    speech_by_af_xdp(&scratch("xsk-auto"), "auto", V4);
+}
+
+#[test]
+fn speech_passes_by_af_xdp_over_ipv6() {
+    speech_by_af_xdp(&scratch("xsk-require6"), "require", V6);
+}
+
+#[test]
+fn af_xdp_that_is_required_and_cannot_be_is_refused() {
+    if !installed(&["ip", "unshare", "setpriv"]) {
+        return;
+    }
+    let folder = scratch("xsk-refused");
+    let wire = "ip link set lo up; ip link add near type veth peer name far; ip addr add 10.9.1.2/24 dev near;
+        ip addr add 10.9.2.2/24 dev near; ip link set near up; ip link set far up; exec";
+    let able = Command::new("unshare")
+        .args(["-n", "sh", "-c", &format!("{wire} true")])
+        .stderr(Stdio::null())
+        .status();
+    if !able.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no rights for networks of our own (unshare, ip, root)");
+        return;
+    }
+    let bare =
+        "setpriv --bounding-set=-bpf,-net_admin,-net_raw,-sys_admin,-perfmon --inh-caps=-all";
+    let started = |wanted: &str| {
+        let file = folder.join("border.toml");
+        let media = format!("af_xdp = \"{wanted}\"");
+        std::fs::write(&file, configuration(&media, V4)).unwrap();
+        // A border that does start ends at once.
+        Command::new("unshare")
+            .args([
+                "-n",
+                "sh",
+                "-c",
+                &format!("{wire} {bare} timeout -s INT 3 \"$@\""),
+                "sh",
+            ])
+            .args([PROGRAM, "run", "-c"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let done = started("require");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(3), "{said}");
+    assert!(said.contains("AF_XDP cannot carry media: "), "{said}");
+    assert!(said.contains("not permitted"), "{said}");
+    assert!(said.contains("remedy: `[media] af_xdp"), "{said}");
+    // Where it is not required sockets do it, and the log says why.
+    let done = started("auto");
+    let said = [done.stdout, done.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let path = said
+        .lines()
+        .find(|line| line.contains("media_path path=no_af_xdp"));
+    assert!(
+        path.is_some_and(|line| line.contains("not permitted")),
+        "{said}"
+    );
+    assert!(
+        said.contains("what=\"sip udp\" address=10.9.1.2:5060"),
+        "{said}"
+    );
+}
+
 #[test]
 fn nothing_passes_through_the_kernel_unless_it_is_asked_for() {
     let Some(log) = log_of(&scratch("relay-never"), "kernel = \"never\"", ["on"; 2], V4) else {
@@ -384,5 +514,9 @@ fn nothing_passes_through_the_kernel_unless_it_is_asked_for() {
     };
     assert!(!log.contains("path=kernel"), "{log}");
     assert!(!log.contains("media_passed"), "{log}");
+    assert!(
+        !log.contains("af_xdp") && !log.contains("media_carried"),
+        "{log}"
+    );
     assert_eq!(log.matches("call_ended").count(), 2, "{log}");
 }

@@ -180,6 +180,14 @@ fn what_workers_cannot_share_is_refused_with_line_and_remedy() {
             "cannot be divided among 2 workers",
         ),
         (good.replace("workers = 2", "workers = 65"), "64"),
+        (
+            format!("{good}[media]\naf_xdp = \"auto\"\n"),
+            "leads all media of an interface to one worker",
+        ),
+        (
+            format!("{good}[media]\naf_xdp = \"auto\"\nkernel = \"auto\"\n"),
+            "one of AF_XDP and the relay in the kernel",
+        ),
     ] {
         let file = folder.join("hornwork.toml");
         std::fs::write(&file, &text).expect("file");

@@ -163,6 +163,32 @@ impl Receiver {
         Ok(taken)
     }
 
+    /// Adds a datagram that came otherwise; there must be room.
+    pub(crate) fn put(&mut self, source: SocketAddr, bytes: &[u8]) {
+        let i = self.filled;
+        let (Some(header), Some(name)) = (self.headers.get_mut(i), self.names.get_mut(i)) else {
+            return;
+        };
+        let length = bytes.len().min(self.size);
+        let Some(place) = self
+            .bytes
+            .get_mut(i * self.stride..i * self.stride + length)
+        else {
+            return;
+        };
+        place.copy_from_slice(&bytes[..length]);
+        header.msg_hdr.msg_namelen = write_address(source, name);
+        header.msg_hdr.msg_controllen = 0;
+        header.msg_hdr.msg_flags = match length < bytes.len() {
+            true => libc::MSG_TRUNC,
+            false => 0,
+        };
+        header.msg_len = length as u32;
+        self.filled += 1;
+        // The kernel has to find it as it was before.
+        self.touched = self.touched.max(self.filled);
+    }
+
     /// Where the datagram `index` was sent; told by sockets that are asked to ([`crate::socket::steered`]).
     pub(crate) fn destination(&self, index: usize) -> Option<SocketAddr> {
         match self.with_control {

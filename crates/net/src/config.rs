@@ -45,6 +45,9 @@ pub struct DriverConfig {
     /// The relay in the kernel, for streams to which nothing is to be done but to send them on; only with a forwarder on the driver's own
     /// thread.
     pub relay: Option<crate::KernelRelay>,
+    /// AF_XDP for media, beside its sockets; only with a forwarder on the driver's own thread, without the relay in the kernel, and for one
+    /// driver.
+    pub af_xdp: Option<crate::AfXdp>,
     /// Let signalling datagrams of one length to one destination leave as one train, which the kernel takes apart at the
     /// end of its own way (UDP_SEGMENT): it costs less than half. The function tells of a datagram what it must stay in
     /// order with: those of one number keep their order, 0 keeps its order with all. A capture on the loopback interface
@@ -111,6 +114,7 @@ impl Default for DriverConfig {
             media_sockets: MediaSockets::PerPort,
             media_addresses: 1,
             relay: None,
+            af_xdp: None,
             order: None,
             unreachable: false,
             receive_timestamps: false,

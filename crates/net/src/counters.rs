@@ -60,6 +60,13 @@ counters! {
     datagrams_in,
     /// Their payload bytes.
     bytes_in,
+    /// Frames taken in by AF_XDP; their datagrams are among those taken in.
+    express_in,
+    /// Datagrams sent by AF_XDP, among those sent.
+    express_out,
+    /// Media datagrams that went by a socket although there is AF_XDP: their way is not known or leads elsewhere, they are too large for
+    /// it, or its ring was full.
+    express_aside,
     /// Calls of `sendmmsg` and `sendto`.
     send_calls,
     /// Datagrams sent.

@@ -497,7 +497,7 @@ impl<F: Forward> Driver<F> {
         match token {
             Token::Wake => self.waker.clear(),
             // Opened up by the plane, and read, already.
-            Token::Prompt | Token::Range(_) => {}
+            Token::Prompt | Token::Range(_) | Token::Express(_) => {}
             Token::Udp(index) => {
                 if self.takes_media(index) {
                     return Ok(now);

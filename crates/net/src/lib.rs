@@ -30,6 +30,7 @@ mod steer;
 mod tcp;
 pub mod tls;
 mod train;
+mod xsk;
 
 pub use clock::{Clock, entropy};
 pub use config::{DriverConfig, MediaSockets};
@@ -47,3 +48,4 @@ pub use process::{
 pub use record::Recorder;
 pub use relay::KernelRelay;
 pub use signals::{Signals, block_all as block_signals};
+pub use xsk::AfXdp;

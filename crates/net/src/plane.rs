@@ -1,5 +1,6 @@
 //! The UDP half that control and media threads share: sockets by number, an epoll set, batches in and out.
 
+mod express;
 mod shortcuts;
 
 use crate::batch::{BATCH, Receiver, Sender, Sent};
@@ -57,6 +58,8 @@ pub(crate) enum Token {
     Wake,
     /// The socket of all media ports of a family.
     Range(u32),
+    /// An AF_XDP socket.
+    Express(u32),
     /// The set of the sockets that are never held up has something.
     Prompt,
     Udp(u32),
@@ -79,6 +82,7 @@ impl Token {
             Token::Wake => pack(0, 0, 0),
             Token::Prompt => pack(4, 0, 0),
             Token::Range(number) => pack(5, 0, number),
+            Token::Express(number) => pack(6, 0, number),
             Token::Udp(index) => pack(1, 0, index),
             Token::Listener(index) => pack(2, 0, index),
             Token::Stream { index, generation } => pack(3, generation & GENERATION_MASK, index),
@@ -97,6 +101,7 @@ impl Token {
             },
             4 => Token::Prompt,
             5 => Token::Range(index),
+            6 => Token::Express(index),
             _ => Token::Wake,
         }
     }
@@ -134,7 +139,7 @@ enum Touched {
 struct UdpSocket {
     id: SocketId,
     way: Way,
-    /// Where it is bound; only of sockets whose streams may take shortcuts.
+    /// Where it is bound; only of media, where the kernel relays or AF_XDP carries it.
     local: Option<SocketAddr>,
     media: bool,
     chain: Chain,
@@ -205,6 +210,8 @@ pub(crate) struct Plane {
     timestamps: bool,
     /// Where the kernel relays.
     shortcuts: Option<shortcuts::Shortcuts>,
+    /// Where AF_XDP carries media.
+    express: Option<express::Express>,
 }
 
 // SAFETY: the raw pointers in `entries` and `onward` exist only between `forward_gathered` and the flush at its end, within one call.
@@ -246,6 +253,7 @@ impl Plane {
             turn: 1,
             timestamps,
             shortcuts: None,
+            express: None,
         })
     }
 
@@ -296,12 +304,13 @@ impl Plane {
             let set = set.unwrap_or(&self.epoll);
             epoll::add(set, &fd, Token::Udp(index).data(), EventFlags::IN)?;
         }
-        let own = media && self.shortcuts.is_some();
+        let own = media && (self.shortcuts.is_some() || self.express.is_some());
+        let local = own
+            .then(|| crate::socket::local_address(fd.as_fd()).ok())
+            .flatten();
         entry.insert(UdpSocket {
             id,
-            local: own
-                .then(|| crate::socket::local_address(fd.as_fd()).ok())
-                .flatten(),
+            local,
             way: Way::Own(fd),
             media,
             chain: Chain::EMPTY,
@@ -309,6 +318,7 @@ impl Plane {
             sifted: None,
         });
         self.by_id.insert(id, index);
+        self.express_opened(local, index);
         Ok(())
     }
 
@@ -320,6 +330,7 @@ impl Plane {
             shortcuts.abandon(id);
         }
         let socket = self.sockets.try_remove(index as usize)?;
+        self.express_closed(socket.local);
         match socket.way {
             Way::Own(fd) => {
                 let set = self.prompt.as_ref().filter(|_| socket.media);
@@ -358,6 +369,7 @@ impl Plane {
                 sum += crate::socket::socket_drops(fd.as_fd())?;
             }
         }
+        sum += self.express_drops()?;
         Ok(sum)
     }
 
@@ -491,6 +503,7 @@ impl Plane {
 
     /// Sends all that is queued: per socket in order, sockets in the order of their first datagram.
     pub(crate) fn flush(&mut self) {
+        self.flush_express();
         for i in 0..self.touched.len() {
             let index = match self.touched[i] {
                 Touched::Socket(index) => index as usize,
@@ -662,6 +675,7 @@ impl Plane {
             self.chains.resize(usize::from(address) + 1, Chain::EMPTY);
         }
         self.by_id.insert(id, index);
+        self.express_opened(Some(local), index);
         Ok(true)
     }
 

@@ -11,7 +11,7 @@ const UDP: u8 = 17;
 const UDP_HEADER: usize = 8;
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
-const HEADERS: usize = V6_HEADER + UDP_HEADER;
+pub(crate) const HEADERS: usize = V6_HEADER + UDP_HEADER;
 /// Up to this size, bytes of an IPv4 packet, we ask for it not to be fragmented, and it needs no identification of its own (RFC
 /// 6864 section 4.1). No way that carries IPv6 as well has a smaller limit.
 const ATOMIC: usize = 1_280;
@@ -28,7 +28,7 @@ pub(crate) struct Marks {
 
 /// Writes IP and UDP headers in front of `payload`; gives their length. Both addresses are of one family, and the payload fits
 /// into a UDP datagram.
-fn write_headers(
+pub(crate) fn write_headers(
     source: SocketAddr,
     destination: SocketAddr,
     marks: Marks,
@@ -92,11 +92,11 @@ fn write_headers(
 
 /// The sum of the Internet checksum (RFC 1071), in the machine's own byte order, which only exchanges the bytes of the result.
 #[derive(Default)]
-struct Sum(u64);
+pub(crate) struct Sum(u64);
 
 impl Sum {
     /// Adds bytes; only the last ones may be odd in number.
-    fn add(&mut self, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
         let mut words = bytes.chunks_exact(4);
         for word in &mut words {
             // Chunks have their size.
@@ -110,7 +110,7 @@ impl Sum {
     }
 
     /// The checksum; never 0, which would say that there is none (RFC 768).
-    fn checksum(&self) -> u16 {
+    pub(crate) fn checksum(&self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);

@@ -5,9 +5,9 @@
 //! have in common with the kernel; a thread of its own asks for routes and neighbours and never keeps a driver waiting: a flow whose
 //! way is not known yet, or no more, has its packets come up to its socket as ever.
 
-mod netlink;
-mod table;
-mod ways;
+pub(crate) mod netlink;
+pub(crate) mod table;
+pub(crate) mod ways;
 
 pub(crate) use table::Opening;
 
@@ -21,15 +21,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use table::{Flow, Flow6, Mapped, Way};
-use ways::{Keeper, Ways};
+use table::{Flow, Flow6, Hop, Mapped, Way};
+use ways::{Book, Keeper, Ways};
 
 /// Ports of an address in the program's table.
-const PORTS: u32 = 1 << 16;
+pub(crate) const PORTS: u32 = 1 << 16;
 /// As LOCALS in the program.
 const MOST_LOCALS: usize = 8;
 /// Ways in the program's table.
-const WAYS: u32 = 1 << 16;
+pub(crate) const WAYS: u32 = 1 << 16;
 
 /// A port's place in the table of flows of its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +40,13 @@ pub(crate) enum Place {
 
 /// An address that the program serves.
 #[derive(Clone, Copy, Debug)]
-struct Local {
-    address: IpAddr,
-    /// Which one it is of its family.
-    number: u32,
-    interface: u32,
-    card: [u8; 6],
+pub(crate) struct Local {
+    pub(crate) address: IpAddr,
+    /// Which one it is, in the relay of its family.
+    pub(crate) number: u32,
+    /// 0 where it is not served.
+    pub(crate) interface: u32,
+    pub(crate) card: [u8; 6],
 }
 
 struct Inner {
@@ -138,17 +139,13 @@ impl KernelRelay {
             ways: Mutex::new(Ways::new(WAYS)),
             locals,
             class: dscp << 2,
-            call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            call: Keeping::call()?,
             _program: program,
             unserved,
             sends,
             changed: AtomicBool::new(false),
         }));
-        let (changes, held) = (Changes::open()?, Arc::downgrade(&relay.0));
-        let call = relay.0.call.try_clone()?;
-        std::thread::Builder::new()
-            .name("ways".into())
-            .spawn(move || look_for_ways(&held, &call, &changes, Keeper::new(netlink, devices)))?;
+        Keeping::start(&relay.0, netlink, Some(devices), relay.0.call.try_clone()?)?;
         Ok(relay)
     }
 
@@ -194,7 +191,7 @@ impl KernelRelay {
     pub(crate) fn way(&self, own: IpAddr, to: IpAddr) -> Option<u16> {
         let (way, looked_for) = self.0.ways().take(own, to);
         if looked_for {
-            self.0.wake();
+            Keeping::wake(&self.0.call);
         }
         way
     }
@@ -269,8 +266,34 @@ impl Local {
     }
 }
 
-impl Inner {
-    /// Looks which interfaces send what is redirected to them.
+impl Book for Inner {
+    fn ways(&self) -> MutexGuard<'_, Ways> {
+        self.ways()
+    }
+
+    fn device(&self, interface: u32) -> Option<u32> {
+        let mut locals = self.locals.iter();
+        locals
+            .position(|local| local.interface == interface)
+            .map(|place| place as u32)
+    }
+
+    fn class(&self) -> u8 {
+        self.class
+    }
+
+    fn valid(&self, slot: u16, hop: &Hop) {
+        if let Some(way) = self.table.get(u32::from(slot)) {
+            way.set(hop);
+        }
+    }
+
+    fn invalid(&self, slot: u16) {
+        if let Some(way) = self.table.get(u32::from(slot)) {
+            way.clear();
+        }
+    }
+
     fn look_at_interfaces(&self, devices: &mut Devices) {
         for (local, known) in self.locals.iter().zip(&self.sends) {
             let sends = local.sends(devices);
@@ -279,21 +302,18 @@ impl Inner {
             }
         }
     }
+}
 
+impl Inner {
     fn ways(&self) -> MutexGuard<'_, Ways> {
         // Nothing in there can be left half done.
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wake(&self) {
-        // As in `Waker::wake`.
-        let _ = rustix::io::write(&self.call, &1u64.to_ne_bytes());
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.wake();
+        Keeping::wake(&self.call);
     }
 }
 
@@ -308,7 +328,7 @@ fn room(locals: &[Local], six: bool) -> u32 {
 }
 
 /// The interface that has an address, where it may be served.
-fn local(netlink: &mut Netlink, address: IpAddr) -> io::Result<Local> {
+pub(crate) fn local(netlink: &mut Netlink, address: IpAddr) -> io::Result<Local> {
     // Ways of those are each interface's own, and are not looked for.
     if matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()) {
         return Err(io::Error::other("link-local addresses go through sockets"));
@@ -327,8 +347,38 @@ fn local(netlink: &mut Netlink, address: IpAddr) -> io::Result<Local> {
     })
 }
 
-/// Looks for ways until the relay is gone: for new ones at once, for all others time and again.
-fn look_for_ways(relay: &Weak<Inner>, call: &OwnedFd, changes: &Changes, mut keeper: Keeper) {
+/// The thread that looks for ways.
+pub(crate) struct Keeping;
+
+impl Keeping {
+    /// What it is called by.
+    pub(crate) fn call() -> io::Result<OwnedFd> {
+        Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+    }
+
+    /// Has it look.
+    pub(crate) fn wake(call: &OwnedFd) {
+        // As in `Waker::wake`.
+        let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+    }
+
+    /// Starts it, for a book for as long as there is one.
+    pub(crate) fn start(
+        book: &Arc<impl Book>,
+        netlink: Netlink,
+        devices: Option<Devices>,
+        call: OwnedFd,
+    ) -> io::Result<()> {
+        let (changes, held) = (Changes::open()?, Arc::downgrade(book));
+        std::thread::Builder::new()
+            .name("ways".into())
+            .spawn(move || look_for_ways(&held, &call, &changes, Keeper::new(netlink, devices)))?;
+        Ok(())
+    }
+}
+
+/// Looks for ways until the book is gone: for new ones at once, for all others time and again.
+fn look_for_ways(book: &Weak<impl Book>, call: &OwnedFd, changes: &Changes, mut keeper: Keeper) {
     let second = Timespec {
         tv_sec: 1,
         tv_nsec: 0,
@@ -343,10 +393,10 @@ fn look_for_ways(relay: &Weak<Inner>, call: &OwnedFd, changes: &Changes, mut kee
         let mut count = [0; 8];
         let _ = rustix::io::read(call, &mut count);
         let all = changes.take();
-        let Some(relay) = relay.upgrade() else {
+        let Some(book) = book.upgrade() else {
             return;
         };
-        keeper.turn(&relay, all);
+        keeper.turn(&*book, all);
     }
 }
 

@@ -125,6 +125,16 @@ pub(crate) fn raw(own: IpAddr, config: &DriverConfig) -> io::Result<(OwnedFd, u8
     Ok((fd, u8::try_from(hops).unwrap_or(64)))
 }
 
+/// What packets begin with as time to live of IPv4, and as hop limit of IPv6, where nobody says otherwise.
+pub(crate) fn default_hops() -> io::Result<[u8; 2]> {
+    let v4 = net::socket_with(AddressFamily::INET, SocketType::DGRAM, FLAGS, None)?;
+    let v4 = u8::try_from(sockopt::ip_ttl(&v4)?).unwrap_or(64);
+    // A machine without IPv6 sends none.
+    let v6 = net::socket_with(AddressFamily::INET6, SocketType::DGRAM, FLAGS, None);
+    let v6 = v6.and_then(|fd| sockopt::ipv6_unicast_hops(&fd));
+    Ok([v4, v6.unwrap_or(64)])
+}
+
 /// Fails where somebody has the address, or it is none of ours.
 pub(crate) fn probe(local: SocketAddr) -> io::Result<()> {
     once(local, 0).map(|_| ())

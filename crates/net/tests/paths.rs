@@ -76,6 +76,17 @@ fn relayed(rig: &mut Rig, world: &World) {
                 }
         });
     }
+    if rig.path.is_express() {
+        let before = rig.driver.counters();
+        rig.until(|rig| {
+            a.send(&rtp(7, sequence, 20), ours[0]);
+            assert_eq!(rig.take(b), (rtp(7, sequence, 20), ours[2], CLASS));
+            sequence += 1;
+            rig.run(1);
+            let now = rig.driver.counters();
+            now.express_in > before.express_in + 10 && now.express_out > before.express_out + 10
+        });
+    }
     // A phone that is gone (ICMP says so) takes nobody with it.
     let gone = b.address();
     let [a, _, b, _] = phones;
@@ -189,6 +200,8 @@ fn over_all_paths(test: &'static str, fixture: fn(&mut Rig, &World)) {
         Path::One,
         Path::Kernel,
         Path::KernelOne,
+        Path::Express,
+        Path::ExpressOne,
     ];
     over(all, true, test, fixture);
 }
@@ -211,7 +224,7 @@ fn over(paths: &'static [Path], alike: bool, test: &'static str, fixture: fn(&mu
             let world = &world();
             for &path in paths {
                 let wired = matches!(world, World::Wired(_));
-                if path.is_kernel() && !wired {
+                if (path.is_kernel() || path.is_express()) && !wired {
                     continue;
                 }
                 let Some(mut rig) = Rig::start(path, world, test) else {
@@ -253,7 +266,14 @@ fn a_port_passed_on_brings_nothing_along() {
     // Where another thread reads, what it has read before it hears of the end may go either way. What was under way is lost with
     // the socket of the port, or counted as a drop.
     over(
-        &[Path::PerPort, Path::One, Path::Kernel, Path::KernelOne],
+        &[
+            Path::PerPort,
+            Path::One,
+            Path::Kernel,
+            Path::KernelOne,
+            Path::Express,
+            Path::ExpressOne,
+        ],
         false,
         "a_port_passed_on_brings_nothing_along",
         passed_on,

@@ -131,11 +131,8 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
                 RawMediaSockets::One => MediaSockets::One,
                 RawMediaSockets::PerPort => MediaSockets::PerPort,
             },
-            kernel: match raw.media.kernel {
-                RawMediaKernel::Never => MediaKernel::Never,
-                RawMediaKernel::Auto => MediaKernel::Auto,
-                RawMediaKernel::Require => MediaKernel::Require,
-            },
+            kernel: wanted(raw.media.kernel),
+            af_xdp: wanted(raw.media.af_xdp),
         },
         media_ranges: Vec::new(),
         sip: Sip {
@@ -224,7 +221,22 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     super::nodes::check(&config, raw, sink);
     super::nodes::without_nodes(raw, sink);
     super::workers::check(&config, raw, sink);
+    if config.media.kernel != Wanted::Never && config.media.af_xdp != Wanted::Never {
+        sink.report(
+            "media.af_xdp",
+            "an interface has room for one of AF_XDP and the relay in the kernel",
+            "set `kernel` or `af_xdp` of [media] to \"never\"",
+        );
+    }
     config
+}
+
+fn wanted(raw: RawWanted) -> Wanted {
+    match raw {
+        RawWanted::Never => Wanted::Never,
+        RawWanted::Auto => Wanted::Auto,
+        RawWanted::Require => Wanted::Require,
+    }
 }
 
 pub(super) fn seconds(seconds: u32) -> Duration {

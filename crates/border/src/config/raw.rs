@@ -725,7 +725,13 @@ pub(super) struct RawMedia {
     /// says once; a firewall on this host does not see such packets. `require`: for every address of media, with interfaces that send
     /// what is redirected to them, or no start. Putting the program at an interface may
     /// interrupt its traffic for a moment.
-    pub kernel: RawMediaKernel,
+    pub kernel: RawWanted,
+    /// Whether media comes and leaves by AF_XDP, past the kernel's network, where it is plain datagrams with a known way; all else goes by
+    /// sockets as ever. `auto`: where kernel (5.11), rights (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW) and locked memory (8 MiB for each queue of
+    /// an interface, or CAP_IPC_LOCK) allow it, which the log says once. `require`: for every address of media, or no start. It is faster
+    /// where the network card does it without copies, slower where not, which the log says, too; a firewall on this host does not
+    /// see such packets. Not together with `kernel`, and not with several `workers` of `[sip]`.
+    pub af_xdp: RawWanted,
 }
 
 /// Where media is anchored.
@@ -739,14 +745,14 @@ pub(super) enum RawMediaAnchor {
     Nodes,
 }
 
-/// Whether the kernel relays media.
+/// Whether a way for media is taken that machine or rights may not allow.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum RawMediaKernel {
-    /// Sockets take all of it.
+pub(super) enum RawWanted {
+    /// It is left alone.
     #[default]
     Never,
-    /// Where it can.
+    /// Where it can be.
     Auto,
     /// For every address of media, or no start.
     Require,
@@ -776,7 +782,8 @@ impl Default for RawMedia {
             dscp: 46,
             gather: 1,
             sockets: RawMediaSockets::Auto,
-            kernel: RawMediaKernel::Never,
+            kernel: RawWanted::Never,
+            af_xdp: RawWanted::Never,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What several workers cannot share is refused before they start.
 
-use super::Config;
 use super::check::Sink;
 use super::raw::{Raw, RawRefer};
+use super::{Config, Wanted};
 use engine::Worker;
 
 pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
@@ -11,6 +11,13 @@ pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
         return;
     }
     let fewer = format!("set `workers` of [sip] to less than {of}, or leave it out");
+    if config.media.af_xdp != Wanted::Never {
+        sink.report(
+            "media.af_xdp",
+            format!("AF_XDP leads all media of an interface to one worker, but there are {of}"),
+            "set `workers` of [sip] to 1, or `af_xdp` of [media] to \"never\"",
+        );
+    }
     for (index, trunk) in raw.trunk.iter().enumerate() {
         if trunk.refer == RawRefer::Act {
             sink.report(

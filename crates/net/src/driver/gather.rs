@@ -53,7 +53,7 @@ impl<F: Forward> Driver<F> {
         self.plane.begin_gathering();
         for i in 0..ready {
             let token = match self.plane.event(i) {
-                Some((token @ Token::Range(_), _)) => token,
+                Some((token @ (Token::Range(_) | Token::Express(_)), _)) => token,
                 Some((token @ Token::Udp(index), _)) if self.takes_media(index) => token,
                 _ => continue,
             };
@@ -64,6 +64,7 @@ impl<F: Forward> Driver<F> {
                 more = match token {
                     Token::Udp(index) => self.plane.gather(index, &mut receiver),
                     Token::Range(number) => self.plane.gather_range(number, &mut receiver),
+                    Token::Express(number) => self.plane.gather_express(number, &mut receiver),
                     _ => false,
                 };
                 let n = receiver.filled() - before;
@@ -117,6 +118,13 @@ pub(super) fn begin<F: Forward>(
     forwarder: &mut F,
 ) -> io::Result<Option<Note>> {
     let path = media_path(plane, config)?;
+    if let Some(table) = &config.af_xdp {
+        if config.relay.is_some() {
+            let why = "AF_XDP and the relay in the kernel have one place at an interface";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        plane.express_by(table.clone(), config)?;
+    }
     if let Some(relay) = &config.relay {
         plane.relay_by(relay.clone(), clock);
         forwarder.allow_shortcuts(true);
@@ -135,6 +143,9 @@ pub(super) fn elsewhere(config: &DriverConfig) -> io::Result<()> {
     }
     if config.relay.is_some() {
         return refused("the relay in the kernel");
+    }
+    if config.af_xdp.is_some() {
+        return refused("AF_XDP");
     }
     Ok(())
 }

@@ -55,20 +55,20 @@ const SENDS_FRAMES: u64 = 4;
 
 /// An Ethernet interface that is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interface {
-    pub(super) card: [u8; 6],
-    pub(super) mtu: u32,
+pub(crate) struct Interface {
+    pub(crate) card: [u8; 6],
+    pub(crate) mtu: u32,
 }
 
 /// The next station on a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Route {
-    pub(super) interface: u32,
-    pub(super) next: IpAddr,
+pub(crate) struct Route {
+    pub(crate) interface: u32,
+    pub(crate) next: IpAddr,
 }
 
 /// A socket of netlink in the network namespace of the thread that opened it.
-pub(super) struct Netlink {
+pub(crate) struct Netlink {
     fd: OwnedFd,
     sequence: u32,
     answer: Vec<u8>,
@@ -150,7 +150,7 @@ impl Netlink {
     }
 
     /// For addresses, interfaces, routes and neighbours.
-    pub(super) fn routes() -> io::Result<Netlink> {
+    pub(crate) fn routes() -> io::Result<Netlink> {
         // NETLINK_ROUTE is 0, which the kernel takes for "the first protocol".
         Netlink::open(libc::NETLINK_ROUTE)
     }
@@ -202,7 +202,7 @@ impl Netlink {
     }
 
     /// The interface that has an address.
-    pub(super) fn interface_of(&mut self, own: IpAddr) -> io::Result<Option<u32>> {
+    pub(crate) fn interface_of(&mut self, own: IpAddr) -> io::Result<Option<u32>> {
         let mut found = None;
         self.ask(
             GET_ADDRESS,
@@ -223,7 +223,7 @@ impl Netlink {
     }
 
     /// An interface; `None` where it is no Ethernet, or down.
-    pub(super) fn interface(&mut self, number: u32) -> io::Result<Option<Interface>> {
+    pub(crate) fn interface(&mut self, number: u32) -> io::Result<Option<Interface>> {
         let mut body = vec![0; 16];
         body[4..8].copy_from_slice(&number.to_ne_bytes());
         let mut found = None;
@@ -244,7 +244,7 @@ impl Netlink {
     }
 
     /// The way from an address of ours to another host; `None` where there is none, or it ends here.
-    pub(super) fn route(&mut self, own: IpAddr, to: IpAddr) -> io::Result<Option<Route>> {
+    pub(crate) fn route(&mut self, own: IpAddr, to: IpAddr) -> io::Result<Option<Route>> {
         let mut body = vec![0; 12];
         let (family, bits) = family(to);
         body[..3].copy_from_slice(&[family, bits, bits]);
@@ -269,7 +269,7 @@ impl Netlink {
 
     /// The address of a neighbour's card; `None` while it is not known. The kernel is told that the neighbour is used, so that it asks
     /// again in time.
-    pub(super) fn neighbour(&mut self, route: Route) -> io::Result<Option<[u8; 6]>> {
+    pub(crate) fn neighbour(&mut self, route: Route) -> io::Result<Option<[u8; 6]>> {
         let body = |state: u16, flags: u8| {
             let mut body = vec![family(route.next).0, 0, 0, 0];
             body.extend_from_slice(&route.interface.to_ne_bytes());
@@ -301,7 +301,7 @@ impl Netlink {
 }
 
 /// Asks what interfaces do with frames of XDP.
-pub(super) struct Devices {
+pub(crate) struct Devices {
     netlink: Netlink,
     family: u16,
 }
@@ -309,7 +309,7 @@ pub(super) struct Devices {
 impl Devices {
     /// # Errors
     /// The kernel (before 6.3) does not tell.
-    pub(super) fn open() -> io::Result<Devices> {
+    pub(crate) fn open() -> io::Result<Devices> {
         let mut netlink = Netlink::open(libc::NETLINK_GENERIC)?;
         let mut body = vec![GET_FAMILY, 1, 0, 0];
         put(&mut body, FAMILY_NAME, b"netdev\0");
@@ -328,7 +328,7 @@ impl Devices {
     }
 
     /// Whether frames can be redirected to an interface and leave there.
-    pub(super) fn sends_frames(&mut self, interface: u32) -> io::Result<bool> {
+    pub(crate) fn sends_frames(&mut self, interface: u32) -> io::Result<bool> {
         let mut body = vec![GET_DEVICE, 1, 0, 0];
         put(&mut body, DEVICE_INTERFACE, &interface.to_ne_bytes());
         let mut features = 0;
@@ -346,10 +346,10 @@ impl Devices {
 }
 
 /// Hears when interfaces and routes change.
-pub(super) struct Changes(OwnedFd);
+pub(crate) struct Changes(OwnedFd);
 
 impl Changes {
-    pub(super) fn open() -> io::Result<Changes> {
+    pub(crate) fn open() -> io::Result<Changes> {
         let fd = net::socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
@@ -369,12 +369,12 @@ impl Changes {
         }
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
     /// Whether something has changed since this was last asked.
-    pub(super) fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         let (mut any, mut bytes) = (false, [0; 4_096]);
         loop {
             match net::recv(&self.0, &mut bytes[..], RecvFlags::DONTWAIT) {

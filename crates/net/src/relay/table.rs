@@ -17,7 +17,7 @@ const SPINS: u32 = 1_000;
 const TICK: u32 = 10;
 
 /// A table of the program, mapped into our memory.
-pub(super) struct Mapped<T> {
+pub(crate) struct Mapped<T> {
     first: *const T,
     count: usize,
 }
@@ -32,7 +32,7 @@ impl<T> Mapped<T> {
     ///
     /// # Safety
     /// The table's values are as `T` says, for which all bytes are valid, and which is changed through shared references alone.
-    pub(super) unsafe fn new(table: BorrowedFd<'_>, count: usize) -> io::Result<Mapped<T>> {
+    pub(crate) unsafe fn new(table: BorrowedFd<'_>, count: usize) -> io::Result<Mapped<T>> {
         // SAFETY: a new mapping at a place of the kernel's choice.
         let first = unsafe {
             libc::mmap(
@@ -53,7 +53,7 @@ impl<T> Mapped<T> {
         })
     }
 
-    pub(super) fn get(&self, at: u32) -> Option<&T> {
+    pub(crate) fn get(&self, at: u32) -> Option<&T> {
         let at = at as usize;
         // SAFETY: within the mapping, which lives as long as `self`.
         (at < self.count).then(|| unsafe { &*self.first.add(at) })
@@ -69,18 +69,18 @@ impl<T> Drop for Mapped<T> {
 
 /// As `struct flow`: sixteen words.
 #[repr(C, align(64))]
-pub(super) struct Flow([AtomicU32; 16]);
+pub(crate) struct Flow([AtomicU32; 16]);
 
 /// As `struct flow6`: the words of `struct flow`, then three addresses.
 #[repr(C, align(64))]
-pub(super) struct Flow6 {
+pub(crate) struct Flow6 {
     flow: Flow,
     addresses: [AtomicU32; 16],
 }
 
 /// As `struct way`: eight words, of which the first says whether it is valid.
 #[repr(C)]
-pub(super) struct Way([AtomicU32; 8]);
+pub(crate) struct Way([AtomicU32; 8]);
 
 /// Two halves of a word, in the order in which they lie in memory.
 fn halves(first: [u8; 2], second: [u8; 2]) -> u32 {
@@ -146,7 +146,7 @@ fn change(opening: &Opening) -> u16 {
 
 impl Flow {
     /// Lets the stream pass. The record is closed, and nobody else opens it.
-    pub(super) fn open(&self, opening: &Opening) {
+    pub(crate) fn open(&self, opening: &Opening) {
         let ip = |end: SocketAddr| words(end)[0];
         let port = |end: SocketAddr| end.port().to_be_bytes();
         // Ticks in a unit, times 65,536; one of less than 15 Hz has no jitter.
@@ -180,7 +180,7 @@ impl Flow {
 
     /// Closes the stream's way and tells what took it. `first`: the sequence number with which it was opened; `now` in engine time
     /// and in monotonic nanoseconds.
-    pub(super) fn close(&self, first: u16, now: (Time, u64)) -> Passed {
+    pub(crate) fn close(&self, first: u16, now: (Time, u64)) -> Passed {
         let mut looks = 0;
         // The program gives the record back after some hundred nanoseconds, unless its processor is taken away from it.
         while self.0[0]
@@ -215,7 +215,7 @@ impl Flow {
 
 impl Flow6 {
     /// As [`Flow::open`], between addresses of IPv6.
-    pub(super) fn open(&self, opening: &Opening) {
+    pub(crate) fn open(&self, opening: &Opening) {
         let ends = [opening.source, opening.destination, opening.out];
         for (word, value) in self.addresses.iter().zip(ends.into_iter().flat_map(words)) {
             word.store(value, Relaxed);
@@ -224,31 +224,31 @@ impl Flow6 {
     }
 
     /// As [`Flow::close`].
-    pub(super) fn close(&self, first: u16, now: (Time, u64)) -> Passed {
+    pub(crate) fn close(&self, first: u16, now: (Time, u64)) -> Passed {
         self.flow.close(first, now)
     }
 }
 
 /// What a way is written with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hop {
+pub(crate) struct Hop {
     /// Place in the program's table of interfaces.
-    pub(super) device: u32,
+    pub(crate) device: u32,
     /// The interface's number.
-    pub(super) interface: u32,
+    pub(crate) interface: u32,
     /// Our address, of IPv4; 0 otherwise.
-    pub(super) from: [u8; 4],
+    pub(crate) from: [u8; 4],
     /// The interface's own address, and that of the next one on the way.
-    pub(super) cards: ([u8; 6], [u8; 6]),
+    pub(crate) cards: ([u8; 6], [u8; 6]),
     /// Largest IP packet, bytes.
-    pub(super) longest: u16,
+    pub(crate) longest: u16,
     /// Traffic class: the code point in its upper six bits.
-    pub(super) class: u8,
+    pub(crate) class: u8,
 }
 
 impl Way {
     /// Makes it valid. It is not, and was not long enough for the program to know nothing of it any more.
-    pub(super) fn set(&self, hop: &Hop) {
+    pub(crate) fn set(&self, hop: &Hop) {
         let (own, [a, b, c, d, e, f]) = hop.cards;
         let longest = hop.longest.to_ne_bytes();
         let words = [
@@ -267,7 +267,7 @@ impl Way {
     }
 
     /// Whatever would go this way goes up.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.0[0].store(0, Release);
     }
 }

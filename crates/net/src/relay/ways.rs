@@ -1,11 +1,11 @@
 //! Which station comes next on the way to each destination, and whether that is still so.
 
-use super::Inner;
 use super::netlink::{Devices, Interface, Netlink, Route};
 use super::table::Hop;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 /// Ways that are looked at again in a second at most; a change of interfaces or routes has all of them looked at.
@@ -30,8 +30,22 @@ struct Slot {
     hop: Option<Hop>,
 }
 
+/// Whoever keeps ways.
+pub(crate) trait Book: Send + Sync + 'static {
+    fn ways(&self) -> MutexGuard<'_, Ways>;
+    /// The place of an interface from which frames may leave.
+    fn device(&self, interface: u32) -> Option<u32>;
+    /// Traffic class of what leaves.
+    fn class(&self) -> u8;
+    /// A way is known, and one is no more.
+    fn valid(&self, slot: u16, hop: &Hop);
+    fn invalid(&self, slot: u16);
+    /// Looks which interfaces send what is redirected to them.
+    fn look_at_interfaces(&self, _devices: &mut Devices) {}
+}
+
 /// The ways that are known, by our address and the destination.
-pub(super) struct Ways {
+pub(crate) struct Ways {
     known: HashMap<Ends, Known>,
     slots: Vec<Slot>,
     most: u32,
@@ -40,7 +54,7 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    pub(super) fn new(most: u32) -> Ways {
+    pub(crate) fn new(most: u32) -> Ways {
         Ways {
             known: HashMap::new(),
             slots: Vec::new(),
@@ -50,7 +64,7 @@ impl Ways {
     }
 
     /// The slot of a way, which a flow has from now on; and whether it is now being looked for.
-    pub(super) fn take(&mut self, own: IpAddr, to: IpAddr) -> (Option<u16>, bool) {
+    pub(crate) fn take(&mut self, own: IpAddr, to: IpAddr) -> (Option<u16>, bool) {
         let now = Instant::now();
         if let Some(known) = self.known.get_mut(&(own, to)) {
             known.asked = now;
@@ -75,13 +89,18 @@ impl Ways {
     }
 
     /// A flow has left a slot.
-    pub(super) fn leave(&mut self, slot: u16) {
+    pub(crate) fn leave(&mut self, slot: u16) {
         if let Some(entry) = self.slots.get_mut(usize::from(slot)) {
             entry.flows = entry.flows.saturating_sub(1);
             if entry.flows == 0 && entry.hop.is_none() {
                 self.free.push(slot);
             }
         }
+    }
+
+    /// Where a slot leads.
+    pub(crate) fn hop(&self, slot: u16) -> Option<Hop> {
+        self.slots.get(usize::from(slot))?.hop
     }
 
     /// What is to be looked at: what was not yet, then what was not for the longest time.
@@ -162,9 +181,10 @@ impl Ways {
 }
 
 /// Asks the kernel for ways.
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     netlink: Netlink,
-    devices: Devices,
+    /// Where interfaces are asked whether they send what is redirected to them.
+    devices: Option<Devices>,
     /// When the interfaces were last looked at.
     looked: Instant,
 }
@@ -173,7 +193,7 @@ pub(super) struct Keeper {
 type Interfaces = HashMap<u32, Option<Interface>>;
 
 impl Keeper {
-    pub(super) fn new(netlink: Netlink, devices: Devices) -> Keeper {
+    pub(crate) fn new(netlink: Netlink, devices: Option<Devices>) -> Keeper {
         Keeper {
             netlink,
             devices,
@@ -182,48 +202,38 @@ impl Keeper {
     }
 
     /// Looks for what is new and looks again at what may have changed.
-    pub(super) fn turn(&mut self, relay: &Inner, all: bool) {
+    pub(crate) fn turn(&mut self, book: &impl Book, all: bool) {
         if all || self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
-            relay.look_at_interfaces(&mut self.devices);
+            if let Some(devices) = &mut self.devices {
+                book.look_at_interfaces(devices);
+            }
         }
-        let due = relay.ways().due(all, Instant::now());
+        let due = book.ways().due(all, Instant::now());
         let mut interfaces = Interfaces::new();
         for ends in due {
             // What the kernel does not tell is not known.
-            let hop = self.look(relay, ends, &mut interfaces).unwrap_or(None);
-            relay.ways().note(
+            let hop = self.look(book, ends, &mut interfaces).unwrap_or(None);
+            book.ways().note(
                 ends,
                 hop,
                 Instant::now(),
-                |slot, hop| {
-                    if let Some(way) = relay.table.get(u32::from(slot)) {
-                        way.set(hop);
-                    }
-                },
-                |slot| {
-                    if let Some(way) = relay.table.get(u32::from(slot)) {
-                        way.clear();
-                    }
-                },
+                |slot, hop| book.valid(slot, hop),
+                |slot| book.invalid(slot),
             );
         }
     }
 
     fn look(
         &mut self,
-        relay: &Inner,
+        book: &impl Book,
         (own, to): Ends,
         interfaces: &mut Interfaces,
     ) -> io::Result<Option<Hop>> {
         let Some(route) = self.netlink.route(own, to)? else {
             return Ok(None);
         };
-        let place = relay
-            .locals
-            .iter()
-            .position(|local| local.interface == route.interface);
-        let Some(device) = place else {
+        let Some(device) = book.device(route.interface) else {
             return Ok(None);
         };
         let interface = match interfaces.get(&route.interface) {
@@ -238,7 +248,7 @@ impl Keeper {
             return Ok(None);
         };
         Ok(self.netlink.neighbour(route)?.map(|next| Hop {
-            device: device as u32,
+            device,
             interface: route.interface,
             from: match own {
                 IpAddr::V4(own) => own.octets(),
@@ -246,13 +256,17 @@ impl Keeper {
             },
             cards: (interface.card, next),
             longest: u16::try_from(interface.mtu).unwrap_or(u16::MAX),
-            class: relay.class,
+            class: book.class(),
         }))
     }
 
-    /// An interface from which redirected frames leave.
+    /// An interface from which frames leave.
     fn usable(&mut self, route: Route) -> io::Result<Option<Interface>> {
-        match self.devices.sends_frames(route.interface)? {
+        let sends = match &mut self.devices {
+            Some(devices) => devices.sends_frames(route.interface)?,
+            None => true,
+        };
+        match sends {
             true => self.netlink.interface(route.interface),
             false => Ok(None),
         }

@@ -8,10 +8,10 @@ use media::forward::SessionStats;
 use media::{
     Carriage, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent, SessionPlan, SidePlan,
 };
-use net::{Clock, Driver, DriverConfig, KernelRelay, MediaSockets};
+use net::{AfXdp, Clock, Driver, DriverConfig, KernelRelay, MediaSockets};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,6 +33,9 @@ pub enum Path {
     /// The relay in the kernel before a socket for each port, and before one for all.
     Kernel,
     KernelOne,
+    /// AF_XDP beside a socket for each port, and beside one for all.
+    Express,
+    ExpressOne,
 }
 
 impl Path {
@@ -40,8 +43,12 @@ impl Path {
         matches!(self, Path::Kernel | Path::KernelOne)
     }
 
+    pub fn is_express(self) -> bool {
+        matches!(self, Path::Express | Path::ExpressOne)
+    }
+
     pub fn is_one(self) -> bool {
-        matches!(self, Path::One | Path::KernelOne)
+        matches!(self, Path::One | Path::KernelOne | Path::ExpressOne)
     }
 }
 
@@ -136,8 +143,17 @@ impl Rig {
             Some(Ok(relay)) => Some(relay),
             None => None,
         };
+        let af_xdp = match path.is_express().then(|| world.af_xdp()) {
+            Some(Err(error)) => {
+                eprintln!("skipped: {test} by AF_XDP: {error}");
+                return None;
+            }
+            Some(Ok(af_xdp)) => Some(af_xdp),
+            None => None,
+        };
         let config = DriverConfig {
             relay,
+            af_xdp,
             media_thread: path == Path::Thread,
             media_sockets: match path {
                 _ if path.is_one() => MediaSockets::Auto,
@@ -430,6 +446,10 @@ impl World {
     pub fn relay(&self) -> std::io::Result<KernelRelay> {
         KernelRelay::start(&[self.own(0), self.own(1)], DSCP)
     }
+
+    pub fn af_xdp(&self) -> std::io::Result<AfXdp> {
+        AfXdp::start(&[self.own(0), self.own(1)], DSCP)
+    }
 }
 
 /// A phone's port.
@@ -552,4 +572,122 @@ pub fn call(
     rig.run(5);
     assert_eq!(rig.operator.refused, 0);
     ours
+}
+
+/// Sends frames as they are at the far end of the first wire.
+pub struct Wire {
+    socket: OwnedFd,
+    interface: i32,
+    head: Vec<u8>,
+}
+
+fn card(interface: &str) -> Vec<u8> {
+    let done = Command::new("ip")
+        .args(["-o", "link", "show", interface])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(done.stdout).unwrap();
+    let card = said.split("link/ether ").nth(1).unwrap();
+    let card = card.split(' ').next().unwrap().split(':');
+    card.map(|octet| u8::from_str_radix(octet, 16).unwrap())
+        .collect()
+}
+
+impl Wire {
+    pub fn new(world: &World) -> Wire {
+        let World::Wired(ends) = world else {
+            unreachable!()
+        };
+        let mut head = card("wire1");
+        let (socket, interface, from) = ends[0].run(|| {
+            // SAFETY: opens a socket; the name ends with a zero.
+            unsafe {
+                let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
+                assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+                let interface = libc::if_nametoindex(c"far1".as_ptr());
+                (OwnedFd::from_raw_fd(fd), interface as i32, card("far1"))
+            }
+        });
+        head.extend(from);
+        Wire {
+            socket,
+            interface,
+            head,
+        }
+    }
+
+    pub fn send(&self, frame: &[u8]) {
+        // SAFETY: all zero is a valid address; what is sent lives through the call.
+        unsafe {
+            let mut to: libc::sockaddr_ll = std::mem::zeroed();
+            to.sll_family = libc::AF_PACKET as u16;
+            to.sll_ifindex = self.interface;
+            let length = size_of::<libc::sockaddr_ll>() as u32;
+            let sent = libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                length,
+            );
+            assert_eq!(sent, frame.len() as isize);
+        }
+    }
+
+    /// A whole frame with an RTP packet.
+    pub fn frame(&self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+        let mut frame = self.head.clone();
+        let length = (8 + payload.len() as u16).to_be_bytes();
+        match (from.ip(), to.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                frame.extend([8, 0, 0x45, 0]);
+                frame.extend((28 + payload.len() as u16).to_be_bytes());
+                frame.extend([0, 7, 0x40, 0, 64, 17, 0, 0]);
+                frame.extend(from.octets());
+                frame.extend(to.octets());
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+                frame.extend(length);
+                frame.extend([17, 64]);
+                frame.extend(from.octets());
+                frame.extend(to.octets());
+            }
+            _ => unreachable!(),
+        }
+        frame.extend(from.port().to_be_bytes());
+        frame.extend(to.port().to_be_bytes());
+        frame.extend(length);
+        frame.extend([0, 0]);
+        frame.extend(payload);
+        summed(frame, from.is_ipv6())
+    }
+}
+
+pub fn sum(bytes: &[u8], start: u32) -> u16 {
+    let mut sum = start;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u32::from(low));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// The same with checksums that are right.
+pub fn summed(mut frame: Vec<u8>, six: bool) -> Vec<u8> {
+    let (addresses, udp) = if six { (22, 54) } else { (26, 34) };
+    let length = (frame.len() - udp) as u32;
+    if !six {
+        frame[24..26].fill(0);
+        let ip = !sum(&frame[14..34], 0);
+        frame[24..26].copy_from_slice(&ip.to_be_bytes());
+    }
+    frame[udp + 6..udp + 8].fill(0);
+    let check = !sum(&frame[addresses..], 17 + length);
+    let check = if check == 0 { 0xffff } else { check };
+    frame[udp + 6..udp + 8].copy_from_slice(&check.to_be_bytes());
+    frame
 }

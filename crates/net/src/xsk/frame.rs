@@ -1,0 +1,206 @@
+//! Ethernet frames with UDP datagrams, as AF_XDP sockets carry them.
+
+use crate::raw::{self, Marks, Sum};
+use std::net::{IpAddr, SocketAddr};
+
+const CARDS: usize = 12;
+const ETHERNET: usize = 14;
+const UDP: u8 = 17;
+const UDP_HEADER: usize = 8;
+const V4: [u8; 2] = [8, 0];
+const V6: [u8; 2] = [0x86, 0xdd];
+
+/// Sender, receiver and payload of a frame that holds one whole UDP datagram in a packet without options; `None` for any other.
+/// Checksums were looked at by who led the frame here.
+pub(crate) fn read(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
+    let kind = frame.get(CARDS..ETHERNET)?;
+    let packet = frame.get(ETHERNET..)?;
+    let (from, to, datagram): (IpAddr, IpAddr, &[u8]) = match kind {
+        kind if *kind == V4 => {
+            let header: &[u8; 20] = packet.first_chunk()?;
+            let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
+            if header[0] != 0x45 || header[9] != UDP || (header[6] & 0x3f, header[7]) != (0, 0) {
+                return None;
+            }
+            let end = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
+            (end(12).into(), end(16).into(), packet.get(20..total)?)
+        }
+        kind if *kind == V6 => {
+            let header: &[u8; 40] = packet.first_chunk()?;
+            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            if header[0] & 0xf0 != 0x60 || header[6] != UDP {
+                return None;
+            }
+            let from: [u8; 16] = header[8..24].try_into().ok()?;
+            let to: [u8; 16] = header[24..40].try_into().ok()?;
+            (from.into(), to.into(), packet.get(40..40 + length)?)
+        }
+        _ => return None,
+    };
+    let header: &[u8; UDP_HEADER] = datagram.first_chunk()?;
+    let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    if usize::from(port(4)) != datagram.len() {
+        return None;
+    }
+    Some((
+        SocketAddr::new(from, port(0)),
+        SocketAddr::new(to, port(2)),
+        &datagram[UDP_HEADER..],
+    ))
+}
+
+/// The stations at both ends of a wire.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cards {
+    pub(crate) own: [u8; 6],
+    pub(crate) next: [u8; 6],
+}
+
+/// Writes a whole frame into `room`; its length, or `None` where the packet has more than `longest` bytes or finds no room.
+/// `identification`: of an IPv4 packet that is large enough to be fragmented on its way.
+pub(crate) fn write(
+    room: &mut [u8],
+    cards: Cards,
+    (source, destination): (SocketAddr, SocketAddr),
+    marks: Marks,
+    longest: u16,
+    identification: u16,
+    payload: &[u8],
+) -> Option<usize> {
+    let mut headers = [0; raw::HEADERS];
+    let most = usize::from(longest).min(room.len().saturating_sub(ETHERNET));
+    // The headers' own length fields hold no more than that.
+    if payload.len() + raw::HEADERS > usize::from(u16::MAX)
+        || source.is_ipv6() != destination.is_ipv6()
+    {
+        return None;
+    }
+    let length = raw::write_headers(source, destination, marks, payload, &mut headers);
+    if length + payload.len() > most {
+        return None;
+    }
+    let kind = match source {
+        SocketAddr::V4(_) => {
+            if headers[6..8] == [0, 0] {
+                headers[4..6].copy_from_slice(&identification.to_be_bytes());
+            }
+            let mut sum = Sum::default();
+            sum.add(&headers[..20]);
+            headers[10..12].copy_from_slice(&sum.checksum().to_ne_bytes());
+            V4
+        }
+        SocketAddr::V6(_) => V6,
+    };
+    let (head, rest) = room.split_at_mut(ETHERNET);
+    head[..6].copy_from_slice(&cards.next);
+    head[6..CARDS].copy_from_slice(&cards.own);
+    head[CARDS..].copy_from_slice(&kind);
+    rest[..length].copy_from_slice(&headers[..length]);
+    rest[length..length + payload.len()].copy_from_slice(payload);
+    Some(ETHERNET + length + payload.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARDS_OF_TEST: Cards = Cards {
+        own: [2, 0, 0, 0, 0, 1],
+        next: [2, 0, 0, 0, 0, 2],
+    };
+    const MARKS: Marks = Marks {
+        class: 46 << 2,
+        hops: 64,
+    };
+
+    fn written(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
+        let mut room = [0xff; 2_048];
+        let ends = (source.parse().unwrap(), destination.parse().unwrap());
+        let length = write(&mut room, CARDS_OF_TEST, ends, MARKS, 1_500, 77, payload).unwrap();
+        room[..length].to_vec()
+    }
+
+    #[test]
+    fn an_ipv4_frame_is_as_the_standards_have_it() {
+        let frame = written("192.0.2.1:4000", "198.51.100.2:5002", b"odd");
+        // The header's checksum added up by hand: 0x45b8 + 31 + 1 + 0x4000 + 0x4011 + 0xc000 + 0x0201 + 0xc633 + 0x6402 = 0x2b21f.
+        let expected = [
+            2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0xb8, 0, 31, 0, 1, 0x40, 0, 64, 17,
+            0x4d, 0xde, 192, 0, 2, 1, 198, 51, 100, 2, 0x0f, 0xa0, 0x13, 0x8a, 0, 11,
+        ];
+        assert_eq!(frame[..40], expected);
+        assert_eq!(&frame[42..], b"odd");
+        // One that may be fragmented has a number of its own.
+        let large = written("192.0.2.1:4000", "198.51.100.2:5002", &[7; 1_400]);
+        assert_eq!(large[18..22], [0, 77, 0, 0]);
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        for (source, destination) in [
+            ("192.0.2.1:4000", "198.51.100.2:5002"),
+            ("[2001:db8::1]:4000", "[2001:db8::2]:5002"),
+        ] {
+            for length in [0, 1, 172, 1_400] {
+                let payload: Vec<u8> = (0..length).map(|n| n as u8).collect();
+                let mut frame = written(source, destination, &payload);
+                // What pads a short frame is not the packet's.
+                frame.resize(frame.len().max(60), 0);
+                let (from, to, read) = read(&frame).unwrap();
+                assert_eq!(
+                    (from, to),
+                    (source.parse().unwrap(), destination.parse().unwrap())
+                );
+                assert_eq!(read, payload);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused() {
+        for (source, destination) in [
+            ("192.0.2.1:4000", "198.51.100.2:5002"),
+            ("[2001:db8::1]:4000", "[2001:db8::2]:5002"),
+        ] {
+            let frame = written(source, destination, &[1; 20]);
+            for length in 0..frame.len() {
+                assert!(read(&frame[..length]).is_none(), "{length}");
+            }
+            for at in 0..62 {
+                for value in 0..=255 {
+                    let mut broken = frame.clone();
+                    broken[at] = value;
+                    if let Some((_, _, payload)) = read(&broken) {
+                        assert!(payload.len() <= 20);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_written() {
+        let ends = (
+            "192.0.2.1:4000".parse().unwrap(),
+            "198.51.100.2:5002".parse().unwrap(),
+        );
+        let mut room = [0; 2_048];
+        let mut try_out = |longest: u16, size: usize| {
+            write(
+                &mut room,
+                CARDS_OF_TEST,
+                ends,
+                MARKS,
+                longest,
+                0,
+                &vec![0; size],
+            )
+        };
+        assert_eq!(try_out(1_500, 1_472), Some(1_514));
+        assert_eq!(try_out(1_500, 1_473), None);
+        assert_eq!(try_out(65_535, 2_048), None);
+        assert_eq!(try_out(65_535, 65_535), None);
+        let mixed = (ends.0, "[2001:db8::2]:5002".parse().unwrap());
+        assert!(write(&mut room, CARDS_OF_TEST, mixed, MARKS, 1_500, 0, b"x").is_none());
+    }
+}

@@ -1,0 +1,49 @@
+//! How many queues an interface receives by.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+// linux/ethtool.h, linux/sockios.h
+const GET_CHANNELS: u32 = 0x3c;
+const ETHTOOL: libc::c_ulong = 0x8946;
+
+/// `struct ethtool_channels`: the command; what could be, of receiving, sending, other and combined ones; what is.
+#[repr(C)]
+#[derive(Default)]
+struct Channels([u32; 9]);
+
+#[repr(C)]
+struct Request {
+    name: [libc::c_char; libc::IF_NAMESIZE],
+    value: *mut Channels,
+    unused: [u8; 16],
+}
+
+/// The name of an interface, and the number of its receive queues; 1 where its driver does not tell.
+pub(super) fn of(interface: u32) -> io::Result<(String, u32)> {
+    let mut name: [libc::c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
+    // SAFETY: room for a name of the largest size.
+    if unsafe { libc::if_indextoname(interface, name.as_mut_ptr()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the name ends with a zero, within the array.
+    let text = unsafe { CStr::from_ptr(name.as_ptr()) };
+    let text = text.to_string_lossy().into_owned();
+    let mut channels = Channels::default();
+    channels.0[0] = GET_CHANNELS;
+    let mut request = Request {
+        name,
+        value: &raw mut channels,
+        unused: [0; 16],
+    };
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    // SAFETY: a request of the kernel's layout and size, with a value that lives through the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, &raw mut request) };
+    let [_, _, _, _, _, receiving, _, _, combined] = channels.0;
+    let queues = match done {
+        0 => receiving.saturating_add(combined).max(1),
+        _ => 1,
+    };
+    Ok((text, queues))
+}
