@@ -471,7 +471,7 @@ mod program {
     impl Program {
         /// Loads the program and puts it at the interfaces; locals where it cannot be are taken out, with the reason.
         pub(super) fn start(
-            locals: &mut Vec<Local>,
+            locals: &mut [Local],
             unserved: &mut Vec<String>,
         ) -> io::Result<Program> {
             let locals4 = known(locals, |address| match address {
@@ -569,7 +569,7 @@ mod program {
     pub(super) enum Program {}
 
     impl Program {
-        pub(super) fn start(_: &mut Vec<Local>, _: &mut Vec<String>) -> io::Result<Program> {
+        pub(super) fn start(_: &mut [Local], _: &mut Vec<String>) -> io::Result<Program> {
             Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "this build has no BPF programs, for want of clang",

@@ -9,12 +9,15 @@ pub(super) struct Opened {
     pub(super) how: String,
 }
 
+/// An interface, and what came of it.
+type Tried = (u32, Result<Opened, String>);
+
 pub(super) use loaded::Program;
 
 #[cfg(bpf_present)]
 mod loaded {
     use super::super::{Local, MOST_LOCALS, MOST_QUEUES, PORTS};
-    use super::{Opened, Xsk};
+    use super::{Opened, Tried, Xsk};
     use crate::steer::failed;
     use aya::maps::{Map, MapData, XskMap};
     use aya::programs::Xdp;
@@ -48,9 +51,7 @@ mod loaded {
     impl Program {
         /// Loads the program, opens sockets at all queues of the addresses' interfaces and puts the program there; tells what came of
         /// each interface.
-        pub(in super::super) fn start(
-            locals: &[Local],
-        ) -> io::Result<(Program, Vec<(u32, Result<Opened, String>)>)> {
+        pub(in super::super) fn start(locals: &[Local]) -> io::Result<(Program, Vec<Tried>)> {
             let mut interfaces: Vec<u32> = Vec::new();
             let mut known = [Known {
                 address: [0; 16],
@@ -170,16 +171,14 @@ mod loaded {
 #[cfg(not(bpf_present))]
 mod loaded {
     use super::super::Local;
-    use super::Opened;
+    use super::Tried;
     use std::io;
     use std::os::fd::BorrowedFd;
 
     pub(in super::super) enum Program {}
 
     impl Program {
-        pub(in super::super) fn start(
-            _: &[Local],
-        ) -> io::Result<(Program, Vec<(u32, Result<Opened, String>)>)> {
+        pub(in super::super) fn start(_: &[Local]) -> io::Result<(Program, Vec<Tried>)> {
             Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "this build has no BPF programs, for want of clang",

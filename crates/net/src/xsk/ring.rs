@@ -6,6 +6,7 @@ use std::mem::zeroed;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
 
 /// Bytes of a frame's place in memory; the kernel takes 256 of them for itself on receipt.
 pub(crate) const PLACE: usize = 2_048;
@@ -13,6 +14,8 @@ pub(crate) const PLACE: usize = 2_048;
 const PLACES: u32 = 2_048;
 /// Attempts to have the kernel take what is to be sent, without any progress.
 const ATTEMPTS: u32 = 4;
+/// How long the socket of another program may take to be gone from a queue.
+const CLEARED: Duration = Duration::from_secs(2);
 
 /// Memory that is shared with the kernel.
 struct Mapping {
@@ -208,14 +211,20 @@ pub(crate) struct Xsk {
 impl Xsk {
     /// Opens one at a queue of an interface, without copies where the driver can do that.
     pub(crate) fn open(interface: u32, queue: u32) -> io::Result<Xsk> {
-        let mut refused = None;
-        for zero_copy in [true, false] {
-            match Xsk::open_as(interface, queue, zero_copy) {
-                Ok(xsk) => return Ok(xsk),
-                Err(error) => refused = Some(error),
+        let begun = Instant::now();
+        loop {
+            let tried = Xsk::open_as(interface, queue, true);
+            let tried = tried.or_else(|_| Xsk::open_as(interface, queue, false));
+            match tried {
+                // The kernel clears away the socket of a program that has just ended.
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < CLEARED =>
+                {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                tried => return tried,
             }
         }
-        Err(refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
     }
 
     fn open_as(interface: u32, queue: u32, zero_copy: bool) -> io::Result<Xsk> {
