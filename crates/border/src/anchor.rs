@@ -4,7 +4,7 @@
 //! the forwarder's session in force, a refused offer leaves what was in force. Lines that cannot be anchored (MSRP and
 //! BFCP over TCP) are offered on as rejected (port 0); where an offer has no other lines it is refused with 488.
 
-mod codecs;
+pub(crate) mod codecs;
 pub(crate) mod protected;
 pub(crate) mod sdp;
 pub(crate) mod seat;

@@ -357,7 +357,7 @@ impl Control for Border {
                 self.core.last_stats = Some((session, stats));
             }
             // Calls of the border are not recorded.
-            MediaEvent::Taken { .. } => {}
+            MediaEvent::Taken { .. } | MediaEvent::Played { .. } => {}
             MediaEvent::Seat { session, event } => {
                 self.core.seat_event(CallKey(session), event, now);
             }

@@ -25,4 +25,6 @@ pub mod trunks;
 
 #[doc(hidden)]
 pub use fuzz::{fuzz_border, fuzz_border_with_dtls};
+pub use node::fuzz::fuzz_node;
+#[doc(hidden)]
 pub use nodes::fuzz::fuzz_nodes;

@@ -9,6 +9,8 @@ mod branches;
 mod carry;
 mod exchange;
 mod figures;
+pub(crate) mod fuzz;
+mod play;
 mod record;
 mod replies;
 mod sides;
@@ -30,6 +32,8 @@ use engine::{
 use figures::Epoch;
 use media::ports::PortPool;
 use media::{MediaCommand, MediaEvent};
+use play::Plays;
+pub use play::SoundWanted;
 use record::Records;
 use replies::Replies;
 use std::collections::VecDeque;
@@ -94,6 +98,8 @@ pub struct NodeCensus {
     pub timers: usize,
     /// Recordings.
     pub recordings: usize,
+    /// Sounds that are played, read or being stopped.
+    pub sounds: usize,
 }
 
 /// See the module's text.
@@ -111,6 +117,7 @@ pub struct Node {
     replies: Replies,
     branches: Branches,
     records: Records,
+    plays: Plays,
     timers: Wheel<Alarm>,
     events: VecDeque<Event>,
     drops: Drops,
@@ -145,6 +152,7 @@ impl Node {
             replies: Replies::default(),
             branches,
             records: Records::default(),
+            plays: Plays::default(),
             timers: Wheel::new(),
             events: VecDeque::new(),
             drops: Drops::new(),
@@ -224,7 +232,10 @@ impl Node {
 
     /// Whether a drain has come to its end.
     pub fn is_drained(&self) -> bool {
-        self.draining.is_some() && self.branches.len() == 0 && self.replies.waiting() == 0
+        self.draining.is_some()
+            && self.branches.len() == 0
+            && self.replies.waiting() == 0
+            && self.plays.len() == 0
     }
 
     /// The configuration in force.
@@ -255,6 +266,7 @@ impl Node {
             connections: self.access.links.len(),
             timers: self.timers.len(),
             recordings: self.records.len(),
+            sounds: self.plays.len(),
         }
     }
 
@@ -554,6 +566,7 @@ impl Control for Node {
             }
             // A node has no conferences.
             MediaEvent::Seat { .. } => {}
+            MediaEvent::Played { played, .. } => self.played(&played),
             MediaEvent::Taken {
                 session,
                 line,

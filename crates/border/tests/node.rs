@@ -183,7 +183,7 @@ fn what_is_not_done_is_refused_by_its_name() {
         assert_eq!(rig.node.census().branches, 0, "{key}={value}");
     }
     for name in [
-        "play media",
+        "play DTMF",
         "block DTMF",
         "subscribe request",
         "start forwarding",

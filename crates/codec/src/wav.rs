@@ -13,7 +13,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    fn bytes_per_sample(self) -> usize {
+    pub(crate) fn bytes_per_sample(self) -> usize {
         match self {
             Encoding::Pcm16 => 2,
             Encoding::G711(_) => 1,
@@ -172,6 +172,12 @@ impl<'a> Wav<'a> {
     /// The mean of all channels.
     pub fn mono(&self) -> Vec<i16> {
         let mut mono = Vec::with_capacity(self.frames());
+        self.mix_into(&mut mono);
+        mono
+    }
+
+    /// Appends the mean of all channels.
+    pub(crate) fn mix_into(&self, mono: &mut Vec<i16>) {
         let channels = i32::from(self.channels);
         let (mut sum, mut count) = (0i32, 0);
         for sample in self.samples() {
@@ -182,7 +188,6 @@ impl<'a> Wav<'a> {
                 (sum, count) = (0, 0);
             }
         }
-        mono
     }
 }
 

@@ -77,6 +77,7 @@ drop_reasons! {
     NgMalformed "ng_malformed" "Something at a command port of the media node that is no message of the \"ng\" protocol.";
     NgUnasked "ng_unasked" "A reply of a media node to nothing that was asked, or no reply at all, at our socket for commands.";
     NgLate "ng_late" "A reply of a media node that came after it had been given up.";
+    MediaReplaced "media_replaced" "Media for a party that a sound was being played to in its place.";
     RecordOverflow "record_overflow" "A packet of a recorded call, or a piece of its recording, for which there was no room on the way to the disk.";
     LinkLost "link_lost" "Lost by a simulated link.";
     LinkQueueFull "link_queue_full" "The queue of a simulated link was full.";

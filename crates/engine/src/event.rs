@@ -447,6 +447,28 @@ events! {
         /// The operating system's words.
         error: String,
     }
+    /// A sound is played to a party of a call from now on.
+    PlayBegun "play_begun" {
+        /// Number of the call.
+        call: u64,
+        /// The party that hears it: caller, callee.
+        side: String,
+        /// Name of the file in the folder for sounds; empty where the command brought the sound itself.
+        file: String,
+    }
+    /// A sound is played no more.
+    PlayEnded "play_ended" {
+        /// Number of the call.
+        call: u64,
+        /// The party that heard it: caller, callee.
+        side: String,
+        /// Why: finished, stopped, replaced, gone (the party's media has ended), failed (its codec).
+        why: String,
+        /// Up to which sample of the file it was played.
+        position: u64,
+        /// Packets that were sent.
+        packets: u64,
+    }
     /// Media ports lie among those that the kernel lends to other programs for a while, who may then have one that a call needs.
     MediaPortsLent "media_ports_lent" {
         /// The address.

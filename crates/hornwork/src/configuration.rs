@@ -201,6 +201,9 @@ pub fn node_summary(config: &Config) -> String {
     if let Some(folder) = &node.recordings {
         text.push_str(&format!("; recordings in {}", folder.display()));
     }
+    if let Some(folder) = &node.sounds {
+        text.push_str(&format!("; sounds from {}", folder.display()));
+    }
     text.push('\n');
     for interface in &node.interfaces {
         let media: Vec<String> = interface

@@ -12,6 +12,7 @@ mod rules;
 mod scenario;
 mod security;
 mod service;
+mod sounds;
 mod threads;
 mod workers;
 

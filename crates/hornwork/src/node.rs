@@ -8,6 +8,7 @@ use crate::service::{
     SIGNAL_WAIT, af_xdp, carried, driver_config, kernel_news, kernel_relay, look_around,
     media_keying, opened,
 };
+use crate::sounds::{self, Sounds};
 use crate::threads::Placing;
 use border::config::Config;
 use border::node::Node;
@@ -15,7 +16,7 @@ use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig, Recorder, Signals};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ struct Service<'a> {
     loaded: Loaded,
     log: Log,
     clock: Clock,
+    sounds: Sounds,
+    /// The folder of the sounds.
+    library: Option<PathBuf>,
     /// Signals to stop so far.
     stops: u32,
     ready: bool,
@@ -45,6 +49,21 @@ fn recorder(config: &Config) -> io::Result<Option<Recorder>> {
         ))
     })?;
     Ok(Some(recorder))
+}
+
+/// The folder for sounds, ready to be read from.
+fn library(config: &Config) -> io::Result<Option<PathBuf>> {
+    let folder = config.node.as_ref().and_then(|node| node.sounds.as_ref());
+    let Some(folder) = folder else {
+        return Ok(None);
+    };
+    let found = sounds::folder(folder).map_err(|error| {
+        io::Error::other(format!(
+            "sounds cannot be read from {}: {error}\n  remedy: make the folder, and let this program's user read there; `sounds` of [node] names it",
+            folder.display()
+        ))
+    })?;
+    Ok(Some(found))
 }
 
 /// Runs the node of a configuration.
@@ -73,6 +92,8 @@ pub fn serve(
     let mut driver = Driver::new(settings, clock, forwarder)?;
     driver.set_security(loaded.security.clone());
     driver.set_recorder(recorder(&config)?);
+    let sounds = Sounds::start(driver.waker())?;
+    let library = library(&config)?;
     let lent = configuration::lent_ports(&config);
     let epoch = clock.unix_nanos(Time::ZERO);
     let Some(mut node) = Node::new(config, epoch, entropy) else {
@@ -84,6 +105,8 @@ pub fn serve(
         loaded,
         log,
         clock,
+        sounds,
+        library,
         stops: 0,
         ready: false,
     };
@@ -96,6 +119,7 @@ pub fn serve(
             false => Duration::ZERO,
         };
         driver.turn(&mut node, wait)?;
+        service.read(&mut node);
         kernel_news(relay.as_ref(), &service.log, &service.clock);
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
@@ -134,6 +158,22 @@ impl Service<'_> {
         true
     }
 
+    /// Has the node's sounds read, and gives it those that were.
+    fn read(&mut self, node: &mut Node) {
+        while let Some(wanted) = node.next_sound() {
+            let number = wanted.number;
+            let folder = self.library.as_deref();
+            let asked = folder.is_some_and(|folder| self.sounds.ask(folder, wanted));
+            if !asked {
+                let why = "the folder for sounds is not there any more".to_owned();
+                node.sound(number, Err(why), self.clock.now());
+            }
+        }
+        while let Some((number, file)) = self.sounds.next() {
+            node.sound(number, file, self.clock.now());
+        }
+    }
+
     fn signals(&mut self, signals: &Signals, node: &mut Node, driver: &mut Driver<Forwarder>) {
         let now = self.clock.now();
         if signals.take_reload() {
@@ -163,6 +203,10 @@ impl Service<'_> {
         let moved = folder(&config) != folder(node.config());
         if config.node.is_none() {
             return refuse(&self.log, "it describes no media node any more".to_owned());
+        }
+        match library(&config) {
+            Ok(library) => self.library = library,
+            Err(error) => return refuse(&self.log, error.to_string()),
         }
         if moved {
             match recorder(&config) {

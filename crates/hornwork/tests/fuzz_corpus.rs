@@ -30,6 +30,7 @@ fn media(data: &[u8]) {
 fn ng(data: &[u8]) {
     wire::fuzz::fuzz_ng(data);
     border::fuzz_nodes(data);
+    border::fuzz_node(data);
 }
 
 fn border(data: &[u8]) {

@@ -49,14 +49,18 @@ struct NodeUnderTest {
 fn node(name: &str) -> NodeUnderTest {
     let folder = scratch(name);
     let recordings = folder.join("recordings");
-    std::fs::create_dir_all(&recordings).expect("folder");
+    let sounds = folder.join("sounds");
+    for folder in [&recordings, &sounds] {
+        std::fs::create_dir_all(folder).expect("folder");
+    }
     let (port, web) = (free_port(), free_port());
     let (first, last) = media_ports();
     let text = format!(
         "[node]\nlisten=['udp:127.0.0.1:{port}','tcp:127.0.0.1:{port}','ws:127.0.0.1:{web}']\n\
-         recordings='{}'\n[[node.interface]]\nname='default'\n\
+         recordings='{}'\nsounds='{}'\n[[node.interface]]\nname='default'\n\
          media={{address='127.0.0.1',ports='{first}-{last}'}}\n[media]\nsockets='per-port'\n",
-        recordings.display()
+        recordings.display(),
+        sounds.display()
     );
     let file = folder.join("node.toml");
     std::fs::write(&file, text).expect("configuration");
@@ -685,4 +689,212 @@ fn a_file_is_run_in_the_role_that_it_is_for() {
     let (code, said) = run(&lost, &["--role", "media"]);
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("recordings cannot be written"), "{said}");
+}
+
+/// A voice at 16 kHz: a tone whose pitch rises and falls, louder and softer.
+fn voice(seconds: u32) -> Vec<i16> {
+    let mut phase = 0.0;
+    (0..seconds * 16_000)
+        .map(|n| {
+            let at = f64::from(n) / 16_000.0;
+            let hz = 600.0 + 250.0 * (at * 3.0).sin();
+            phase += hz * std::f64::consts::TAU / 16_000.0;
+            (phase.sin() * (6_000.0 + 3_000.0 * (at * 7.0).sin())) as i16
+        })
+        .collect()
+}
+
+fn sound_file(samples: &[i16]) -> Vec<u8> {
+    codec::wav::write(codec::wav::Encoding::Pcm16, 16_000, 1, samples).expect("a file")
+}
+
+/// Packets that come to a socket until none has come for a second and `some` have; with when they came, since the first.
+fn listen(socket: &UdpSocket, some: usize) -> Vec<(Duration, Vec<u8>)> {
+    let mut came: Vec<(Duration, Vec<u8>)> = Vec::new();
+    let mut bytes = [0; 2_048];
+    let begun = Instant::now();
+    let mut last = Instant::now();
+    while begun.elapsed() < 2 * PATIENCE {
+        if let Ok((length, _)) = socket.recv_from(&mut bytes) {
+            last = Instant::now();
+            came.push((begun.elapsed(), bytes[..length].to_vec()));
+        } else if came.len() >= some && last.elapsed() > Duration::from_secs(1) {
+            return came;
+        }
+    }
+    panic!("{} packets came", came.len());
+}
+
+/// The best correlation of `heard` with `said` at any delay below 100 ms at 8 kHz, 1 being the same.
+fn likeness(said: &[i16], heard: &[i16]) -> f64 {
+    let product = |a: &[i16], b: &[i16]| -> f64 {
+        let pairs = a.iter().zip(b);
+        pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    };
+    (0..800)
+        .filter_map(|delay| {
+            let heard = heard.get(delay..)?;
+            let length = heard.len().min(said.len());
+            let (said, heard) = (&said[..length], &heard[..length]);
+            Some(product(said, heard) / (product(said, said) * product(heard, heard)).sqrt())
+        })
+        .fold(0.0, f64::max)
+}
+
+/// What ffmpeg makes of payloads, at 8 kHz.
+fn decoded(folder: &Path, format: &[&str], payloads: &[u8]) -> Vec<i16> {
+    let (raw, out) = (folder.join("heard.raw"), folder.join("heard.s16"));
+    std::fs::write(&raw, payloads).expect("written");
+    let done = Command::new("ffmpeg")
+        .args(["-y", "-loglevel", "error"])
+        .args(format)
+        .arg("-i")
+        .arg(&raw)
+        .args(["-f", "s16le", "-ar", "8000", "-ac", "1"])
+        .arg(&out)
+        .stdin(Stdio::null())
+        .status()
+        .expect("ffmpeg");
+    assert!(done.success(), "ffmpeg cannot read what was played");
+    let bytes = std::fs::read(&out).expect("decoded");
+    bytes
+        .chunks_exact(2)
+        .map(|two| i16::from_le_bytes([two[0], two[1]]))
+        .collect()
+}
+
+/// What tshark says of a stream: packets, lost ones.
+fn tshark(folder: &Path, to: u16, packets: &[(Duration, Vec<u8>)]) -> Option<(u64, i64)> {
+    if !installed(&["tshark"]) {
+        return None;
+    }
+    let mut writer = wire::capture::PcapWriter::new(wire::ethernet::LinkType::Raw);
+    for (at, payload) in packets {
+        let length = (payload.len() + 28) as u16;
+        let mut packet = vec![0x45, 0];
+        packet.extend(length.to_be_bytes());
+        packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
+        packet.extend(4_000u16.to_be_bytes());
+        packet.extend(to.to_be_bytes());
+        packet.extend((length - 20).to_be_bytes());
+        packet.extend([0, 0]);
+        packet.extend_from_slice(payload);
+        writer.frame(at.as_nanos() as u64, &packet);
+    }
+    let file = folder.join("heard.pcap");
+    std::fs::write(&file, writer.finish()).expect("written");
+    let done = Command::new("tshark")
+        .arg("-r")
+        .arg(&file)
+        .args(["-q", "-d"])
+        .arg(format!("udp.port=={to},rtp"))
+        .args(["-z", "rtp,streams"])
+        .output()
+        .expect("tshark");
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let line = text
+        .lines()
+        .find(|line| line.contains("0x"))
+        .unwrap_or_else(|| panic!("no stream: {text}"));
+    // ... SSRC, payload (may have blanks), packets, lost (percent).
+    let (before, _) = line.split_once('(').expect("lost");
+    let mut words = before.split_whitespace().rev();
+    let lost = words.next().expect("lost").parse().expect("lost");
+    let packets = words.next().expect("packets").parse().expect("packets");
+    Some((packets, lost))
+}
+
+#[test]
+fn what_kamailio_has_played_is_heard_and_others_decode_it() {
+    let Some(scene) = scene("peer-node-sound") else {
+        return;
+    };
+    let voice = voice(1);
+    std::fs::write(
+        scene.node.folder.join("sounds/voice.wav"),
+        sound_file(&voice),
+    )
+    .expect("file");
+    let offer = scene.caller.sdp("RTP/AVP", "");
+    let (mut dialog, _, _) = scene.call("plain", "sound", &offer, |_| {
+        scene.called.sdp("RTP/AVP", "")
+    });
+    let mut ask = |sound: &str, status: &str| {
+        dialog.cseq += 1;
+        let mut with = Dialog {
+            call_id: dialog.call_id.clone(),
+            to: dialog.to.clone(),
+            cseq: dialog.cseq,
+            routes: dialog.routes.clone(),
+        };
+        with.routes.push(format!("Sound: {sound}\r\n"));
+        let target = scene.target();
+        scene
+            .caller
+            .request("INFO", &target, scene.proxy, &with, "");
+        let (reply, _) = scene.caller.wait(&["SIP/2.0"]);
+        let said = scene.kamailio.said();
+        assert!(
+            reply.starts_with(&format!("SIP/2.0 {status}")),
+            "{reply}{said}"
+        );
+    };
+    ask("nothing.wav", "404");
+    ask("voice.wav", "200");
+    // Twice a second.
+    let came = listen(&scene.caller.media, 100);
+    assert!((100..=101).contains(&came.len()), "{}", came.len());
+    let port = Party::port(&scene.caller.media);
+    if let Some((packets, lost)) = tshark(&scene.node.folder, port, &came) {
+        assert_eq!((packets, lost), (came.len() as u64, 0));
+    }
+    let payloads: Vec<u8> = came.iter().flat_map(|(_, p)| p[12..].to_vec()).collect();
+    if installed(&["ffmpeg"]) {
+        let heard = decoded(
+            &scene.node.folder,
+            &["-f", "mulaw", "-ar", "8000", "-ac", "1"],
+            &payloads,
+        );
+        let said = codec::Resampler::whole(&voice, 16_000, 8_000).expect("rates");
+        let said = [said.clone(), said].concat();
+        let alike = likeness(&said, &heard);
+        assert!(alike > 0.99, "{alike}");
+    }
+    ask("voice.wav", "200");
+    let mut bytes = [0; 2_048];
+    let end = Instant::now() + PATIENCE;
+    while scene.caller.media.recv_from(&mut bytes).is_err() {
+        assert!(Instant::now() < end, "nothing is played");
+    }
+    ask("stop", "200");
+    scene.hang_up(dialog);
+    scene.node.until_calls(0);
+}
+
+#[test]
+fn g722_that_is_played_is_what_ffmpeg_decodes() {
+    if !installed(&["ffmpeg"]) {
+        return;
+    }
+    let node = node("peer-node-g722");
+    let (a, b) = (Party::new(), Party::new());
+    let sdp = |party: &Party| party.sdp("RTP/AVP", "").replace("RTP/AVP 0", "RTP/AVP 9");
+    let call = [("call-id", "wide"), ("from-tag", "a")];
+    let offer = sdp(&a);
+    node.ask("offer", &[&call[..], &[("sdp", &offer)]].concat());
+    let answer = sdp(&b);
+    let answer = [("to-tag", "b"), ("sdp", answer.as_str())];
+    node.ask("answer", &[&call[..], &answer].concat());
+    let voice = voice(2);
+    let file = node.folder.join("sounds/voice.wav");
+    std::fs::write(&file, sound_file(&voice)).expect("file");
+    let whole = file.display().to_string();
+    let reply = node.ask("play media", &[&call[..], &[("file", &whole)]].concat());
+    assert_eq!(number(&reply, &["duration"]), 2_000, "{reply:?}");
+    let came = listen(&a.media, 100);
+    let payloads: Vec<u8> = came.iter().flat_map(|(_, p)| p[12..].to_vec()).collect();
+    let heard = decoded(&node.folder, &["-f", "g722"], &payloads);
+    let said = codec::Resampler::whole(&voice, 16_000, 8_000).expect("rates");
+    let alike = likeness(&said, &heard);
+    assert!(alike > 0.98, "{alike}");
 }

@@ -22,6 +22,7 @@ pub(crate) mod fuzz;
 mod latch;
 mod made;
 mod plan;
+mod play;
 mod recode;
 mod secure;
 mod shortcut;
@@ -32,13 +33,14 @@ pub use latch::LATCH_PACKETS;
 pub use plan::{
     Carriage, Component, FlowPlan, Latching, MAX_FLOWS, PlanError, SessionPlan, SidePlan,
 };
+pub use play::{PlayEnd, PlayPlan, PlayVoice, Played, can_play};
 pub use recode::{Clocked, Events, RecodePlan};
 pub use secure::{Keys, Protection};
 pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
 
 use crate::room::{RoomLimits, Rooms, SeatEvent, SeatPlan};
 use core::time::Duration;
-use engine::timers::{TimerKey, Wheel};
+use engine::timers::{Agenda, TimerKey, Wheel};
 use engine::{
     BoundedMap, Deadline, DropReason, Drops, Forward, HashKey, Packet, Passed, ShortcutChange,
     SocketId, Time, Verdict,
@@ -77,6 +79,24 @@ pub enum MediaCommand {
     /// Whether what is accepted from the sides of a session is told packet by packet ([`MediaEvent::Taken`]). It costs a copy of
     /// each packet.
     Record(u64, bool),
+    /// Plays a sound to a side, in the place of what the other side sends and of what was played before. Answered by
+    /// [`MediaEvent::Played`] when it has ended, whatever the reason.
+    Play(Box<PlayPlan>),
+    /// What is played to a side goes on as this wants it.
+    Tune(PlayPlace, PlayVoice),
+    /// Ends what is played to a side.
+    StopPlaying(PlayPlace),
+}
+
+/// A side of a line of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlayPlace {
+    /// Session.
+    pub session: u64,
+    /// Media line.
+    pub line: u8,
+    /// Side, 0 or 1.
+    pub side: u8,
 }
 
 /// What the forwarder tells control.
@@ -127,6 +147,13 @@ pub enum MediaEvent {
         at: Time,
         /// RTP, RTCP, or whatever the line carries.
         bytes: Vec<u8>,
+    },
+    /// A sound is played no more.
+    Played {
+        /// To whom it was.
+        place: PlayPlace,
+        /// What was played of it.
+        played: Played,
     },
     /// A participant of a conference did something.
     Seat {
@@ -188,6 +215,8 @@ pub struct Forwarder {
     sessions: Slab<Session>,
     by_id: BoundedMap<u64, u32>,
     timers: Wheel<u32>,
+    /// Sides that are played to: flow, side, number of the playing.
+    plays: Agenda<(u32, u8, u64)>,
     drops: Drops,
     reports: VecDeque<MediaEvent>,
     outbox: Outbox,
@@ -207,6 +236,7 @@ impl Forwarder {
             sessions: Slab::new(),
             by_id: BoundedMap::new(limits.sessions, key),
             timers: Wheel::new(),
+            plays: Agenda::new(),
             drops: Drops::new(),
             reports: VecDeque::with_capacity(16),
             outbox: Outbox::new(),
@@ -363,6 +393,9 @@ impl Forwarder {
             session.flows.push(flow);
         }
         for flow in old {
+            if let Some(flow) = self.flows.get_mut(flow as usize) {
+                hush(flow, plan.session, &mut self.reports);
+            }
             if let Some(flow) = self.flows.try_remove(flow as usize)
                 && session.retired.len() < MAX_FLOWS
             {
@@ -412,7 +445,8 @@ impl Forwarder {
             self.timers.cancel(timer);
         }
         for flow in session.flows {
-            if let Some(flow) = self.flows.try_remove(flow as usize) {
+            if let Some(mut flow) = self.flows.try_remove(flow as usize) {
+                hush(&mut flow, id, &mut self.reports);
                 flow.sockets().for_each(|socket| self.sockets.clear(socket));
             }
         }
@@ -436,6 +470,92 @@ impl Forwarder {
             }
         }
         Ok(())
+    }
+
+    /// The flow of a line.
+    fn flow_of(&self, session: u64, line: u8) -> Option<u32> {
+        let index = *self.by_id.get(&session)?;
+        let session = self.sessions.get(index as usize)?;
+        let mut flows = session.flows.iter().copied();
+        flows.find(|&flow| {
+            self.flows
+                .get(flow as usize)
+                .is_some_and(|flow| flow.line() == line)
+        })
+    }
+
+    fn play(&mut self, plan: Box<PlayPlan>, now: Time) {
+        let place = PlayPlace {
+            session: plan.session,
+            line: plan.line,
+            side: plan.side,
+        };
+        let (number, start) = (plan.number, plan.start as u64);
+        let index = self.flow_of(place.session, place.line);
+        let flow = index.and_then(|index| Some((index, self.flows.get_mut(index as usize)?)));
+        let begun = match flow {
+            Some((index, flow)) if place.side < 2 => {
+                let begun = flow.play(plan, now);
+                if begun.is_ok() {
+                    self.plays.push(now, (index, place.side, number));
+                }
+                begun
+            }
+            _ => Err(PlayEnd::Gone),
+        };
+        let played = begun.unwrap_or_else(|end| {
+            Some(Played {
+                number,
+                end,
+                position: start,
+                packets: 0,
+            })
+        });
+        self.tell_played(place, played);
+    }
+
+    fn tell_played(&mut self, place: PlayPlace, played: Option<Played>) {
+        let report = played.map(|played| MediaEvent::Played { place, played });
+        self.reports.extend(report);
+    }
+
+    /// Sends what is due of what is played.
+    fn play_due(&mut self, now: Time) {
+        while let Some((_, (index, side, number))) = self.plays.pop_due(now) {
+            let Some(flow) = self.flows.get_mut(index as usize) else {
+                continue;
+            };
+            // Stopped or replaced in the meantime, or another flow in the same place.
+            if flow.playing(side.into()) != Some(number) {
+                continue;
+            }
+            match flow.play_due(side.into(), now, &mut self.outbox) {
+                Ok(Some(due)) => self.plays.push(due, (index, side, number)),
+                Ok(None) => {}
+                Err(played) => {
+                    let line = flow.line();
+                    let session = self.sessions.get(flow.session() as usize);
+                    if let Some(session) = session.map(|session| session.id) {
+                        let place = PlayPlace {
+                            session,
+                            line,
+                            side,
+                        };
+                        self.tell_played(place, Some(played));
+                    }
+                }
+            }
+        }
+    }
+
+    fn tune(&mut self, place: PlayPlace, voice: Option<PlayVoice>) {
+        let index = self.flow_of(place.session, place.line);
+        let flow = index.and_then(|index| self.flows.get_mut(index as usize));
+        let played = flow.and_then(|flow| match voice {
+            Some(voice) => flow.tune(place.side.into(), voice),
+            None => flow.end_play(place.side.into(), PlayEnd::Stopped),
+        });
+        self.tell_played(place, played);
     }
 
     fn query(&mut self, id: u64) -> Result<(), PlanError> {
@@ -533,7 +653,13 @@ impl Forwarder {
             MediaCommand::Remove(id) | MediaCommand::Query(id) | MediaCommand::Record(id, _) => {
                 Some(*id)
             }
-            MediaCommand::Add(_) | MediaCommand::Join(_) | MediaCommand::Change(_) => None,
+            // The other side's media must come to us, to be held back.
+            MediaCommand::Play(plan) => Some(plan.session),
+            MediaCommand::Add(_)
+            | MediaCommand::Join(_)
+            | MediaCommand::Change(_)
+            | MediaCommand::Tune(..)
+            | MediaCommand::StopPlaying(_) => None,
         };
         if let Some(&index) = concerned.and_then(|id| self.by_id.get(&id))
             && !self.close_shortcuts(index)
@@ -563,6 +689,13 @@ impl Forwarder {
     }
 
     fn carry_out(&mut self, command: MediaCommand, now: Time) {
+        let command = match command {
+            // Whatever becomes of these is told as the end of a playing.
+            MediaCommand::Play(plan) => return self.play(plan, now),
+            MediaCommand::Tune(place, voice) => return self.tune(place, Some(voice)),
+            MediaCommand::StopPlaying(place) => return self.tune(place, None),
+            command => command,
+        };
         let (session, result) = match &command {
             MediaCommand::Add(plan) => (plan.session, self.add(plan, now)),
             MediaCommand::Update(plan) => (plan.session, self.update(plan, now)),
@@ -571,6 +704,7 @@ impl Forwarder {
             MediaCommand::Remove(id) => (*id, self.remove(*id, now)),
             MediaCommand::Query(id) => (*id, self.query(*id)),
             MediaCommand::Record(id, recorded) => (*id, self.record(*id, *recorded)),
+            MediaCommand::Play(_) | MediaCommand::Tune(..) | MediaCommand::StopPlaying(_) => return,
         };
         if let Err(why) = result {
             self.reports.push_back(MediaEvent::Refused { session, why });
@@ -645,6 +779,20 @@ impl Forwarder {
     }
 }
 
+/// Ends what is played to the sides of a flow that goes.
+fn hush(flow: &mut Flow, session: u64, reports: &mut VecDeque<MediaEvent>) {
+    let line = flow.line();
+    for side in 0..2u8 {
+        let place = PlayPlace {
+            session,
+            line,
+            side,
+        };
+        let played = flow.end_play(side.into(), PlayEnd::Gone);
+        reports.extend(played.map(|played| MediaEvent::Played { place, played }));
+    }
+}
+
 impl Forward for Forwarder {
     type Command = MediaCommand;
     type Report = MediaEvent;
@@ -703,6 +851,7 @@ impl Forward for Forwarder {
         while let Some(index) = self.timers.pop_due(now) {
             self.check_activity(index, now);
         }
+        self.play_due(now);
         self.rooms.timeout(now);
     }
 
@@ -724,7 +873,12 @@ impl Forward for Forwarder {
     fn next_deadline(&self) -> Option<Deadline> {
         let inactivity = self.timers.next_at();
         let inactivity = inactivity.map(|at| Deadline::new(at, "media inactivity"));
-        Deadline::earlier(inactivity, self.rooms.next_deadline())
+        let play = self.plays.next_at();
+        let play = play.map(|at| Deadline::new(at, "sound"));
+        Deadline::earlier(
+            Deadline::earlier(inactivity, play),
+            self.rooms.next_deadline(),
+        )
     }
 
     fn allow_shortcuts(&mut self, allowed: bool) {

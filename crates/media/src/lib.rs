@@ -17,5 +17,6 @@ pub mod stats;
 pub use forward::fuzz::fuzz_forward;
 pub use forward::{
     Carriage, Clocked, Component, Events, FlowPlan, Forwarder, ForwarderLimits, Keys, Latching,
-    MediaCommand, MediaEvent, PlanError, Protection, RecodePlan, SessionPlan, SidePlan,
+    MediaCommand, MediaEvent, PlanError, PlayEnd, PlayPlace, PlayPlan, PlayVoice, Played,
+    Protection, RecodePlan, SessionPlan, SidePlan, can_play,
 };

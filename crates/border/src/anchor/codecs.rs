@@ -16,7 +16,7 @@ use std::sync::Arc;
 use wire::sdp::{Media, Sdp};
 
 /// A codec under its payload type.
-type Numbered = (u8, Format);
+pub(crate) type Numbered = (u8, Format);
 /// Payload types that descriptions may give a meaning of their own (RFC 3551 section 6).
 const DYNAMIC: core::ops::RangeInclusive<u8> = 96..=127;
 /// Milliseconds of a packet where nobody asks for others.
@@ -91,6 +91,36 @@ impl Spoken {
     fn events_at(&self, clock: u32) -> Option<Clocked> {
         let fitting = self.events.iter().find(|(_, own)| *own == clock);
         fitting.or(self.events.first()).copied()
+    }
+}
+
+/// The speech of a description, for whoever speaks to its sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Speech {
+    /// The line.
+    pub(crate) line: u8,
+    /// Its media is protected.
+    pub(crate) secure: bool,
+    /// Codecs that we have, in its order.
+    pub(crate) codecs: SmallVec<[Numbered; 4]>,
+    /// Milliseconds of a packet, where it says.
+    pub(crate) packet_ms: Option<u32>,
+}
+
+impl Speech {
+    /// That of the first line with a codec of ours.
+    pub(crate) fn of(sdp: &[u8]) -> Option<Speech> {
+        let sdp = Sdp::parse(sdp).ok()?;
+        let mut lines = sdp.media().take(super::sdp::MAX_MEDIA).enumerate();
+        lines.find_map(|(line, media)| {
+            let spoken = Spoken::of(&media, true).filter(|spoken| !spoken.speech.is_empty())?;
+            Some(Speech {
+                line: u8::try_from(line).ok()?,
+                secure: media.is_secure(),
+                codecs: spoken.speech,
+                packet_ms: spoken.packet_ms,
+            })
+        })
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Node {
     pub delete_delay: Duration,
     /// The folder for recordings; `None`: nothing is recorded.
     pub recordings: Option<PathBuf>,
+    /// The folder of sounds that may be played; `None`: no files are played.
+    pub sounds: Option<PathBuf>,
 }
 
 impl Node {
@@ -74,6 +76,9 @@ pub(super) struct RawNode {
     /// Folder for recordings (pcap, one file for each call and recording); it has to exist. Without it commands to record are
     /// refused.
     pub recordings: Option<String>,
+    /// Folder of the sounds (WAV files) that commands may play, with the folders in it; it has to exist. Without it commands to play
+    /// a file are refused.
+    pub sounds: Option<String>,
 }
 
 /// A place where a node anchors media.
@@ -126,24 +131,27 @@ pub(super) fn node_of(
             "name the addresses of those who may, or leave it out for this machine alone",
         );
     }
-    let recordings = written.recordings.as_ref().and_then(|folder| {
-        let path = PathBuf::from(folder);
+    let mut folder = |key: &str, folder: Option<&String>| {
+        let path = PathBuf::from(folder?);
         if path.is_absolute() {
             return Some(path);
         }
         sink.report(
-            "node.recordings",
-            format!("\"{folder}\" is no absolute path"),
+            &format!("node.{key}"),
+            format!("\"{}\" is no absolute path", path.display()),
             "write the whole path of a folder that exists",
         );
         None
-    });
+    };
+    let recordings = folder("recordings", written.recordings.as_ref());
+    let sounds = folder("sounds", written.sounds.as_ref());
     Some(Node {
         listen,
         allow,
         interfaces,
         delete_delay: super::check::seconds(written.delete_delay),
         recordings,
+        sounds,
     })
 }
 
@@ -310,6 +318,12 @@ mod tests {
             ),
             (
                 format!("{}{MEDIA}", with("recordings='here'")),
+                3,
+                "no absolute path",
+                "whole path",
+            ),
+            (
+                format!("{}{MEDIA}", with("sounds='here'")),
                 3,
                 "no absolute path",
                 "whole path",

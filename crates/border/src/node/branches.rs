@@ -2,8 +2,10 @@
 
 use super::access::Asker;
 use super::figures::{BranchView, PartyView};
+use super::play::Playing;
 use super::text::Finish;
 use crate::anchor::CallMedia;
+use crate::anchor::codecs::Speech;
 use crate::anchor::protected::Transport;
 use crate::call::Side;
 use engine::timers::TimerKey;
@@ -30,6 +32,8 @@ pub(super) struct Heard {
     pub(super) transport: Option<Transport>,
     pub(super) ice: bool,
     pub(super) kinds: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What it speaks, where we can.
+    pub(super) speech: Option<Speech>,
 }
 
 /// An offer that waits for its sockets.
@@ -62,6 +66,8 @@ pub(super) struct Branch {
     pub(super) deleting: Option<TimerKey>,
     /// Number of its recording.
     pub(super) recording: Option<u64>,
+    /// What is played to each side.
+    pub(super) playing: [Option<Playing>; 2],
     pub(super) created: Time,
 }
 

@@ -3,6 +3,7 @@
 use super::access::{Asker, Seen, Way};
 use super::branches::Branch;
 use super::figures::{CallView, ended};
+use super::play::PlayWishes;
 use super::replies::{Question, error, ok};
 use super::wishes::{Refusal, Wishes};
 use super::{Alarm, Node};
@@ -28,7 +29,7 @@ pub(super) enum Outcome {
 }
 
 /// Commands that are carried out.
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
     "ping",
     "offer",
     "answer",
@@ -40,10 +41,12 @@ const COMMANDS: [&str; 11] = [
     "unblock media",
     "start recording",
     "stop recording",
+    "play media",
+    "stop media",
 ];
 
 /// Commands of rtpengine's that are refused by name.
-const REFUSED: [&str; 17] = [
+const REFUSED: [&str; 15] = [
     "block DTMF",
     "unblock DTMF",
     "silence media",
@@ -51,8 +54,6 @@ const REFUSED: [&str; 17] = [
     "start forwarding",
     "stop forwarding",
     "pause recording",
-    "play media",
-    "stop media",
     "play DTMF",
     "publish",
     "subscribe request",
@@ -125,6 +126,9 @@ impl Node {
         };
         *self.counters.commands.entry(known).or_default() += 1;
         let wishes = Wishes::read(message.body)?;
+        if known != "play media" && wishes.play != PlayWishes::default() {
+            return Err(format!("\"{known}\" plays no sound"));
+        }
         match known {
             "ping" => Ok(Outcome::Now(Value::dictionary().with("result", "pong"))),
             "offer" => self.offer(asker, &wishes),
@@ -136,6 +140,8 @@ impl Node {
             "block media" => self.block(&wishes, true),
             "unblock media" => self.block(&wishes, false),
             "start recording" => self.record(&wishes, true),
+            "play media" => self.play(asker, &wishes),
+            "stop media" => self.stop(asker, &wishes),
             _ => self.record(&wishes, false),
         }
     }

@@ -8,6 +8,7 @@ use super::replies::{error, ok};
 use super::sides::{Reading, protections};
 use super::text::{Finish, from_source, is_marked, origin_of, without_codecs};
 use super::wishes::{IceWish, Refusal, Wishes};
+use crate::anchor::codecs::Speech;
 use crate::anchor::{AnchorError, CallMedia};
 use crate::call::Side;
 use engine::Note;
@@ -38,6 +39,15 @@ fn named<'a>(wishes: &Wishes<'a>) -> Result<Named<'a>, Refusal> {
         sdp,
         reading,
     })
+}
+
+impl Named<'_> {
+    fn heard(&self) -> Heard {
+        Heard {
+            speech: Speech::of(&self.sdp),
+            ..self.reading.heard()
+        }
+    }
 }
 
 fn slot(side: Side, values: &mut [Heard; 2]) -> &mut Heard {
@@ -137,7 +147,7 @@ impl Node {
         if let Some(timer) = branch.deleting.take() {
             self.timers.cancel(timer);
         }
-        *slot(from, &mut branch.heard) = named.reading.heard();
+        *slot(from, &mut branch.heard) = named.heard();
         let finish = Finish {
             origin: match wishes.replace_origin {
                 true => None,
@@ -318,6 +328,7 @@ impl Node {
                 established: false,
                 deleting: None,
                 recording: None,
+                playing: [None; 2],
                 created: now,
             });
         if let Some(branch) = added.and_then(|session| self.branches.get(session)) {
@@ -407,7 +418,7 @@ impl Node {
         if let Err(why) = answered {
             return Err(self.anchor_error(why, String::new()));
         }
-        *slot(answerer, &mut branch.heard) = named.reading.heard();
+        *slot(answerer, &mut branch.heard) = named.heard();
         if answerer == Side::Callee {
             let [_, callee] = &mut branch.tags;
             *callee = to.to_vec();
@@ -425,6 +436,7 @@ impl Node {
             call.signalled = self.now;
         }
         self.tell(Note::CallAnswered { call: number });
+        self.retune(session);
         if wishes.record {
             self.start_recording(session);
         }

@@ -59,6 +59,7 @@ impl Reading {
             transport: self.profile.map(|profile| profile.transport),
             ice: self.ice,
             kinds: self.kinds.clone(),
+            speech: None,
         }
     }
 }

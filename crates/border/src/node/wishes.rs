@@ -1,8 +1,10 @@
 //! What a command asks for. Everything that we do not do is refused by its name; nothing is passed over.
 
+use super::play::PlayWishes;
 use super::text::CodecWishes;
 use crate::anchor::protected::Profile;
 use crate::config::Mux;
+use core::time::Duration;
 use protect::srtp::Suite;
 use std::net::IpAddr;
 use wire::ng::{Dictionary, Item};
@@ -69,6 +71,7 @@ pub(super) struct Wishes<'a> {
     /// Seconds.
     pub(super) delete_delay: Option<u64>,
     pub(super) limit: Option<usize>,
+    pub(super) play: PlayWishes<'a>,
 }
 
 /// Why a command is refused, for its sender.
@@ -121,6 +124,7 @@ impl<'a> Wishes<'a> {
             load_limit: false,
             delete_delay: None,
             limit: None,
+            play: PlayWishes::default(),
         };
         for (key, value) in body.iter() {
             let name = String::from_utf8_lossy(key);
@@ -190,6 +194,21 @@ impl<'a> Wishes<'a> {
                 let limit = value.integer().ok_or_else(wrong)?;
                 self.limit = usize::try_from(limit).ok();
             }
+            "file" => self.play.file = Some(bytes()?),
+            "blob" => self.play.blob = Some(bytes()?),
+            "start-pos" => {
+                let start = count(value).and_then(|count| usize::try_from(count).ok());
+                self.play.start = Some(start.ok_or_else(wrong)?);
+            }
+            "repeat-times" => {
+                let times = count(value).filter(|times| *times > 0);
+                let times = times.and_then(|times| u32::try_from(times).ok());
+                self.play.times = Some(times.ok_or_else(wrong)?);
+            }
+            "repeat-duration" => {
+                let span = count(value).filter(|span| *span > 0);
+                self.play.span = Some(Duration::from_millis(span.ok_or_else(wrong)?));
+            }
             "flags" => self.each(name, value, Wishes::flag)?,
             "replace" => self.each(name, value, Wishes::replace)?,
             "rtcp-mux" => self.each(name, value, Wishes::mux)?,
@@ -234,7 +253,7 @@ impl<'a> Wishes<'a> {
         match spelling.as_str() {
             // What these ask for is so in any case.
             "trust-address" | "symmetric" | "port-latching" | "no-rtcp-attribute"
-            | "original-sendrecv" | "no-redis-update" => {}
+            | "original-sendrecv" | "no-redis-update" | "block-egress" => {}
             "sip-source-address" => self.sip_source = true,
             "asymmetric" => self.asymmetric = true,
             "strict-source" => self.strict = true,
@@ -378,6 +397,14 @@ fn family(name: &str) -> Option<bool> {
         "ip4" | "inet" | "ipv4" => Some(false),
         "ip6" | "inet6" | "ipv6" => Some(true),
         _ => None,
+    }
+}
+
+/// A number that is not below zero, or the text of one: clients that take parameters from a line of text send text.
+fn count(value: Item<'_>) -> Option<u64> {
+    match value {
+        Item::Bytes(_) => value.text()?.parse().ok(),
+        _ => u64::try_from(value.integer()?).ok(),
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use wire::ng::{Item, Message, Value};
 
 pub const CONFIG: &str = "[node]\nlisten=['udp:192.0.2.1:2223','tcp:192.0.2.1:2223','ws:192.0.2.1:2224']\n\
-    allow='192.0.2.0/24'\nrecordings='/recordings'\n\
+    allow='192.0.2.0/24'\nrecordings='/recordings'\nsounds='/sounds'\n\
     [[node.interface]]\nname='outside'\nmedia={address='192.0.2.1',ports='20000-20039'}\n\
     [[node.interface]]\nname='inside'\nmedia=[{address='198.51.100.1',ports='30000-30039'},\
     {address='2001:db8::1',ports='30000-30039'}]\n";
@@ -46,6 +46,8 @@ pub struct Rig {
     /// Recordings by name.
     pub files: BTreeMap<String, Vec<u8>>,
     open_files: BTreeMap<u64, String>,
+    /// What lies in the folder for sounds.
+    pub sounds: BTreeMap<String, Vec<u8>>,
     /// Addresses that somebody else has.
     pub taken: Vec<SocketAddr>,
     cookies: u32,
@@ -134,6 +136,7 @@ impl Rig {
             events: Vec::new(),
             files: BTreeMap::new(),
             open_files: BTreeMap::new(),
+            sounds: BTreeMap::new(),
             taken: Vec::new(),
             cookies: 0,
         };
@@ -192,7 +195,17 @@ impl Rig {
             while let Some(command) = self.node.next_command() {
                 self.forwarder.command(command, self.now);
             }
+            while let Some((socket, to, bytes)) = self.forwarder.next_packet() {
+                let (_, from) = self.sockets[&socket];
+                self.media.push((from, to, bytes.to_vec()));
+            }
             let mut idle = opened.is_empty();
+            while let Some(wanted) = self.node.next_sound() {
+                let file = self.sounds.get(&wanted.name).cloned();
+                let file = file.map(Into::into).ok_or("No such file".to_owned());
+                self.node.sound(wanted.number, file, self.now);
+                idle = false;
+            }
             for (socket, kind, local) in opened {
                 if self.taken.contains(&local) {
                     let error = "Address already in use";

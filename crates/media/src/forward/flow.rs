@@ -4,6 +4,7 @@ use super::MAX_PACKET;
 use super::latch::{Admission, Evidence, Latch};
 use super::made::Outbox;
 use super::plan::{Carriage, Component, FlowPlan, Latching, SidePlan};
+use super::play::{PlayEnd, PlayPlan, PlayVoice, Played, Player};
 use super::recode::{Recoder, recode, translate};
 use super::secure::{Protection, Secure};
 use super::shortcut::Stream;
@@ -63,6 +64,8 @@ pub(crate) struct Side {
     secure: Option<Box<Secure>>,
     /// Only where what it sends is transcoded.
     recoder: Option<Box<Recoder>>,
+    /// Only where it was played something.
+    player: Option<Box<Player>>,
     sources: Sources,
     stream: Stream,
     received: Counters,
@@ -91,6 +94,7 @@ impl Side {
             special: SmallVec::new(),
             secure: None,
             recoder: None,
+            player: None,
             sources: Sources::default(),
             stream: Stream::default(),
             received: Counters::default(),
@@ -154,6 +158,18 @@ impl Side {
 
     pub(crate) fn dscp(&self) -> u8 {
         self.dscp
+    }
+
+    /// Whether it hears a sound of ours, and nothing else.
+    fn is_played_to(&self) -> bool {
+        self.player
+            .as_ref()
+            .is_some_and(|player| player.is_playing())
+    }
+
+    /// Whether packets for it can be sealed, or need not be.
+    fn is_keyed(&self) -> bool {
+        self.secure.as_ref().is_none_or(|secure| secure.is_keyed())
     }
 
     /// A word of each part that a packet needs.
@@ -434,6 +450,70 @@ impl Flow {
     }
 }
 
+/// Playing.
+impl Flow {
+    fn side_mut(&mut self, side: usize) -> &mut Side {
+        let [a, b] = &mut self.sides;
+        if side == 0 { a } else { b }
+    }
+
+    /// Plays something to a side from now on; gives what it was played until now.
+    ///
+    /// # Errors
+    /// The line carries no RTP, or the codec cannot be used: [`PlayEnd::Failed`].
+    pub(crate) fn play(
+        &mut self,
+        plan: Box<PlayPlan>,
+        now: Time,
+    ) -> Result<Option<Played>, PlayEnd> {
+        if self.carriage != Carriage::Rtp {
+            return Err(PlayEnd::Failed);
+        }
+        let side = self.side_mut(plan.side.into());
+        let seed = plan.seed;
+        side.player
+            .get_or_insert_with(|| Box::new(Player::new(seed, now)))
+            .begin(plan, now)
+            .map_err(|_| PlayEnd::Failed)
+    }
+
+    /// What is played to a side goes on with another codec; gives it where it cannot.
+    pub(crate) fn tune(&mut self, side: usize, voice: PlayVoice) -> Option<Played> {
+        let player = self.side_mut(side).player.as_mut()?;
+        player.tune(voice).err().flatten()
+    }
+
+    /// Ends what is played to a side.
+    pub(crate) fn end_play(&mut self, side: usize, end: PlayEnd) -> Option<Played> {
+        self.side_mut(side).player.as_mut()?.end(end)
+    }
+
+    /// The number of what is played to a side.
+    pub(crate) fn playing(&self, side: usize) -> Option<u64> {
+        self.side(side).player.as_ref()?.number()
+    }
+
+    /// Sends what is due of what is played to a side; gives when more is.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(crate) fn play_due(
+        &mut self,
+        side: usize,
+        now: Time,
+        outbox: &mut Outbox,
+    ) -> Result<Option<Time>, Played> {
+        let side = self.side_mut(side);
+        let Some(mut player) = side.player.take() else {
+            return Ok(None);
+        };
+        let keyed = side.is_keyed();
+        let due = player.run(now, keyed, side, outbox);
+        side.player = Some(player);
+        due
+    }
+}
+
 /// Shortcuts.
 impl Flow {
     /// The stream from a side, with the socket that it comes to.
@@ -682,6 +762,9 @@ pub(crate) fn locked_component(component: Component, kind: &Kind<'_>) -> Compone
 fn media_way(from: &Side, to: &Side) -> Result<(SocketId, SocketAddr), DropReason> {
     if !from.sends || !to.receives {
         return Err(DropReason::MediaHeld);
+    }
+    if to.is_played_to() {
+        return Err(DropReason::MediaReplaced);
     }
     let destination = to.latch.destination().ok_or(DropReason::MediaNotLatched)?;
     Ok((to.rtp, destination))

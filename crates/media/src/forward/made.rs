@@ -3,6 +3,23 @@
 use engine::{Packet, SocketId};
 use std::net::SocketAddr;
 
+/// The header of an RTP packet (RFC 3550 section 5.1) that has only the fixed part.
+pub(crate) fn head(
+    payload_type: u8,
+    marker: bool,
+    sequence: u16,
+    timestamp: u32,
+    ssrc: u32,
+) -> [u8; 12] {
+    let mut head = [0; 12];
+    head[0] = 0x80;
+    head[1] = payload_type | u8::from(marker) << 7;
+    head[2..4].copy_from_slice(&sequence.to_be_bytes());
+    head[4..8].copy_from_slice(&timestamp.to_be_bytes());
+    head[8..12].copy_from_slice(&ssrc.to_be_bytes());
+    head
+}
+
 /// One of them.
 #[derive(Clone, Copy, Debug)]
 struct Made {

@@ -5,7 +5,7 @@
 //! Source and sequence of its making: the synchronisation source stays the sender's, so that RTCP means the same to both; numbers and
 //! timestamps are ours, and RTCP is rewritten to them.
 
-use super::made::Outbox;
+use super::made::{Outbox, head};
 use codec::dtmf::Inserter;
 use codec::format::Format;
 use codec::packet::{Content, Packing};
@@ -132,23 +132,7 @@ impl Sending<'_> {
         payload: &[u8],
         send: &mut dyn FnMut(&[u8], &[u8]),
     ) {
-        let mut head = [
-            0x80,
-            number | u8::from(marker) << 7,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-        ];
-        head[2..4].copy_from_slice(&self.sequence.to_be_bytes());
-        head[4..8].copy_from_slice(&timestamp.to_be_bytes());
-        head[8..12].copy_from_slice(&self.ssrc.to_be_bytes());
+        let head = head(number, marker, *self.sequence, timestamp, self.ssrc);
         *self.sequence = self.sequence.wrapping_add(1);
         *self.packets = self.packets.wrapping_add(1);
         *self.octets = self.octets.wrapping_add(payload.len() as u32);

@@ -78,6 +78,11 @@ impl Secure {
         })
     }
 
+    /// Whether there is anything to seal with.
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.contexts.is_some()
+    }
+
     /// The suite in use.
     pub(crate) fn suite(&self) -> Option<Suite> {
         self.keys.as_ref().map(|keys| keys.local.suite())

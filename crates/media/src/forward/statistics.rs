@@ -38,7 +38,7 @@ impl Counters {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SideDrops([u32; REASONS.len()]);
 
-const REASONS: [DropReason; 23] = [
+const REASONS: [DropReason; 24] = [
     DropReason::MediaStranger,
     DropReason::MediaLearning,
     DropReason::MediaFamily,
@@ -46,6 +46,7 @@ const REASONS: [DropReason; 23] = [
     DropReason::MediaNotLatched,
     DropReason::MediaUnexpectedRtcp,
     DropReason::MediaHeld,
+    DropReason::MediaReplaced,
     DropReason::MediaTooLarge,
     DropReason::MediaNotTranscoded,
     DropReason::MediaTooLate,
