@@ -29,7 +29,9 @@ impl Placing {
             ));
         };
         let priority = threads.priority;
-        let fifo = wished(threads.realtime, "realtime", || may_be_realtime(priority))?;
+        let fifo = wished(threads.realtime, "realtime", || {
+            net::may_be_realtime(priority)
+        })?;
         if let Some(outcome) = &fifo {
             let said = || format!("SCHED_FIFO, priority {priority}");
             tell(
@@ -92,11 +94,4 @@ fn wished(
         ))),
         outcome => Ok(Some(outcome)),
     }
-}
-
-/// Tries it on a thread that ends at once: this one is not to be kept from sharing its processor.
-fn may_be_realtime(priority: u32) -> io::Result<()> {
-    std::thread::spawn(move || net::realtime(priority))
-        .join()
-        .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }

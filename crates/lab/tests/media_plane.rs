@@ -4,6 +4,7 @@ use lab::experiment::{File, built_in};
 use lab::figures::{self, Details, Figures};
 use lab::record::{Kind, Outcome, StreamRecord};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate};
+use std::collections::BTreeSet;
 
 fn trial(name: &str, sets: &[&str]) -> Trial {
     let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
@@ -205,8 +206,18 @@ fn what_does_not_fit_together_is_refused() {
         ("conference-jitter", &["conference.seconds=0"], "conference"),
         (
             "conference-instances",
-            &["subject.address=127.0.0.1:5060"],
+            &["subject.address=127.0.0.1:5060", "subject.realtime=0"],
             "[conference]",
+        ),
+        (
+            "conference-jitter",
+            &["subject.address=127.0.0.1:5060", "subject.realtime=1"],
+            "subject.realtime",
+        ),
+        (
+            "conference-jitter",
+            &["generator.realtime=100"],
+            "generator.realtime",
         ),
     ] {
         let said = refused(name, sets);
@@ -277,13 +288,52 @@ fn conferences_in_virtual_time() {
     assert_eq!(simulate(&trial).unwrap().digest, outcomes.digest);
 }
 
+/// Names of this process's threads with their priorities under SCHED_FIFO (fields 2, 40 and 41 of proc_pid_stat(5)); 0: none.
+fn priorities() -> Vec<(String, u32)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let one = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        let (before, behind) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = behind.split_whitespace().collect();
+        let priority = fields.get(37)?.parse().ok()?;
+        let fifo = *fields.get(38)? == "1";
+        let name = before.split_once('(')?.1.to_owned();
+        Some((name, if fifo { priority } else { 0 }))
+    };
+    tasks.filter_map(one).collect()
+}
+
 #[test]
 fn conferences_on_sockets() {
     if !has_g729() {
         return;
     }
-    let outcomes = on_sockets(&trial("conference-instances", &CONFERENCE), |_, _| ()).unwrap();
+    let mut seen = BTreeSet::new();
+    let outcomes = on_sockets(&trial("conference-instances", &CONFERENCE), |_, _| {
+        seen.extend(priorities());
+    })
+    .unwrap();
     conferred(&outcomes, 2);
+    let remarked = |text: &str| outcomes.remarks.iter().any(|said| said.contains(text));
+    match net::may_be_realtime(20) {
+        Ok(()) => {
+            for (name, priority) in [("border", 20), ("noise", 20), ("participants", 10)] {
+                assert!(
+                    seen.contains(&(name.to_owned(), priority)),
+                    "{name}: {seen:?}"
+                );
+            }
+            assert!(!remarked("realtime"), "{:?}", outcomes.remarks);
+        }
+        Err(error) => {
+            eprintln!("in part: no rights here for SCHED_FIFO: {error}");
+            assert!(
+                remarked("realtime = 20 cannot be had"),
+                "{:?}",
+                outcomes.remarks
+            );
+        }
+    }
     assert!(outcomes.subject_cores.unwrap() > 0.0);
     let busy = outcomes.host_cpu_percent.unwrap();
     assert!((0.0..=100.0).contains(&busy) && busy > 0.0, "{busy}");

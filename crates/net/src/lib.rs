@@ -42,8 +42,8 @@ pub use media::Waker;
 pub use network::Network;
 pub use noise::{NoiseReport, NoiseSampler, host_noise};
 pub use process::{
-    allowed_cpus, lock_memory, open_files, page_bytes, pin, process_cpu, raise_open_files,
-    realtime, resident_bytes, thread_cpu, tight_timers,
+    allowed_cpus, lock_memory, may_be_realtime, open_files, page_bytes, pin, process_cpu,
+    raise_open_files, realtime, resident_bytes, thread_cpu, tight_timers,
 };
 pub use record::Recorder;
 pub use relay::KernelRelay;

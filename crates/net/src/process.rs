@@ -72,6 +72,17 @@ pub fn realtime(priority: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Tries [`realtime`] on a thread that ends at once, so that the calling one goes on sharing its processor.
+///
+/// # Errors
+/// As [`realtime`].
+pub fn may_be_realtime(priority: u32) -> io::Result<()> {
+    std::thread::Builder::new()
+        .spawn(move || realtime(priority))?
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+}
+
 /// Lets the calling thread's timers fire on time: the kernel otherwise groups them within 50 us.
 ///
 /// # Errors

@@ -186,6 +186,10 @@ pub struct Subject {
     /// CPU to which our border's thread is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
+    /// Priority under SCHED_FIFO of our border's threads on sockets, 1 to 99; 0: they share as all do. Where the system does not
+    /// allow it they share, and a remark says so.
+    #[serde(skip_serializing_if = "is_none")]
+    pub realtime: u8,
     /// Process number of a foreign subject on this machine, so that its CPU time (and its children's) can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
@@ -204,6 +208,11 @@ pub struct Generator {
     /// when the kernel had a datagram; lateness, from the plan, is what this costs. At most 10,000; 0: never. On sockets only; virtual
     /// time has no need of it.
     pub batch_us: u32,
+    /// Priority under SCHED_FIFO of the generator's threads on sockets, 1 to 99; 0: they share as all do. Where the system does not
+    /// allow it they share, and a remark says so. Below `subject.realtime` they stand for machines of their own: what they do holds up
+    /// nothing in the subject.
+    #[serde(skip_serializing_if = "is_none")]
+    pub realtime: u8,
 }
 
 impl Default for Generator {
@@ -211,6 +220,7 @@ impl Default for Generator {
         Generator {
             workers: 1,
             batch_us: 750,
+            realtime: 0,
         }
     }
 }

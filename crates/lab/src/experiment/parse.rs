@@ -427,6 +427,20 @@ fn generator(experiment: &Experiment) -> Result<(), String> {
     if experiment.generator.batch_us > MOST_BATCH_US {
         return Err(format!("generator.batch_us: at most {MOST_BATCH_US}"));
     }
+    let subject = &experiment.subject;
+    for (name, priority) in [
+        ("generator", experiment.generator.realtime),
+        ("subject", subject.realtime),
+    ] {
+        if priority > MOST_REALTIME {
+            return Err(format!("{name}.realtime: at most {MOST_REALTIME}"));
+        }
+    }
+    if subject.realtime > 0 && (subject.none || subject.address.is_some()) {
+        return Err(
+            "subject.realtime is for our border; a foreign one has its own settings; say subject.realtime = 0".to_owned(),
+        );
+    }
     if workers > 1 && experiment.streams.is_some() {
         return Err("generator.workers: [streams] has one sender and one receiver".to_owned());
     }
@@ -442,6 +456,8 @@ fn generator(experiment: &Experiment) -> Result<(), String> {
 
 /// Longest time for which a generator may gather, microseconds: beyond it figures would be its own.
 const MOST_BATCH_US: u32 = 10_000;
+/// The highest priority under SCHED_FIFO (sched(7)).
+const MOST_REALTIME: u8 = 99;
 /// Threads of a generator on each side, at most.
 const MOST_GENERATORS: u16 = 64;
 

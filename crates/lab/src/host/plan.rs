@@ -47,6 +47,8 @@ pub struct HostPlan {
     pub window: Option<(Duration, Duration)>,
     /// What is due within so long of each other is begun together, and what is received may wait as long for more of it.
     pub batch: Duration,
+    /// Priority of its thread under SCHED_FIFO; 0: it shares as all do.
+    pub realtime: u8,
     /// Which part of its plans it plays.
     pub share: Share,
     /// What is drawn of the plans, where several hosts play them together: they have to draw the same.
@@ -71,6 +73,7 @@ impl HostPlan {
             streams: None,
             window: None,
             batch: Duration::ZERO,
+            realtime: 0,
             share: Share::ALL,
             plan_seed: None,
         }

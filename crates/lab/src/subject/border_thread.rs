@@ -46,6 +46,8 @@ pub struct Processor {
     pub cpu: Option<usize>,
     /// Share of it, percent; 0: all.
     pub percent: f64,
+    /// Priority under SCHED_FIFO; 0: none.
+    pub realtime: u8,
 }
 
 /// Datagrams between two rests of a thread that may not use all of a processor: it stands still for as long as these take.
@@ -229,6 +231,7 @@ fn serve(
 ) -> Result<(), String> {
     let driver_config = DriverConfig {
         pin: processor.cpu,
+        realtime: Some(u32::from(processor.realtime)).filter(|priority| *priority > 0),
         unreachable: true,
         // As in service.
         coalesce: config.sip.coalesce,

@@ -118,6 +118,7 @@ impl Subject {
         let processor = Processor {
             cpu: experiment.subject.cpu,
             percent: experiment.subject.processor_percent,
+            realtime: experiment.subject.realtime,
         };
         BorderThread::start(&layout, entropy, clock, processor).map(Subject::Border)
     }

@@ -152,6 +152,7 @@ impl Cast {
         let workers = generator.workers;
         for plan in self.far.iter_mut().chain([&mut self.near]) {
             plan.batch = Duration::from_micros(u64::from(generator.batch_us));
+            plan.realtime = generator.realtime;
         }
         if workers <= 1 {
             return Ok((vec![self.near], self.far.into_iter().collect()));

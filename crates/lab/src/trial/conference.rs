@@ -72,6 +72,7 @@ impl Scene {
             host.media_sockets = count as usize;
             host.window = Some(window);
             host.batch = Duration::from_micros(u64::from(experiment.generator.batch_us));
+            host.realtime = experiment.generator.realtime;
             host
         };
         let load = (0..plan.instances).map(|_| host("participants", FIRST, plan.rooms));
@@ -80,6 +81,11 @@ impl Scene {
             host.media_sockets = STREAMS as usize;
             host.media_port = if to.is_some() { 0 } else { port };
             host.window = Some(window);
+            // What holds up the subject holds up these, and nothing else does.
+            host.realtime = experiment
+                .subject
+                .realtime
+                .max(experiment.generator.realtime);
             host.streams = Some(StreamPlan {
                 name: NOISE.to_owned(),
                 rate: 100.0,

@@ -23,15 +23,45 @@ const LEAD: Duration = Duration::from_millis(200);
 /// Where this machine cannot run it.
 pub fn on_sockets(
     trial: &Trial,
-    mut progress: impl FnMut(f64, &Progress),
+    progress: impl FnMut(f64, &Progress),
 ) -> Result<Outcomes, LabError> {
+    let (allowed, refused) = with_allowed_priorities(trial);
+    let trial = allowed.as_ref().unwrap_or(trial);
     let experiment = &trial.experiment;
-    if experiment.conference.is_some() {
-        return super::conference::on_sockets(trial, progress);
+    let mut outcomes = match (&experiment.conference, &experiment.link) {
+        (Some(_), _) => super::conference::on_sockets(trial, progress),
+        (None, Some(_)) => super::isolated::on_sockets(trial, progress),
+        (None, None) => of_calls(trial, progress),
+    }?;
+    outcomes.remarks.extend(refused);
+    Ok(outcomes)
+}
+
+/// Where a priority is asked for that the system does not allow: the trial without it, and a remark.
+fn with_allowed_priorities(trial: &Trial) -> (Option<Trial>, Option<String>) {
+    let wanted = [
+        trial.experiment.subject.realtime,
+        trial.experiment.generator.realtime,
+    ];
+    let highest = wanted.into_iter().max().unwrap_or_default();
+    if highest == 0 {
+        return (None, None);
     }
-    if experiment.link.is_some() {
-        return super::isolated::on_sockets(trial, progress);
-    }
+    let Err(error) = net::may_be_realtime(u32::from(highest)) else {
+        return (None, None);
+    };
+    let mut shared = trial.clone();
+    shared.experiment.subject.realtime = 0;
+    shared.experiment.generator.realtime = 0;
+    let remark = format!(
+        "threads shared the processors as all do: realtime = {highest} cannot be had ({error}); it takes CAP_SYS_NICE or RLIMIT_RTPRIO"
+    );
+    (Some(shared), Some(remark))
+}
+
+/// A trial of calls and registrations.
+fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<Outcomes, LabError> {
+    let experiment = &trial.experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
     let [near, far] = match experiment.subject.address {

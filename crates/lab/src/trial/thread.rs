@@ -132,10 +132,11 @@ impl HostThread {
             .name(name.clone())
             .spawn(move || {
                 let batch = plan.batch;
+                let realtime = Some(u32::from(plan.realtime)).filter(|priority| *priority > 0);
                 let mut host = Host::new(plan, entropy);
                 // Records tell the same; on sockets nobody keeps a log.
                 host.set_events_wanted(false);
-                let settings = (place, security, batch);
+                let settings = (place, security, batch, realtime);
                 if let Err(error) = serve(host, settings, clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
@@ -284,7 +285,7 @@ impl HostThread {
 
 fn serve(
     mut host: Host,
-    (place, security, batch): (Place, Option<Security>, Duration),
+    (place, security, batch, realtime): (Place, Option<Security>, Duration, Option<u32>),
     clock: Clock,
     inbox: &Receiver<Order>,
     ready: &Sender<Result<Places, String>>,
@@ -297,6 +298,7 @@ fn serve(
         media_dscp: place.media_dscp,
         receive_timestamps: true,
         coalesce: batch,
+        realtime,
         order: (!batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
         stream_buffer: STREAM_BUFFER,
         ..DriverConfig::default()
