@@ -14,6 +14,7 @@ mod transports;
 mod volte;
 mod xdp;
 
+use crate::guided::Guide;
 use crate::process::{build, installed, release, root};
 use std::path::{Path, PathBuf};
 
@@ -140,6 +141,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             missing.join(", ")
         ));
     }
+    println!("measured is {}", Guide::choose().described());
     build(&["-p", "hornwork"])?;
     let scratch = std::env::temp_dir().join(format!("hornwork-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).map_err(|e| format!("{}: {e}", scratch.display()))?;

@@ -1,10 +1,11 @@
-//! Automation of the workspace: `cargo xtask test | tidy | docs | bench | fuzz`. It calls the tools and judges their answers;
+//! Automation of the workspace: `cargo xtask test | tidy | docs | bench | release | fuzz`. It calls the tools and judges their answers;
 //! nothing of the product depends on it.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod docs;
 mod fuzz;
+mod guided;
 mod process;
 mod test;
 mod texts;
@@ -20,6 +21,8 @@ usage: cargo xtask COMMAND
   docs            write the generated documents anew
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, per standing call, of the load generator beside SIPp ...: all parts
                   unless named, 3 rounds unless told, every bar beside what was measured at the end
+  release         build the program by a profile of its own work (profile-guided optimisation), anew; bench does so by itself where
+                  there is no profile yet, or a plain release build where the compiler's llvm-tools cannot be had
   fuzz SECONDS [TARGET...]   run the fuzz targets, all of them unless named, SECONDS each, side by side";
 
 fn main() -> ExitCode {
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(&arguments[1..]),
         Some("docs") => docs::write(),
         Some("bench") => bench::run(&arguments[1..]),
+        Some("release") => guided::run(),
         Some("fuzz") => fuzz::run(&arguments[1..]),
         _ => Err(USAGE.to_owned()),
     };

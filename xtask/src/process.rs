@@ -1,5 +1,6 @@
 //! Child processes: started on a core of their own, measured, and never left behind.
 
+use crate::guided::Guide;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,9 +14,7 @@ pub fn root() -> PathBuf {
 
 /// Where cargo leaves release builds.
 pub fn release() -> PathBuf {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    root().join(target).join("release")
+    Guide::chosen().release()
 }
 
 /// Builds a part of the workspace as it is released.
@@ -23,8 +22,7 @@ pub fn release() -> PathBuf {
 /// # Errors
 /// What cargo says.
 pub fn build(what: &[&str]) -> Result<(), String> {
-    let words = [&["build", "--release", "--locked"], what].concat();
-    check(Command::new("cargo").current_dir(root()).args(words))
+    Guide::chosen().build(what)
 }
 
 /// Whether a program can be found on the PATH (or where Debian keeps daemons).
@@ -71,6 +69,19 @@ impl Running {
         Ok(Running { child })
     }
 
+    /// A child that was started already.
+    pub fn of(child: Child) -> Running {
+        Running { child }
+    }
+
+    /// Asks it to end (SIGTERM).
+    pub fn terminate(&self) {
+        let _ = Command::new("kill")
+            .arg(self.child.id().to_string())
+            .stderr(Stdio::null())
+            .status();
+    }
+
     /// Number of the process.
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -91,12 +102,17 @@ impl Running {
             .map_or(0, |kib| kib * 1024)
     }
 
-    /// Waits for the end, at most `limit`.
+    /// Waits for the end, at most `limit`; whether it was a success.
     pub fn wait(&mut self, limit: Duration) -> Result<bool, String> {
+        Ok(self.wait_for_code(limit)? == Some(0))
+    }
+
+    /// The same; gives the exit code, `None` where a signal ended it.
+    pub fn wait_for_code(&mut self, limit: Duration) -> Result<Option<i32>, String> {
         let end = Instant::now() + limit;
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => return Ok(status.success()),
+                Ok(Some(status)) => return Ok(status.code()),
                 Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
                 Ok(None) => return Err(format!("still running after {limit:?}")),
                 Err(error) => return Err(error.to_string()),

@@ -1,9 +1,9 @@
 //! The parts' own benchmarks.
 
 use super::Bench;
+use crate::guided::Guide;
 use crate::process::{check, root};
 use std::path::PathBuf;
-use std::process::Command;
 
 /// Examples that print what they measure in memory.
 pub(super) fn in_memory(_: &mut Bench) -> Result<(), String> {
@@ -26,7 +26,7 @@ pub(super) fn in_memory(_: &mut Bench) -> Result<(), String> {
             return Err(format!("{} is gone", source.display()));
         }
         println!("\n{package}: {example}");
-        check(Command::new("cargo").current_dir(root()).args([
+        check(Guide::chosen().cargo().args([
             "run",
             "--release",
             "--locked",

@@ -1,0 +1,346 @@
+//! The program as it is meant to be delivered, by profile-guided optimisation: built with counters in it, run over the work that it is
+//! for, and built again with what was counted. What is counted decides where the compiler puts code and what it inlines; it changes no
+//! result, and a profile of an older source costs speed alone.
+
+use crate::process::{Running, check, root};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Work that is run on sockets, border and generator in one program: an experiment, and what makes it short.
+const EXPERIMENTS: [(&str, &[&str]); 9] = [
+    ("call-rate", &["levels.values=[800]"]),
+    (
+        "call-rate-anchored",
+        &[
+            "levels.values=[60]",
+            "callers.seconds=6",
+            "callers.hold_seconds=3",
+        ],
+    ),
+    (
+        "call-rate-tls",
+        &["levels.values=[300]", "callers.seconds=6"],
+    ),
+    (
+        "call-rate-volte",
+        &["levels.values=[200]", "callers.seconds=6"],
+    ),
+    (
+        "header-rules",
+        &["levels.values=[1]", "callers.rate=300", "callers.seconds=5"],
+    ),
+    (
+        "registration-rate",
+        &["levels.values=[1500]", "registrations.users=9000"],
+    ),
+    (
+        "re-registration-rate",
+        &[
+            "levels.values=[4000]",
+            "registrations.users=9000",
+            "registrations.rate=3000",
+        ],
+    ),
+    (
+        "media-capacity-srtp",
+        &["levels.values=[80]", "callers.hold_seconds=8"],
+    ),
+    (
+        "conference-jitter",
+        &["levels.values=[8]", "conference.seconds=6"],
+    ),
+];
+
+/// Work of the program as a service: a configuration, and the calls that come to it.
+const SERVED: [(&str, &str, &[&str]); 3] = [
+    (
+        "loopback-bypass.toml",
+        "call-rate",
+        &["levels.values=[800]", "callers.seconds=20"],
+    ),
+    (
+        "loopback.toml",
+        "call-rate-anchored",
+        &[
+            "levels.values=[80]",
+            "callers.seconds=8",
+            "callers.hold_seconds=4",
+        ],
+    ),
+    (
+        "header-rules.toml",
+        "call-rate",
+        &["levels.values=[300]", "callers.seconds=6"],
+    ),
+];
+
+/// Where the examples listen, and where they send calls.
+const BORDER: &str = "127.0.0.1:5060";
+const CALLED: &str = "127.0.0.1:5080";
+/// Longest that one piece of work may take, its start and its end included.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How what this process builds is built, from when [`Guide::choose`] was called on.
+static CHOSEN: OnceLock<Guide> = OnceLock::new();
+
+/// How a release is built.
+#[derive(Clone, Debug)]
+pub struct Guide {
+    /// Compiler flags; empty: nothing guides it.
+    flags: String,
+    /// Cargo's target folder.
+    target: PathBuf,
+}
+
+/// Cargo's target folder of the workspace.
+fn target() -> PathBuf {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root().join(target)
+}
+
+impl Guide {
+    /// A plain release build.
+    pub fn none() -> Guide {
+        Guide {
+            flags: String::new(),
+            target: target(),
+        }
+    }
+
+    /// By the profile that there is; `None` where there is none that this compiler made.
+    fn found() -> Option<Guide> {
+        let profile = profile();
+        let stamp = std::fs::read_to_string(stamp()).ok()?;
+        (profile.is_file() && stamp == compiler().ok()?).then(|| Guide {
+            flags: format!("-Cprofile-use={}", profile.display()),
+            target: target().join("guided"),
+        })
+    }
+
+    /// From now on: by the profile that there is, or by one that is made now. Where none can be made, which is said, a plain
+    /// release build.
+    pub fn choose() -> &'static Guide {
+        CHOSEN.get_or_init(|| match Guide::found().map_or_else(make, Ok) {
+            Ok(guide) => guide,
+            Err(why) => {
+                println!("no profile to guide the build, a plain release it is: {why}");
+                Guide::none()
+            }
+        })
+    }
+
+    /// How this process builds.
+    pub fn chosen() -> Guide {
+        CHOSEN.get().cloned().unwrap_or_else(Guide::none)
+    }
+
+    /// Cargo, told how to build.
+    pub fn cargo(&self) -> Command {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(root());
+        cargo.env("CARGO_TARGET_DIR", &self.target);
+        if !self.flags.is_empty() {
+            cargo.env("RUSTFLAGS", with_flags(&self.flags));
+        }
+        cargo
+    }
+
+    /// Builds a part of the workspace.
+    ///
+    /// # Errors
+    /// What cargo says.
+    pub fn build(&self, what: &[&str]) -> Result<(), String> {
+        check(
+            self.cargo()
+                .args(["build", "--release", "--locked"])
+                .args(what),
+        )
+    }
+
+    /// Where cargo leaves what was built.
+    pub fn release(&self) -> PathBuf {
+        self.target.join("release")
+    }
+
+    /// How it was built, for whoever reads the figures.
+    pub fn described(&self) -> &'static str {
+        match self.flags.is_empty() {
+            true => "a plain release build",
+            false => "a release build guided by a profile",
+        }
+    }
+}
+
+/// The caller's own compiler flags with these behind them.
+fn with_flags(flags: &str) -> OsString {
+    let mut all = std::env::var_os("RUSTFLAGS").unwrap_or_default();
+    if !all.is_empty() {
+        all.push(" ");
+    }
+    all.push(flags);
+    all
+}
+
+fn profile() -> PathBuf {
+    target().join("hornwork.profdata")
+}
+
+/// Which compiler the profile belongs to: another one does not read it.
+fn stamp() -> PathBuf {
+    target().join("hornwork.profdata.compiler")
+}
+
+fn said(command: &mut Command) -> Result<String, String> {
+    let shown = format!("{command:?}");
+    let output = command
+        .output()
+        .map_err(|error| format!("{shown}: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(format!("{shown}: {}", output.status)),
+    }
+}
+
+fn compiler() -> Result<String, String> {
+    said(Command::new("rustc").arg("-vV"))
+}
+
+/// The tool that puts counts together: it has to be the compiler's own.
+fn merger() -> Result<PathBuf, String> {
+    let find = || -> Result<Option<PathBuf>, String> {
+        let sysroot = said(Command::new("rustc").args(["--print", "sysroot"]))?;
+        let compiler = compiler()?;
+        let host = compiler
+            .lines()
+            .find_map(|line| line.strip_prefix("host: "));
+        let path = Path::new(sysroot.trim())
+            .join("lib/rustlib")
+            .join(host.unwrap_or_default())
+            .join("bin/llvm-profdata");
+        Ok(path.is_file().then_some(path))
+    };
+    if let Some(tool) = find()? {
+        return Ok(tool);
+    }
+    println!("llvm-profdata is missing: rustup component add llvm-tools");
+    check(Command::new("rustup").args(["component", "add", "llvm-tools"]))?;
+    find()?.ok_or_else(|| "llvm-tools has no llvm-profdata".to_owned())
+}
+
+/// `cargo xtask release`: makes a new profile and builds the program by it.
+///
+/// # Errors
+/// The compiler's tools are missing, or some work failed.
+pub fn run() -> Result<(), String> {
+    let guide = make()?;
+    guide.build(&["-p", "hornwork"])?;
+    println!("{}", guide.release().join("hornwork").display());
+    Ok(())
+}
+
+/// Counts, and leaves a new profile.
+fn make() -> Result<Guide, String> {
+    let merger = merger()?;
+    let counting = Guide {
+        // Threads count the same words: an update that is lost costs nothing.
+        flags: "-Cprofile-generate".to_owned(),
+        target: target().join("counting"),
+    };
+    counting.build(&["-p", "hornwork"])?;
+    let counts = target().join("counts");
+    let _ = std::fs::remove_dir_all(&counts);
+    std::fs::create_dir_all(&counts).map_err(|error| format!("{}: {error}", counts.display()))?;
+    let program = counting.release().join("hornwork");
+    let worker = Worker {
+        program: &program,
+        counts: &counts,
+    };
+    let mut done = 0;
+    for (name, sets) in EXPERIMENTS {
+        done += usize::from(worker.works(name, sets));
+    }
+    for (configuration, name, sets) in SERVED {
+        done += usize::from(worker.serves(configuration, name, sets)?);
+    }
+    let all = EXPERIMENTS.len() + SERVED.len();
+    // A machine without a codec, or a port that is taken, leaves out one of them.
+    if done * 2 < all {
+        return Err(format!("of {all} pieces of work {done} could be run"));
+    }
+    let mut merge = Command::new(merger);
+    merge.arg("merge").arg("-o").arg(profile()).arg(&counts);
+    check(&mut merge)?;
+    std::fs::write(stamp(), compiler()?).map_err(|error| error.to_string())?;
+    let _ = std::fs::remove_dir_all(&counts);
+    Guide::found().ok_or_else(|| "the profile was not written".to_owned())
+}
+
+/// The program that counts, at work.
+struct Worker<'a> {
+    program: &'a Path,
+    counts: &'a Path,
+}
+
+impl Worker<'_> {
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.program);
+        command
+            .env("LLVM_PROFILE_FILE", self.counts.join("%p.profraw"))
+            .env("RUST_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// Runs an experiment. Whether it holds its thresholds is no matter here (a program that counts is slow); that it ran is.
+    fn works(&self, name: &str, sets: &[&str]) -> bool {
+        let out = self.counts.join("report");
+        let mut command = self.command();
+        command
+            .args(["lab", "run", name, "--repeat", "1", "--out"])
+            .arg(&out);
+        for set in sets {
+            command.args(["--set", set]);
+        }
+        let ran = command
+            .spawn()
+            .map(Running::of)
+            .map_err(|error| error.to_string())
+            .and_then(|mut running| running.wait_for_code(PATIENCE));
+        let _ = std::fs::remove_dir_all(&out);
+        // 0: passed, 1: thresholds missed.
+        let done = matches!(ran, Ok(Some(0 | 1)));
+        println!("counted {name}: {}", if done { "done" } else { "left out" });
+        done
+    }
+
+    /// Runs the program as a service, and an experiment that calls through it.
+    fn serves(&self, configuration: &str, name: &str, sets: &[&str]) -> Result<bool, String> {
+        let mut command = self.command();
+        command
+            .args(["run", "-c"])
+            .arg(root().join("examples").join(configuration));
+        let mut service = command
+            .spawn()
+            .map(Running::of)
+            .map_err(|error| error.to_string())?;
+        std::thread::sleep(Duration::from_secs(2));
+        let subject = format!("subject.address={BORDER}");
+        let called = format!("callees.address={CALLED}");
+        let sets = [&[subject.as_str(), called.as_str()], sets].concat();
+        let done = self.works(name, &sets);
+        // What it counted it writes when it ends in order.
+        service.terminate();
+        let ended = matches!(service.wait_for_code(PATIENCE), Ok(Some(0)));
+        println!(
+            "  through {configuration}: {}",
+            if ended { "done" } else { "left out" }
+        );
+        Ok(done && ended)
+    }
+}
