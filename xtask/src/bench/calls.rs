@@ -1,7 +1,8 @@
 //! Calls of seven messages beside the peer, and calls at a rate that has to be held.
 
 use super::load::{plain, played};
-use super::{Bench, Bound, LOAD_CORE, SECONDS, SUBJECT_CORE, interleaved, subjects};
+use super::{Bench, Bound, LOAD_CORE, SECONDS, SUBJECT_CORE, Subject, interleaved, subjects};
+use crate::process::root;
 
 /// Calls a second, and the CPU per call of the border there, in that of the peer. Waking a processor is dear, so that a call costs
 /// less the more of them come.
@@ -14,7 +15,10 @@ const HELD_SECONDS: u32 = 60;
 
 /// CPU per call beside Kamailio at each rate of [`BARS`].
 pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
-    let subjects = subjects(bench);
+    let mut subjects = subjects(bench);
+    if let Some(anchored) = subjects.last_mut() {
+        *anchored = unlimited(anchored.clone(), bench)?;
+    }
     println!(
         "CPU per 7-message call, {SECONDS} s a run, subject on core {SUBJECT_CORE}, SIPp on core {LOAD_CORE}"
     );
@@ -42,6 +46,17 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+/// The border with media anchored, and no limit by what media may cost: these calls last no time and have none, and a border that
+/// counts on it refuses those that stand at once after a standstill.
+fn unlimited(border: Subject, bench: &Bench) -> Result<Subject, String> {
+    let example = root().join("examples/loopback.toml");
+    let text = std::fs::read_to_string(example).map_err(|error| error.to_string())?;
+    let path = bench.scratch.join("anchored.toml");
+    std::fs::write(&path, format!("{text}\n[limits]\nprocessor = 100000\n"))
+        .map_err(|error| error.to_string())?;
+    Ok(border.with("loopback.toml", &path))
 }
 
 /// A minute at a high rate: how many calls failed.

@@ -2,7 +2,7 @@
 
 use super::{LOAD_CORE, SECONDS, SUBJECT_CORE, Subject};
 use crate::process::Running;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What SIPp is told on both sides: sockets that do not lose messages, no limit of calls below what is offered.
@@ -46,43 +46,117 @@ pub(super) fn played(
     uas: &[&str],
     scratch: &Path,
 ) -> Result<Run, String> {
-    let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
-    let running = Running::start(
-        SUBJECT_CORE,
-        &subject.program,
-        &arguments,
-        &scratch.join("subject.log"),
-    )?;
-    let uas = [uas, &["-i", "127.0.0.1", "-p", "5080"], &SIPP].concat();
-    let _uas = Running::start(LOAD_CORE, "sipp", &uas, &scratch.join("uas.log"))?;
+    let mut load = Load::start(subject, "127.0.0.1", uas, scratch)?;
+    settle();
+    let begun = load.call(rate, seconds, uac)?;
+    load.end(begun)
+}
+
+/// SIPp's built-in calls through two subjects at once, each at an address of its own and at `rate`: both share the cores, and whatever
+/// else the machine does meets both alike, so that small differences show.
+pub(super) fn beside(
+    subjects: [(&Subject, &str); 2],
+    rate: u32,
+    seconds: u32,
+    scratch: &Path,
+) -> Result<[Run; 2], String> {
+    let [one, other] = subjects;
+    let uas = ["-sn", "uas"];
+    let mut one = Load::start(one.0, one.1, &uas, scratch)?;
+    let mut other = Load::start(other.0, other.1, &uas, scratch)?;
+    settle();
+    let uac = ["-sn", "uac"];
+    let first = one.call(rate, seconds, &uac)?;
+    let second = other.call(rate, seconds, &uac)?;
+    Ok([one.end(first)?, other.end(second)?])
+}
+
+fn settle() {
     std::thread::sleep(Duration::from_millis(1_500));
-    let before = receive_buffer_errors();
-    let cpu = running.cpu_nanos();
-    let total = rate * seconds;
-    let target = format!("127.0.0.1:{}", subject.port);
-    let (rate_text, total_text) = (rate.to_string(), total.to_string());
-    let load = ["-i", "127.0.0.1", "-p", "5061", "-r", &rate_text];
-    let uac = [uac, &[&target], &load, &["-m", &total_text], &SIPP].concat();
-    let log = scratch.join("uac.log");
-    let mut caller = Running::start(LOAD_CORE, "sipp", &uac, &log)?;
-    caller.wait(Duration::from_secs(u64::from(seconds) + 60))?;
-    let spent = running.cpu_nanos() - cpu;
-    let text =
-        String::from_utf8_lossy(&std::fs::read(&log).map_err(|e| e.to_string())?).into_owned();
-    let successful = figure(&text, "Successful call")
-        .ok_or_else(|| format!("{}: SIPp gave no figures", subject.name))?;
-    if successful == 0 {
-        let said = std::fs::read_to_string(scratch.join("subject.log")).unwrap_or_default();
-        return Err(format!(
-            "{}: no call succeeded; it said:\n{said}",
-            subject.name
-        ));
+}
+
+/// A subject with SIPp's called side behind it.
+struct Load<'a> {
+    subject: &'a Subject,
+    address: &'a str,
+    running: Running,
+    _uas: Running,
+    scratch: &'a Path,
+}
+
+/// Calls that were begun.
+struct Begun {
+    caller: Running,
+    total: u32,
+    seconds: u32,
+    /// Of the subject, and of the kernel, when they began.
+    cpu: u64,
+    errors: u64,
+}
+
+impl<'a> Load<'a> {
+    fn start(
+        subject: &'a Subject,
+        address: &'a str,
+        uas: &[&str],
+        scratch: &'a Path,
+    ) -> Result<Load<'a>, String> {
+        let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
+        let log = scratch.join(format!("subject-{address}.log"));
+        let running = Running::start(SUBJECT_CORE, &subject.program, &arguments, &log)?;
+        let uas = [uas, &["-i", address, "-p", "5080"], &SIPP].concat();
+        let log = scratch.join(format!("uas-{address}.log"));
+        Ok(Load {
+            subject,
+            address,
+            running,
+            _uas: Running::start(LOAD_CORE, "sipp", &uas, &log)?,
+            scratch,
+        })
     }
-    Ok(Run {
-        micros_per_call: spent as f64 / 1_000.0 / successful as f64,
-        failed: u64::from(total) - successful,
-        receive_buffer_errors: receive_buffer_errors() - before,
-    })
+
+    fn call(&mut self, rate: u32, seconds: u32, uac: &[&str]) -> Result<Begun, String> {
+        let total = rate * seconds;
+        let target = format!("{}:{}", self.address, self.subject.port);
+        let (rate_text, total_text) = (rate.to_string(), total.to_string());
+        let load = ["-i", self.address, "-p", "5061", "-r", &rate_text];
+        let uac = [uac, &[&target], &load, &["-m", &total_text], &SIPP].concat();
+        let (errors, cpu) = (receive_buffer_errors(), self.running.cpu_nanos());
+        Ok(Begun {
+            caller: Running::start(LOAD_CORE, "sipp", &uac, &self.log())?,
+            total,
+            seconds,
+            cpu,
+            errors,
+        })
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.join(format!("uac-{}.log", self.address))
+    }
+
+    fn end(&mut self, mut begun: Begun) -> Result<Run, String> {
+        let limit = Duration::from_secs(u64::from(begun.seconds) + 60);
+        begun.caller.wait(limit)?;
+        let spent = self.running.cpu_nanos() - begun.cpu;
+        let text = String::from_utf8_lossy(&std::fs::read(self.log()).map_err(|e| e.to_string())?)
+            .into_owned();
+        let successful = figure(&text, "Successful call")
+            .ok_or_else(|| format!("{}: SIPp gave no figures", self.subject.name))?;
+        if successful == 0 {
+            let log = self.scratch.join(format!("subject-{}.log", self.address));
+            let said = std::fs::read_to_string(log).unwrap_or_default();
+            return Err(format!(
+                "{}: no call succeeded; it said:\n{said}",
+                self.subject.name
+            ));
+        }
+        Ok(Run {
+            micros_per_call: spent as f64 / 1_000.0 / successful as f64,
+            failed: u64::from(begun.total) - successful,
+            receive_buffer_errors: receive_buffer_errors() - begun.errors,
+        })
+    }
 }
 
 /// The last value of a column of SIPp's statistics file.
