@@ -5,6 +5,9 @@
 //! BFCP over TCP) are offered on as rejected (port 0); where an offer has no other lines it is refused with 488.
 
 pub(crate) mod codecs;
+mod ice;
+#[cfg(test)]
+mod ice_tests;
 pub(crate) mod protected;
 pub(crate) mod sdp;
 pub(crate) mod seat;

@@ -36,7 +36,7 @@ pub use rates::Rates;
 pub use rooms::Room;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
-pub use security::{Keying, MediaSecurity, Mux, SrtpPolicy};
+pub use security::{Ice, Keying, MediaSecurity, Mux, SrtpPolicy};
 pub use threads::{Threads, Wish};
 pub use tls::{
     CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,

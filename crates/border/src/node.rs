@@ -478,6 +478,7 @@ impl Node {
                 self.timers.cancel(later);
             }
         }
+        self.plane.keyer.count_drops(&mut self.drops);
         while let Some(note) = self.plane.keyer.next_told() {
             self.tell(note.event());
             if note.ends {

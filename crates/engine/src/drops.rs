@@ -73,6 +73,7 @@ drop_reasons! {
     DtlsUnexpected "dtls_unexpected" "DTLS on a flow that uses none, or whose association has failed or ended.";
     StunMalformed "stun_malformed" "No STUN message: lengths that do not fit, or a wrong FINGERPRINT.";
     StunUnauthorised "stun_unauthorised" "A STUN request without the credentials of its flow; answered with an error at most.";
+    IceCandidate "ice_candidate" "A candidate of a peer's ICE agent beyond those that are kept of one.";
     NgUnauthorised "ng_unauthorised" "A command for the media node from a source that may not send any; a connection of such a source is closed.";
     NgMalformed "ng_malformed" "Something at a command port of the media node that is no message of the \"ng\" protocol.";
     NgUnasked "ng_unasked" "A reply of a media node to nothing that was asked, or no reply at all, at our socket for commands.";

@@ -336,7 +336,28 @@ events! {
         /// What the callee speaks.
         callee: String,
     }
-    /// A peer's ICE agent has sent no check for 30 s: nothing is sent to it until it does (RFC 7675).
+    /// A pair of ICE candidates was nominated: the media of this side goes there, and comes from there.
+    MediaPairNominated "media_pair_nominated" {
+        /// Number of the call.
+        call: u64,
+        /// The side, `caller` or `callee`.
+        side: String,
+        /// The media line, from 0.
+        line: u64,
+        /// The peer's address, as it is seen here.
+        address: String,
+    }
+    /// Of a side's ICE candidates no pair works, 39.5 s after they were exchanged (RFC 8863): there is no media.
+    MediaIceFailed "media_ice_failed" {
+        /// Number of the call.
+        call: u64,
+        /// The side, `caller` or `callee`.
+        side: String,
+        /// The media line, from 0.
+        line: u64,
+    }
+    /// A peer's ICE agent has sent no check for 30 s, or answered none where we are a full agent: nothing is sent to it until a pair
+    /// is nominated again (RFC 7675).
     MediaConsentLost "media_consent_lost" {
         /// Number of the call.
         call: u64,

@@ -121,6 +121,7 @@ impl Log {
             | Note::RecordingFailed { .. }
             | Note::MediaNotKeyed { .. }
             | Note::MediaConsentLost { .. }
+            | Note::MediaIceFailed { .. }
             | Note::MediaNodeDown { .. }
             | Note::MediaNodeFailed { .. }
             | Note::MediaNodeLost { .. }

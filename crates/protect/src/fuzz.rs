@@ -1,9 +1,10 @@
 //! Any bytes as packets, keys, attributes and connectivity checks: the fuzz target and the property tests share it.
 
-use crate::ice::{Credentials, Lite};
+use crate::cipher::HmacSha1;
+use crate::ice::{Agent, Candidate, Credentials, Lite, MAX_REMOTE, Role};
 use crate::sdes::{self, CryptoAttribute};
 use crate::srtp::{ContextLimits, Inbound, MAX_OVERHEAD, MasterKey, Options, Outbound, Suite};
-use crate::stun::Message;
+use crate::stun::{Builder, Message, attribute, message_type};
 use engine::{Entropy, Time};
 use std::collections::BTreeSet;
 
@@ -15,6 +16,7 @@ use std::collections::BTreeSet;
 pub fn fuzz_srtp(data: &[u8]) {
     attributes(data);
     checks(data);
+    fuzz_ice(data);
     let Some((&[suite, options, window], mut rest)) = data.split_first_chunk::<3>() else {
         return;
     };
@@ -83,6 +85,122 @@ fn checks(data: &[u8]) {
         );
     }
     assert!(!lite.admits(from));
+}
+
+/// The same bytes as steps of a full agent's life: candidates, checks and answers, good and bad, restarts, time. Whatever comes, what
+/// it sends is STUN, its deadlines come to an end, and it sends media nowhere that did not answer a check of its own.
+///
+/// # Panics
+/// Where an invariant is broken: that is the finding.
+pub fn fuzz_ice(data: &[u8]) {
+    let mut entropy = Entropy::from_number(1);
+    let role = match data.first() {
+        Some(byte) if byte & 1 != 0 => Role::Controlled,
+        _ => Role::Controlling,
+    };
+    let mut theirs = Credentials::generate(&mut entropy);
+    let local = Credentials::generate(&mut entropy);
+    let mut agent = Agent::new(local, role, entropy.fork());
+    let place = |byte: u8| std::net::SocketAddr::from(([192, 0, 2, byte & 15], 9));
+    for number in 0..2 {
+        agent.add_local(place(200 + number));
+    }
+    let mut now = Time::ZERO;
+    let mut asked: Vec<(u8, std::net::SocketAddr, Vec<u8>)> = Vec::new();
+    let mut answered = BTreeSet::new();
+    for step in data.chunks(4).take(400) {
+        let &[what, a, b, c] = step else { break };
+        match what % 8 {
+            0 => {
+                let text = format!("{} 1 udp {} {} 9 typ host", b % 4, a, place(c).ip());
+                if let Some(candidate) = Candidate::parse(text.as_bytes()) {
+                    let _ = agent.add_remote(candidate);
+                }
+            }
+            1 => {
+                agent.set_remote(theirs.clone(), a & 1 != 0, now);
+                agent.begin(now);
+            }
+            2 | 3 => {
+                let name = format!("{}:{}", agent.local().fragment(), theirs.fragment());
+                let role = match a & 1 {
+                    0 => attribute::ICE_CONTROLLING,
+                    _ => attribute::ICE_CONTROLLED,
+                };
+                let mut builder = Builder::new(message_type::BINDING_REQUEST, [b; 12])
+                    .attribute(attribute::USERNAME, name.as_bytes())
+                    .attribute(attribute::PRIORITY, &[0, 0, a, b])
+                    .attribute(role, &[b; 8]);
+                if a & 2 != 0 {
+                    builder = builder.attribute(attribute::USE_CANDIDATE, &[]);
+                }
+                let key = match a & 4 {
+                    0 => HmacSha1::new(agent.local().password().as_bytes()),
+                    _ => HmacSha1::new(b"wrong"),
+                };
+                let done = agent.feed(a >> 7, &builder.finish(Some(&key)), place(c), now);
+                assert!(done.is_err() || a & 4 == 0, "in without the password");
+            }
+            4 if !asked.is_empty() => {
+                let at = usize::from(a) % asked.len();
+                let (base, to, bytes) = asked.swap_remove(at);
+                let Some(check) = Message::parse(&bytes) else {
+                    continue;
+                };
+                let (kind, from) = match b % 8 {
+                    0 => (message_type::BINDING_ERROR, to),
+                    1 => (message_type::BINDING_SUCCESS, place(c)),
+                    _ => (message_type::BINDING_SUCCESS, to),
+                };
+                let mut builder = Builder::new(kind, check.transaction());
+                if kind == message_type::BINDING_ERROR {
+                    builder = builder.error(400 + u16::from(c), "");
+                } else {
+                    builder = builder.mapped_address(place(c));
+                    answered.insert(from);
+                }
+                let key = HmacSha1::new(theirs.password().as_bytes());
+                let _ = agent.feed(base, &builder.finish(Some(&key)), from, now);
+            }
+            5 => {
+                let _ = agent.feed(a & 1, data, place(c), now);
+            }
+            6 if a < 32 => {
+                let local = Credentials::generate(&mut entropy);
+                agent.restart(local, agent.role(), now);
+                theirs = Credentials::generate(&mut entropy);
+            }
+            _ => {
+                now += core::time::Duration::from_millis(u64::from(a) * u64::from(b));
+                agent.timeout(now);
+            }
+        }
+        while let Some((base, to, bytes)) = agent.next_datagram() {
+            let message = Message::parse(&bytes).expect("what we send is STUN");
+            if message.message_type() == message_type::BINDING_REQUEST && asked.len() < 64 {
+                asked.push((base, to, bytes));
+            }
+        }
+        while agent.next_event().is_some() {}
+        if let Some(path) = agent.selected() {
+            assert!(
+                answered.contains(&path.remote),
+                "media to who never answered"
+            );
+        }
+    }
+    // Left alone it comes to rest: checks end, consent expires.
+    for _ in 0..MAX_REMOTE * 2 * 7 * 4 {
+        let Some(due) = agent.next_deadline() else {
+            assert_eq!(agent.selected(), None);
+            return;
+        };
+        now = now.max(due);
+        agent.timeout(now);
+        while agent.next_datagram().is_some() {}
+        while agent.next_event().is_some() {}
+    }
+    panic!("the agent never rests: {agent:?}");
 }
 
 struct Run {

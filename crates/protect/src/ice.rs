@@ -1,7 +1,15 @@
-//! ICE (RFC 8445): the lite agent of a border, which has a public address and answers checks.
+//! ICE (RFC 8445): the lite agent of a border, which has a public address and answers checks, and the full one, which sends them.
 //!
-//! A lite agent has host candidates only, sends no checks and is always the controlled one. It answers each check that knows its
-//! credentials, remembers where those came from, and lets the controlling agent nominate the pair that media takes.
+//! A lite agent ([`Lite`]) has host candidates only, sends no checks and is always the controlled one. It answers each check that knows
+//! its credentials, remembers where those came from, and lets the controlling agent nominate the pair that media takes.
+//! A full agent ([`Agent`]) may be of either role.
+
+mod agent;
+mod candidate;
+
+pub use agent::{Agent, Event, FAILURE_PATIENCE, MAX_LOCAL, MAX_PAIRS, MAX_REMOTE, PACE, Path};
+pub use agent::{RETRANSMIT, Role};
+pub use candidate::{Candidate, Kind, priority};
 
 use crate::cipher::HmacSha1;
 use crate::stun::{Builder, Message, attribute, message_type};
@@ -74,12 +82,6 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The priority of a host candidate (RFC 8445 section 5.1.2.1): `preference` tells the addresses of one agent apart, the first has
-/// the highest; `component` is 1 for RTP and 2 for RTCP.
-pub fn host_priority(preference: u16, component: u8) -> u32 {
-    126 << 24 | u32::from(preference) << 8 | (256 - u32::from(component))
-}
-
 /// The value of an `a=candidate` attribute for an address of ours (RFC 8839 section 5.1).
 pub fn host_candidate(
     foundation: u32,
@@ -87,9 +89,69 @@ pub fn host_candidate(
     preference: u16,
     address: SocketAddr,
 ) -> String {
-    let priority = host_priority(preference, component);
-    let (ip, port) = (address.ip().to_canonical(), address.port());
-    format!("{foundation} {component} UDP {priority} {ip} {port} typ host")
+    let candidate = Candidate {
+        foundation: foundation.to_string(),
+        component,
+        priority: priority(Kind::Host, preference, component),
+        address,
+        kind: Kind::Host,
+    };
+    candidate.to_string()
+}
+
+/// Whether a request knows our credentials and says nothing that we do not know (RFC 8489 section 9.1.3).
+///
+/// # Errors
+/// The status to answer it with.
+fn judge(
+    message: &Message<'_>,
+    local: &Credentials,
+    key: &HmacSha1,
+    remote: Option<&Credentials>,
+) -> Result<(), u16> {
+    let Some(name) = message.attribute(attribute::USERNAME) else {
+        return Err(400);
+    };
+    if !message.has_integrity() {
+        return Err(400);
+    }
+    let colon = name.iter().position(|byte| *byte == b':');
+    let (ours, theirs) = match colon {
+        Some(at) => (name.get(..at), name.get(at + 1..)),
+        None => (None, None),
+    };
+    let known = ours == Some(local.fragment.as_bytes())
+        && remote.is_none_or(|remote| theirs == Some(remote.fragment.as_bytes()));
+    if !known || !message.is_authentic(key) {
+        return Err(401);
+    }
+    match message.unknown_attributes().next() {
+        Some(_) => Err(420),
+        None => Ok(()),
+    }
+}
+
+/// The error response with this status.
+fn refusal(message: &Message<'_>, code: u16, key: &HmacSha1) -> Vec<u8> {
+    let reason = match code {
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        420 => "Unknown Attribute",
+        _ => "Role Conflict",
+    };
+    let mut answer = Builder::new(message_type::BINDING_ERROR, message.transaction());
+    answer = answer.error(code, reason);
+    if code == 420 {
+        let unknown: Vec<u8> = message
+            .unknown_attributes()
+            .take(16)
+            .flat_map(u16::to_be_bytes)
+            .collect();
+        answer = answer.attribute(attribute::UNKNOWN_ATTRIBUTES, &unknown);
+    }
+    // Only who proved to know the password gets an answer that proves that we do.
+    let proved = matches!(code, 420 | 487);
+    answer.finish(proved.then_some(key))
 }
 
 /// Where a check came from that knew our credentials.
@@ -170,7 +232,7 @@ impl Lite {
             message_type::BINDING_INDICATION => return Ok(()),
             _ => return Err(DropReason::StunUnexpected),
         }
-        let Err((code, reason)) = self.judge(&message) else {
+        let Err(code) = self.judge(&message) else {
             self.note(&message, source, now);
             let answer = Builder::new(message_type::BINDING_SUCCESS, message.transaction())
                 .mapped_address(source)
@@ -178,19 +240,7 @@ impl Lite {
             self.answer(source, answer);
             return Ok(());
         };
-        let mut answer = Builder::new(message_type::BINDING_ERROR, message.transaction());
-        answer = answer.error(code, reason);
-        if code == 420 {
-            let unknown: Vec<u8> = message
-                .unknown_attributes()
-                .take(16)
-                .flat_map(u16::to_be_bytes)
-                .collect();
-            answer = answer.attribute(attribute::UNKNOWN_ATTRIBUTES, &unknown);
-        }
-        // Only who proved to know the password gets an answer that proves that we do.
-        let proved = matches!(code, 420 | 487);
-        let answer = answer.finish(proved.then_some(&self.key));
+        let answer = refusal(&message, code, &self.key);
         self.answer(source, answer);
         Err(DropReason::StunUnauthorised)
     }
@@ -218,33 +268,12 @@ impl Lite {
     }
 
     /// RFC 8489 section 9.1.3, RFC 8445 section 7.3.
-    fn judge(&self, message: &Message<'_>) -> Result<(), (u16, &'static str)> {
-        let Some(name) = message.attribute(attribute::USERNAME) else {
-            return Err((400, "Bad Request"));
-        };
-        if !message.has_integrity() {
-            return Err((400, "Bad Request"));
+    fn judge(&self, message: &Message<'_>) -> Result<(), u16> {
+        judge(message, &self.local, &self.key, self.remote.as_ref())?;
+        match message.attribute(attribute::ICE_CONTROLLED) {
+            Some(_) => Err(487),
+            None => Ok(()),
         }
-        let colon = name.iter().position(|byte| *byte == b':');
-        let (ours, theirs) = match colon {
-            Some(at) => (name.get(..at), name.get(at + 1..)),
-            None => (None, None),
-        };
-        let known = ours == Some(self.local.fragment.as_bytes())
-            && self
-                .remote
-                .as_ref()
-                .is_none_or(|remote| theirs == Some(remote.fragment.as_bytes()));
-        if !known || !message.is_authentic(&self.key) {
-            return Err((401, "Unauthorized"));
-        }
-        if message.unknown_attributes().next().is_some() {
-            return Err((420, "Unknown Attribute"));
-        }
-        if message.attribute(attribute::ICE_CONTROLLED).is_some() {
-            return Err((487, "Role Conflict"));
-        }
-        Ok(())
     }
 
     /// Remembers where a good check came from, and whether it nominates.
@@ -465,7 +494,6 @@ mod tests {
 
     #[test]
     fn words_for_the_session_description() {
-        assert_eq!(host_priority(65_535, 1), 2_130_706_431);
         assert_eq!(
             host_candidate(1, 2, 65_535, address(9)),
             "1 2 UDP 2130706430 192.0.2.7 9 typ host"

@@ -11,4 +11,4 @@ pub mod srtp;
 pub mod stun;
 
 #[doc(hidden)]
-pub use fuzz::fuzz_srtp;
+pub use fuzz::{fuzz_ice, fuzz_srtp};

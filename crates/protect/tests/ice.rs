@@ -1,28 +1,29 @@
-//! The ICE-lite agent: a full agent of others nominates a pair with it, and nothing that a stranger sends does harm.
+//! The ICE agents: a full agent of others nominates a pair with ours, or ours with it, and nothing that a stranger sends does harm.
 //!
 //! The judge is Python's aioice, by `HORNWORK_PYTHON` or `python3`; where it cannot be imported the test says so and is skipped.
 
 use engine::{Entropy, Time};
 use proptest::prelude::*;
-use protect::ice::{Credentials, Lite, host_candidate};
+use protect::ice::{Agent, Candidate, Credentials, Lite, Role, host_candidate};
 use protect::stun::Message;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Arguments: our fragment, password, candidate. Tells its own credentials, connects, sends a datagram over the pair.
+/// Arguments: our fragment, password, candidate, kind (`lite`, `controlled`, `controlling`). Tells its own credentials and candidate,
+/// connects, sends datagrams over the pair.
 const JUDGE: &str = r#"
 import asyncio, sys
 import aioice
 from aioice import ice
 ice.get_host_addresses = lambda *a, **k: ["127.0.0.1"]
 async def main():
-    agent = aioice.Connection(ice_controlling=True)
-    agent.remote_is_lite = True
+    agent = aioice.Connection(ice_controlling=sys.argv[4] != "controlling")
+    agent.remote_is_lite = sys.argv[4] == "lite"
     await agent.gather_candidates()
     agent.remote_username, agent.remote_password = sys.argv[1:3]
-    print(agent.local_username, agent.local_password, flush=True)
+    print(agent.local_username, agent.local_password, agent.local_candidates[0].to_sdp(), flush=True)
     await agent.add_remote_candidate(aioice.Candidate.from_sdp(sys.argv[3]))
     await agent.add_remote_candidate(None)
     await agent.connect()
@@ -31,21 +32,51 @@ async def main():
         await agent.send(b"\x80media")
         await asyncio.sleep(0.02)
     await agent.close()
-asyncio.run(asyncio.wait_for(main(), 10))
+asyncio.run(asyncio.wait_for(main(), 20))
 "#;
 
-#[test]
-fn a_full_agent_nominates_a_pair() {
+/// An agent of ours.
+enum Ours {
+    Lite(Box<Lite>),
+    Full(Box<Agent>),
+}
+
+impl Ours {
+    fn feed(&mut self, datagram: &[u8], from: SocketAddr, now: Time) {
+        match self {
+            Ours::Lite(lite) => lite.feed(datagram, from, now).unwrap(),
+            Ours::Full(agent) => agent.feed(0, datagram, from, now).unwrap(),
+        }
+    }
+
+    fn next(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        match self {
+            Ours::Lite(lite) => lite.next_answer(),
+            Ours::Full(agent) => agent.next_datagram().map(|(_, to, bytes)| (to, bytes)),
+        }
+    }
+
+    fn selected(&self) -> Option<SocketAddr> {
+        match self {
+            Ours::Lite(lite) => lite.selected(),
+            Ours::Full(agent) => agent.selected().map(|path| path.remote),
+        }
+    }
+}
+
+/// Connects an agent of ours, of this kind, with aioice.
+fn with_aioice(kind: &str) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket
         .set_read_timeout(Some(Duration::from_millis(20)))
         .unwrap();
     let address = socket.local_addr().unwrap();
-    let local = Credentials::generate(&mut Entropy::from_number(11));
+    let mut entropy = Entropy::from_number(11);
+    let local = Credentials::generate(&mut entropy);
     let python = std::env::var("HORNWORK_PYTHON").unwrap_or_else(|_| "python3".into());
     let child = Command::new(&python)
         .args(["-c", JUDGE, local.fragment(), local.password()])
-        .arg(host_candidate(1, 1, 65_535, address))
+        .args([&host_candidate(1, 1, 65_535, address), kind])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
@@ -56,8 +87,8 @@ fn a_full_agent_nominates_a_pair() {
     let mut said = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let [fragment, password] = words.as_slice() else {
+    let words: Vec<&str> = line.trim_end().splitn(3, ' ').collect();
+    let [fragment, password, candidate] = words.as_slice() else {
         let output = child.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         let why = text.lines().last().unwrap_or_default();
@@ -67,27 +98,52 @@ fn a_full_agent_nominates_a_pair() {
         );
         return println!("skipped: {why}");
     };
-    let mut lite = Lite::new(local, Credentials::parse(fragment, password));
+    let remote = Credentials::parse(fragment, password);
     let start = Instant::now();
+    let now = || Time::ZERO + start.elapsed();
+    let mut ours = match kind {
+        "lite" => Ours::Lite(Box::new(Lite::new(local, remote))),
+        _ => {
+            let role = match kind {
+                "controlling" => Role::Controlling,
+                _ => Role::Controlled,
+            };
+            let mut agent = Agent::new(local, role, entropy);
+            agent.add_local(address).unwrap();
+            agent.set_remote(remote.unwrap(), false, now());
+            let candidate = Candidate::parse(candidate.as_bytes()).unwrap();
+            agent.add_remote(candidate).unwrap();
+            Ours::Full(Box::new(agent))
+        }
+    };
     let mut media = None;
     let mut buffer = [0; 2_048];
-    while start.elapsed() < Duration::from_secs(10) && media.is_none() {
+    while start.elapsed() < Duration::from_secs(20) && media.is_none() {
+        if let Ours::Full(agent) = &mut ours {
+            agent.timeout(now());
+        }
+        while let Some((to, datagram)) = ours.next() {
+            socket.send_to(&datagram, to).unwrap();
+        }
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
             continue;
         };
         let datagram = &buffer[..length];
         if datagram.ends_with(b"media") {
-            assert!(lite.admits(from), "media from whoever was checked");
+            let admitted = match &ours {
+                Ours::Lite(lite) => lite.admits(from),
+                Ours::Full(agent) => agent.admits(from),
+            };
+            assert!(admitted, "media from whoever was checked");
             media = Some(from);
             continue;
         }
-        lite.feed(datagram, from, Time::ZERO + start.elapsed())
-            .unwrap();
-        while let Some((to, answer)) = lite.next_answer() {
+        ours.feed(datagram, from, now());
+        while let Some((to, answer)) = ours.next() {
             socket.send_to(&answer, to).unwrap();
         }
     }
-    let selected = lite.selected();
+    let selected = ours.selected();
     let _ = child.kill();
     let mut rest = String::new();
     said.read_to_string(&mut rest).unwrap();
@@ -98,11 +154,32 @@ fn a_full_agent_nominates_a_pair() {
         selected.is_some() && selected == media,
         "{selected:?} {media:?}"
     );
-    println!("judged by aioice: nominated {selected:?}");
+    println!("judged by aioice: {kind}, nominated {selected:?}");
+}
+
+#[test]
+fn a_full_agent_nominates_a_pair_with_the_lite_one() {
+    with_aioice("lite");
+}
+
+#[test]
+fn a_full_agent_nominates_a_pair_with_the_full_one() {
+    with_aioice("controlled");
+}
+
+#[test]
+fn the_full_one_nominates_a_pair_with_one_of_others() {
+    with_aioice("controlling");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any steps of a full agent's life: see the function.
+    #[test]
+    fn any_life_of_a_full_agent(steps in prop::collection::vec(any::<u8>(), 0..1200)) {
+        protect::fuzz_ice(&steps);
+    }
 
     /// Any bytes, and any bytes that look like STUN: no panic, no answer that is no STUN, no one let in.
     #[test]

@@ -65,6 +65,9 @@ pub(crate) enum Setup {
     Holdconn,
 }
 
+/// Candidates of one line that are read: those over TCP, of RTCP and with names, which are of no use here, are among them.
+const MAX_CANDIDATES: usize = 64;
+
 /// What is said of the protection of one media line, by itself or for the whole session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said<'a> {
@@ -79,6 +82,10 @@ pub(crate) struct Said<'a> {
     pub(crate) tls_id: Option<&'a [u8]>,
     pub(crate) fragment: Option<&'a [u8]>,
     pub(crate) password: Option<&'a [u8]>,
+    /// Values of `a=candidate`.
+    pub(crate) candidates: SmallVec<[&'a [u8]; 2]>,
+    /// How many more there are than are read.
+    pub(crate) candidates_beyond: u64,
     /// The writer is a lite agent itself.
     pub(crate) lite: bool,
     pub(crate) mux: bool,
@@ -122,6 +129,8 @@ impl<'a> Said<'a> {
             b"tls-id" => self.tls_id = Some(value),
             b"ice-ufrag" => self.fragment = Some(value),
             b"ice-pwd" => self.password = Some(value),
+            b"candidate" if self.candidates.len() < MAX_CANDIDATES => self.candidates.push(value),
+            b"candidate" => self.candidates_beyond += 1,
             b"ice-lite" => self.lite = true,
             b"rtcp-mux" => self.mux = true,
             b"mid" => self.mid = Some(value),
@@ -181,8 +190,8 @@ pub(crate) struct Look {
     pub(crate) browser: bool,
     /// The name of the line, where it stays in a group.
     pub(crate) bundled: Option<Vec<u8>>,
-    /// We are a lite agent for it.
-    pub(crate) ice: bool,
+    /// We are a lite ICE agent for it.
+    pub(crate) lite: bool,
     /// It is none of RTP's: what it says of its protection is for the other end.
     pub(crate) foreign: bool,
 }
@@ -302,7 +311,7 @@ fn append(attributes: &[u8], out: &mut Vec<u8>) {
 }
 
 fn session_attributes(looks: &[Look], end: &[u8], out: &mut Vec<u8>) {
-    if looks.iter().any(|look| look.ice && look.port != 0) {
+    if looks.iter().any(|look| look.lite && look.port != 0) {
         out.extend_from_slice(b"a=ice-lite");
         out.extend_from_slice(end);
     }

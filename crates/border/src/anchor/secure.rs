@@ -3,14 +3,16 @@
 //! A side that offers is judged at once ([`Secure::take_offer`]): what it cannot be given is refused before anybody is called. What
 //! was agreed on anew is in force with the answer.
 
+use super::ice::{IceAgent, News, Remote};
 use super::protected::{Look, Profile, Said, Setup, Transport};
-use crate::config::{Keying, MediaSecurity, SrtpPolicy};
+use crate::config::{Ice, Keying, MediaSecurity, SrtpPolicy};
 use engine::{DropReason, Entropy, SocketId, Time};
 use media::{Keys, Latching, Protection};
 use protect::dtls::{self, Fingerprint, HashFunction, Role};
-use protect::ice::{Credentials, Lite, host_candidate};
+use protect::ice::{self, host_candidate};
 use protect::sdes::{self, Agreed, CryptoAttribute};
 use protect::srtp::Suite;
+use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::stun::{MediaProtocol, media_protocol};
@@ -20,6 +22,8 @@ pub(crate) struct Means<'m> {
     pub(crate) entropy: &'m mut Entropy,
     pub(crate) dtls: Option<&'m dtls::Endpoint>,
     pub(crate) now: Time,
+    /// Candidates that were beyond what is kept.
+    pub(crate) candidates_dropped: &'m mut u64,
 }
 
 /// Why media cannot be protected as somebody demands; never with a key in it.
@@ -32,6 +36,12 @@ pub(crate) enum Tell {
     Keyed(Keying, Suite),
     /// There will be none.
     Failed(Why),
+    /// ICE has it that media goes there.
+    Nominated(SocketAddr),
+    /// The peer has stopped agreeing to be sent to.
+    ConsentLost,
+    /// ICE found no way.
+    IceFailed,
 }
 
 /// A DTLS association, or what is known about one to come.
@@ -55,7 +65,7 @@ struct Pending {
     role: Role,
     fingerprints: Vec<Fingerprint>,
     tls_id: Option<Vec<u8>>,
-    ice: Option<Credentials>,
+    ice: Option<Remote>,
 }
 
 /// See the module's text.
@@ -73,7 +83,7 @@ pub(crate) struct Secure {
     offered: Vec<CryptoAttribute>,
     agreed: Option<Box<Agreed>>,
     association: Option<Box<Association>>,
-    ice: Option<Box<Lite>>,
+    ice: Option<IceAgent>,
     keys: Option<Arc<Keys>>,
     associations: u32,
     /// Some exchange of this side has come to its end.
@@ -85,7 +95,7 @@ pub(crate) struct Secure {
 pub(crate) struct Turn {
     /// The forwarder has to be told.
     pub(crate) changed: bool,
-    pub(crate) said: Option<Tell>,
+    pub(crate) said: SmallVec<[Tell; 1]>,
 }
 
 /// Datagrams of ours: socket, destination, bytes.
@@ -224,10 +234,7 @@ impl Secure {
             }
             return Err(reasons.join("; "));
         }
-        // Two lite agents need no ICE between them.
-        if self.policy.ice && !said.lite {
-            pending.ice = credentials(said);
-        }
+        pending.ice = Remote::of(said, self.policy.ice);
         self.mid = said.mid.map(<[u8]>::to_vec);
         self.bundled = said.bundled;
         self.offered.clear();
@@ -292,10 +299,18 @@ impl Secure {
         Ok(())
     }
 
-    /// Puts in force what the open offer of this side was judged to come to.
-    pub(crate) fn answer_given(&mut self, means: &mut Means<'_>) -> Option<Tell> {
+    /// Puts in force what the open offer of this side was judged to come to. `address` is the one that we advertise.
+    pub(crate) fn answer_given(
+        &mut self,
+        address: SocketAddr,
+        means: &mut Means<'_>,
+    ) -> Option<Tell> {
         let pending = *self.pending.take()?;
         self.settled = true;
+        if pending.ice.is_some() && self.ice.is_none() {
+            let role = ice::Role::Controlled;
+            self.ice = IceAgent::new(self.policy.ice, role, address, means);
+        }
         self.settle_ice(pending.ice, true, means);
         let mut told = None;
         match pending.keying {
@@ -339,10 +354,8 @@ impl Secure {
         let dtls = offers_dtls && !said.fingerprints.is_empty();
         let sdes = !self.offered.is_empty() && !said.cryptos.is_empty();
         let prefers_dtls = self.policy.keying.first() == Some(&Keying::Dtls);
-        let ice = match self.ice.is_some() && !said.lite {
-            true => credentials(said),
-            false => None,
-        };
+        let kind = self.ice.as_ref().map_or(Ice::Off, IceAgent::kind);
+        let ice = Remote::of(said, kind);
         let told = if dtls && (prefers_dtls || !sdes) {
             let role = match said.setup {
                 Some(Setup::Active) => Role::Server,
@@ -407,26 +420,10 @@ impl Secure {
         changed.then_some(Tell::Keyed(Keying::Sdes, suite))
     }
 
-    /// `answers`: we answer, so that new credentials of the peer's are a restart, for which ours are new as well (RFC 8445 section
-    /// 9). Of several answers to an offer of ours each has credentials of its own, and ours are those of the offer.
-    fn settle_ice(&mut self, remote: Option<Credentials>, answers: bool, means: &mut Means<'_>) {
-        let Some(remote) = remote else {
-            self.ice = None;
-            return;
-        };
-        match &mut self.ice {
-            Some(ice) => {
-                let restart = ice.remote().is_some_and(|known| *known != remote);
-                if restart && answers {
-                    ice.restart(Credentials::generate(means.entropy), Some(remote));
-                } else {
-                    ice.set_remote(remote);
-                }
-            }
-            None => {
-                let local = Credentials::generate(means.entropy);
-                self.ice = Some(Box::new(Lite::new(local, Some(remote))));
-            }
+    fn settle_ice(&mut self, remote: Option<Remote>, answers: bool, means: &mut Means<'_>) {
+        match (remote, &mut self.ice) {
+            (Some(remote), Some(ice)) => ice.settle(remote, answers, means),
+            _ => self.ice = None,
         }
     }
 
@@ -459,11 +456,12 @@ impl Secure {
     }
 
     /// Prepares an offer of ours to this side: `source` is the profile of whoever offers on the other one, `browser` whether that is a
-    /// browser. Done again it changes nothing, so that one offer can go to several.
+    /// browser; `address` is the one that we advertise. Done again it changes nothing, so that one offer can go to several.
     pub(crate) fn make_offer(
         &mut self,
         source: Option<Profile>,
         browser: bool,
+        address: SocketAddr,
         means: &mut Means<'_>,
     ) {
         self.pending = None;
@@ -511,9 +509,9 @@ impl Secure {
         if dtls && self.association.is_none() {
             self.association = Some(Box::new(Association::new()));
         }
-        if self.policy.ice && self.ice.is_none() {
-            let local = Credentials::generate(means.entropy);
-            self.ice = Some(Box::new(Lite::new(local, None)));
+        if self.ice.is_none() {
+            let role = ice::Role::Controlling;
+            self.ice = IceAgent::new(self.policy.ice, role, address, means);
         }
     }
 
@@ -577,8 +575,14 @@ impl Secure {
             (Some(pending), false) => pending.ice.is_some(),
             _ => self.ice.is_some(),
         };
-        if ice && let Some(lite) = &self.ice {
-            let local = lite.local();
+        let agent = self.ice.as_ref().filter(|_| ice);
+        let kind = agent.map_or(Ice::Off, IceAgent::kind);
+        if let Some(agent) = agent {
+            let local = agent.local();
+            if kind == Ice::Full {
+                // We know no older ICE than that of RFC 8445 (section 10).
+                text.extend_from_slice(b"a=ice-options:ice2\r\n");
+            }
             let _ = write!(
                 text,
                 "a=ice-ufrag:{}\r\na=ice-pwd:{}\r\na=candidate:{}\r\n",
@@ -594,7 +598,7 @@ impl Secure {
             attributes: text,
             browser: self.profile.feedback,
             bundled: self.mid.clone().filter(|_| self.bundled && !offers),
-            ice,
+            lite: kind == Ice::Lite,
             foreign: false,
         }
     }
@@ -615,17 +619,10 @@ impl Secure {
                 let ice = self.ice.as_mut().ok_or(DropReason::StunUnexpected)?;
                 let before = ice.selected();
                 let fed = ice.feed(bytes, source, means.now);
-                while let Some((to, answer)) = ice.next_answer() {
-                    out.push_back((socket, to, answer));
-                }
-                fed?;
-                if ice.selected() != before {
-                    turn.changed = true;
-                    let peer = ice.selected();
-                    if let Some(association) = &mut self.association {
-                        association.peer = peer;
-                    }
-                    self.start(means);
+                self.hear_ice(before, socket, &mut turn, means, out);
+                // What came of it is told even where the datagram itself counts as bad.
+                if turn.said.is_empty() {
+                    fed?;
                 }
             }
             MediaProtocol::Dtls => {
@@ -707,11 +704,11 @@ impl Secure {
                     if !self.policy.suites.contains(&established.suite) {
                         let why = dtls::Failure::ProfileNotAllowed(established.suite);
                         self.keys = None;
-                        turn.said = Some(Tell::Failed(why.to_string()));
+                        turn.said.push(Tell::Failed(why.to_string()));
                         continue;
                     }
                     self.associations += 1;
-                    turn.said = Some(Tell::Keyed(Keying::Dtls, established.suite));
+                    turn.said.push(Tell::Keyed(Keying::Dtls, established.suite));
                     self.keys = Some(Arc::new(Keys {
                         association: self.associations,
                         local: established.local,
@@ -720,7 +717,7 @@ impl Secure {
                     }));
                 }
                 dtls::Event::Failed(why) => {
-                    turn.said = Some(Tell::Failed(why.to_string()));
+                    turn.said.push(Tell::Failed(why.to_string()));
                 }
                 dtls::Event::Closed => {
                     turn.changed = true;
@@ -735,9 +732,15 @@ impl Secure {
         &mut self,
         socket: SocketId,
         turn: &mut Turn,
-        now: Time,
+        means: &mut Means<'_>,
         out: &mut Datagrams,
     ) {
+        let now = means.now;
+        if let Some(ice) = &mut self.ice {
+            let before = ice.selected();
+            ice.timeout(now);
+            self.hear_ice(before, socket, turn, means, out);
+        }
         if let Some(session) = self
             .association
             .as_mut()
@@ -749,16 +752,47 @@ impl Secure {
         }
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let session = self.association.as_ref()?.session.as_ref()?;
-        session.next_deadline().map(|due| due.at)
+    /// When it wants to be told the time, as things stand `now`.
+    pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
+        let session = self.association.as_ref().and_then(|known| {
+            let session = known.session.as_ref()?;
+            session.next_deadline().map(|due| due.at)
+        });
+        let ice = self.ice.as_ref().and_then(|ice| ice.next_deadline(now));
+        session.into_iter().chain(ice).min()
     }
 
-    /// Whether the peer has just stopped agreeing to be sent to (RFC 7675); then it is not, until it nominates again.
-    pub(crate) fn give_up_unwilling(&mut self, now: Time) -> bool {
-        self.ice
-            .as_mut()
-            .is_some_and(|ice| ice.selected().is_some() && !ice.consents(now) && ice.forget())
+    /// Sends what the ICE agent has to send, and takes what it has to say; `before`: where it had it that media goes.
+    fn hear_ice(
+        &mut self,
+        mut before: Option<SocketAddr>,
+        socket: SocketId,
+        turn: &mut Turn,
+        means: &mut Means<'_>,
+        out: &mut Datagrams,
+    ) {
+        let Some(ice) = &mut self.ice else { return };
+        ice.drain(socket, out);
+        let mut nominated = false;
+        while let Some(news) = ice.news(before, means.now) {
+            before = ice.selected();
+            turn.said.push(match news {
+                News::Nominated(address) => {
+                    nominated = true;
+                    if let Some(association) = &mut self.association {
+                        association.peer = Some(address);
+                    }
+                    Tell::Nominated(address)
+                }
+                News::ConsentLost => Tell::ConsentLost,
+                News::Failed => Tell::IceFailed,
+            });
+            turn.changed = true;
+        }
+        if nominated {
+            self.start(means);
+            self.pump(socket, turn, out);
+        }
     }
 
     /// Tells the peer that the association is over.
@@ -807,9 +841,4 @@ impl Association {
         let session = dtls::Session::new(endpoint, role, self.fingerprints.clone(), means.now);
         self.session = Some(Box::new(session));
     }
-}
-
-fn credentials(said: &Said<'_>) -> Option<Credentials> {
-    let text = |bytes| std::str::from_utf8(bytes).ok();
-    Credentials::parse(text(said.fragment?)?, text(said.password?)?)
 }

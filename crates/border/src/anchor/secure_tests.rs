@@ -3,7 +3,7 @@
 
 use super::secured::MediaWord;
 use super::*;
-use crate::config::{Keying, SrtpPolicy};
+use crate::config::{Ice, Keying, SrtpPolicy};
 use engine::{DropReason, Forward, Packet, Time, Verdict};
 use media::Forwarder;
 use media::forward::ForwarderLimits;
@@ -15,13 +15,13 @@ use protect::srtp::{ContextLimits, Contexts, Suite};
 use protect::stun::{Builder, attribute, message_type};
 use std::time::Instant as Moment;
 
-const NOW: Time = Time::from_secs(1);
+pub(super) const NOW: Time = Time::from_secs(1);
 
 fn security(srtp: SrtpPolicy, keying: Keying, ice: bool) -> Option<Arc<MediaSecurity>> {
     Some(Arc::new(MediaSecurity {
         srtp,
         keying: vec![keying],
-        ice,
+        ice: if ice { Ice::Lite } else { Ice::Off },
         ..MediaSecurity::default()
     }))
 }
@@ -37,15 +37,18 @@ fn endpoint() -> Endpoint {
 }
 
 /// A call between 10.0.0.1 and 10.0.0.2 with the forwarder that carries it.
-struct Rig {
-    plane: MediaPlane,
-    call: CallMedia,
+pub(super) struct Rig {
+    pub(super) plane: MediaPlane,
+    pub(super) call: CallMedia,
     forwarder: Forwarder,
-    wire: Vec<(SocketAddr, Vec<u8>)>,
+    pub(super) wire: Vec<(SocketAddr, Vec<u8>)>,
 }
 
 impl Rig {
-    fn new(caller: Option<Arc<MediaSecurity>>, callee: Option<Arc<MediaSecurity>>) -> Rig {
+    pub(super) fn new(
+        caller: Option<Arc<MediaSecurity>>,
+        callee: Option<Arc<MediaSecurity>>,
+    ) -> Rig {
         let mut entropy = Entropy::from_number(7);
         let mut plane = MediaPlane::new(100, HashKey::new(&mut entropy), entropy.fork());
         for octet in [1u8, 2] {
@@ -74,7 +77,7 @@ impl Rig {
         }
     }
 
-    fn drain(&mut self) {
+    pub(super) fn drain(&mut self) {
         while let Some(command) = self.plane.commands.pop_front() {
             self.forwarder.command(command, NOW);
         }
@@ -89,7 +92,7 @@ impl Rig {
         }
     }
 
-    fn offer(&mut self, from: Side, sdp: &str) -> Result<String, AnchorError> {
+    pub(super) fn offer(&mut self, from: Side, sdp: &str) -> Result<String, AnchorError> {
         let mut out = Vec::new();
         let done = self
             .call
@@ -98,7 +101,12 @@ impl Rig {
         done.map(|()| String::from_utf8(out).unwrap())
     }
 
-    fn answer(&mut self, from: Side, sdp: &str, early: bool) -> Result<String, AnchorError> {
+    pub(super) fn answer(
+        &mut self,
+        from: Side,
+        sdp: &str,
+        early: bool,
+    ) -> Result<String, AnchorError> {
         let mut out = Vec::new();
         let sdp = sdp.as_bytes();
         let done = self
@@ -121,7 +129,7 @@ impl Rig {
         self.send_from(from, source, bytes)
     }
 
-    fn send_from(
+    pub(super) fn send_from(
         &mut self,
         from: Side,
         source: SocketAddr,
@@ -150,7 +158,7 @@ impl Rig {
         }
     }
 
-    fn words(&mut self) -> Vec<String> {
+    pub(super) fn words(&mut self) -> Vec<String> {
         let mut words = Vec::new();
         while let Some((side, word)) = self.plane.keyer.next_note() {
             words.push(match word {
@@ -158,17 +166,19 @@ impl Rig {
                 MediaWord::Failed(why) => format!("{} {why}", side.name()),
                 MediaWord::Transcoded(kinds) => format!("{} {kinds:?}", side.name()),
                 MediaWord::ConsentLost => format!("{} consent", side.name()),
+                MediaWord::Nominated(address) => format!("{} nominated {address}", side.name()),
+                MediaWord::IceFailed => format!("{} no pair", side.name()),
             });
         }
         words
     }
 }
 
-fn addr(text: &str) -> SocketAddr {
+pub(super) fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn sdp(host: u8, port: u16, profile: &str, attributes: &[&str]) -> String {
+pub(super) fn sdp(host: u8, port: u16, profile: &str, attributes: &[&str]) -> String {
     let mut text = format!(
         "v=0\r\no=x 1 1 IN IP4 10.0.0.{host}\r\ns=-\r\nc=IN IP4 10.0.0.{host}\r\nt=0 0\r\nm=audio {port} {profile} 0 101\r\na=rtpmap:0 PCMU/8000\r\n"
     );
@@ -178,7 +188,7 @@ fn sdp(host: u8, port: u16, profile: &str, attributes: &[&str]) -> String {
     text
 }
 
-fn lines<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
+pub(super) fn lines<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
     let prefix = format!("a={name}");
     text.lines()
         .filter_map(|line| line.strip_prefix(prefix.as_str()))
@@ -236,7 +246,7 @@ fn contexts(agreed: &Agreed) -> Contexts {
     agreed.contexts(ContextLimits::default()).unwrap()
 }
 
-fn rtp(ssrc: u32, sequence: u16) -> Vec<u8> {
+pub(super) fn rtp(ssrc: u32, sequence: u16) -> Vec<u8> {
     wire::rtp::RtpHeader {
         ssrc,
         sequence,
@@ -754,7 +764,8 @@ fn a_browser_calls_a_telephone() {
     assert_eq!(stray, Err(DropReason::MediaStranger));
     browser.check(&mut rig, Side::Caller, &answer, "brow");
     browser.shake(&mut rig, Side::Caller, &answer);
-    assert_eq!(rig.words(), ["caller Dtls AEAD_AES_256_GCM"]);
+    let nominated = "caller nominated 10.9.9.9:6000";
+    assert_eq!(rig.words(), [nominated, "caller Dtls AEAD_AES_256_GCM"]);
     browser.talk(&mut rig, Side::Caller, 1);
     assert_eq!(
         rig.send_from(Side::Caller, addr("203.0.113.1:1"), &rtp(7, 2)),
@@ -784,7 +795,8 @@ fn a_browser_calls_a_telephone() {
     rig.plane.keyer.now = NOW + Duration::from_secs(31);
     rig.call.keying_due(&mut rig.plane);
     rig.drain();
-    assert_eq!(rig.words(), ["caller consent"]);
+    let nominated = "caller nominated 10.9.9.10:6001";
+    assert_eq!(rig.words(), [nominated, "caller consent"]);
     assert_eq!(
         rig.send(Side::Callee, &rtp(3, 9)),
         Err(DropReason::MediaNotLatched)

@@ -8,8 +8,7 @@ use crate::border::{Alarm, Core};
 use crate::call::{CallKey, Side};
 use crate::config::{Keying, MediaSecurity, Mux};
 use codec::kind::Kind;
-use core::time::Duration;
-use engine::{DropReason, Entropy, Note, SocketId, Time};
+use engine::{DropReason, Drops, Entropy, Note, SocketId, Time};
 use protect::dtls;
 use protect::srtp::Suite;
 use sip::Endpoint;
@@ -18,9 +17,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How often it is looked whether peers still agree to be sent to (RFC 7675), where ICE is used.
-const CONSENT_LOOK: Duration = Duration::from_secs(5);
-
 /// What happened to the protection of a side.
 #[derive(Debug)]
 pub(crate) enum MediaWord {
@@ -28,8 +24,12 @@ pub(crate) enum MediaWord {
     Keyed(Keying, Suite),
     /// There will be none, for this reason.
     Failed(Why),
+    /// ICE has it that media goes there.
+    Nominated(SocketAddr),
     /// The peer has stopped agreeing to be sent to.
     ConsentLost,
+    /// ICE found no way.
+    IceFailed,
     /// Its speech is transcoded: what caller and callee speak.
     Transcoded([Kind; 2]),
 }
@@ -76,7 +76,14 @@ impl MediaNote {
                 caller: caller.name().to_owned(),
                 callee: callee.name().to_owned(),
             },
+            MediaWord::Nominated(address) => Note::MediaPairNominated {
+                call,
+                side,
+                line,
+                address: address.to_string(),
+            },
             MediaWord::ConsentLost => Note::MediaConsentLost { call, side, line },
+            MediaWord::IceFailed => Note::MediaIceFailed { call, side, line },
         }
     }
 }
@@ -118,6 +125,8 @@ pub(crate) struct Keyer {
     pub(super) notes: VecDeque<MediaNote>,
     /// Calls that want to be told the time, and when.
     wakes: VecDeque<(u64, Time)>,
+    /// Candidates that were beyond what is kept, and that were not counted yet.
+    candidates_dropped: u64,
 }
 
 impl Keyer {
@@ -130,7 +139,14 @@ impl Keyer {
             sending: Vec::new(),
             notes: VecDeque::new(),
             wakes: VecDeque::new(),
+            candidates_dropped: 0,
         }
+    }
+
+    /// Counts what was dropped.
+    pub(crate) fn count_drops(&mut self, drops: &mut Drops) {
+        let dropped = core::mem::take(&mut self.candidates_dropped);
+        drops.add(DropReason::IceCandidate, dropped);
     }
 
     /// The next datagram to be sent.
@@ -162,6 +178,7 @@ impl Keyer {
             entropy: &mut self.entropy,
             dtls: self.dtls.as_ref(),
             now: self.now,
+            candidates_dropped: &mut self.candidates_dropped,
         }
     }
 
@@ -171,6 +188,7 @@ impl Keyer {
             entropy: &mut self.entropy,
             dtls: self.dtls.as_ref(),
             now: self.now,
+            candidates_dropped: &mut self.candidates_dropped,
         };
         (means, &mut self.datagrams)
     }
@@ -280,6 +298,10 @@ impl CallMedia {
         facts: &Described,
     ) -> Result<(), AnchorError> {
         let said = protected::said(answer);
+        let offerer = self.sides.get(offer.from.index());
+        let Some(advertised) = offerer.map(|side| side.advertised) else {
+            return Ok(());
+        };
         for (index, (said, fact)) in said.iter().zip(facts).enumerate() {
             let offered = offer.facts.get(index).is_some_and(|fact| fact.port != 0);
             if fact.port == 0 || !offered {
@@ -290,11 +312,14 @@ impl CallMedia {
                 continue;
             };
             let mut means = plane.keyer.means();
+            let own = line.sides.get(offer.from.index());
+            let address = own.map(|side| SocketAddr::new(advertised, side.pair.rtp().port()));
+            let Some(address) = address else { continue };
             let Some(secure) = line.secure(answerer) else {
                 // A conference of ours has answered.
                 let given = line
                     .secure(offer.from)
-                    .and_then(|secure| secure.answer_given(&mut means));
+                    .and_then(|secure| secure.answer_given(address, &mut means));
                 if let Some(Tell::Keyed(keying, suite)) = given {
                     self.note(
                         plane,
@@ -308,7 +333,7 @@ impl CallMedia {
             };
             let taken = secure.take_answer(said, &mut means);
             let given = match (&taken, line.secure(offer.from)) {
-                (Ok(_), Some(secure)) => secure.answer_given(&mut means),
+                (Ok(_), Some(secure)) => secure.answer_given(address, &mut means),
                 _ => None,
             };
             match taken {
@@ -337,6 +362,8 @@ impl CallMedia {
             secure.signalled(side.signalled, means);
             secure.resume(means);
             secure.pump(side.socket, turn, out);
+            // The first check leaves at once.
+            secure.timeout(side.socket, turn, means, out);
         });
     }
 
@@ -366,15 +393,16 @@ impl CallMedia {
                 let mut turn = Turn::default();
                 act(secure, &place, &mut turn, &mut means, out);
                 changed |= turn.changed;
-                if let Some(said) = turn.said {
-                    words.push((side, index, said));
-                }
+                words.extend(turn.said.into_iter().map(|said| (side, index, said)));
             }
         }
         for (side, line, said) in words {
             let (word, ends) = match said {
                 Tell::Keyed(keying, suite) => (MediaWord::Keyed(keying, suite), false),
                 Tell::Failed(why) => (MediaWord::Failed(why), true),
+                Tell::Nominated(address) => (MediaWord::Nominated(address), false),
+                Tell::ConsentLost => (MediaWord::ConsentLost, false),
+                Tell::IceFailed => (MediaWord::IceFailed, false),
             };
             self.note(plane, side, line, word, ends);
         }
@@ -387,11 +415,7 @@ impl CallMedia {
         let mut due: Option<Time> = None;
         let sides = self.lines.iter().flatten().flat_map(|line| &line.sides);
         for secure in sides.filter_map(|side| side.secure.as_deref()) {
-            let look = secure
-                .selected()
-                .flatten()
-                .map(|_| plane.keyer.now + CONSENT_LOOK);
-            for at in [secure.next_deadline(), look].into_iter().flatten() {
+            if let Some(at) = secure.next_deadline(plane.keyer.now) {
                 due = Some(due.map_or(at, |due| due.min(at)));
             }
         }
@@ -451,24 +475,10 @@ impl CallMedia {
     pub(crate) fn keying_due(&mut self, plane: &mut MediaPlane) {
         self.wake = None;
         self.wake_timer = None;
-        let now = plane.keyer.now;
-        let changed = self.each_keyed(plane, |secure, place, turn, _, out| {
-            secure.timeout(place.socket, turn, now, out);
+        let changed = self.each_keyed(plane, |secure, place, turn, means, out| {
+            secure.timeout(place.socket, turn, means, out);
         });
-        let mut lost: SmallVec<[(Side, usize); 2]> = SmallVec::new();
-        for (index, line) in self.lines.iter_mut().enumerate() {
-            for side in [Side::Caller, Side::Callee] {
-                if let Some(secure) = line.as_mut().and_then(|line| line.secure(side))
-                    && secure.give_up_unwilling(now)
-                {
-                    lost.push((side, index));
-                }
-            }
-        }
-        for (side, line) in &lost {
-            self.note(plane, *side, *line, MediaWord::ConsentLost, false);
-        }
-        if changed || !lost.is_empty() {
+        if changed {
             self.command(plane);
         }
     }
@@ -541,7 +551,7 @@ impl LineSide {
             return;
         };
         if offers {
-            secure.make_offer(said.and_then(|said| said.profile), browser, means);
+            secure.make_offer(said.and_then(|said| said.profile), browser, address, means);
             let offered = || said.is_some_and(|said| said.mux);
             self.mux_offered = secure.listens()
                 || match secure.policy().mux {
@@ -599,6 +609,7 @@ impl Core {
                 self.timers.cancel(later);
             }
         }
+        self.plane.keyer.count_drops(&mut self.drops);
         while let Some(note) = self.plane.keyer.next_told() {
             self.tell_protection(endpoint, note, now);
         }

@@ -228,7 +228,7 @@ fn security(security: &MediaSecurity, path: &str, sink: &mut Sink<'_>) {
     }
     if security.srtp == SrtpPolicy::Require
         && security.keying.contains(&Keying::Sdes)
-        && security.ice
+        && security.ice.is_on()
     {
         not_there("ICE beside SDES", &format!("{path}.ice"), sink);
     }

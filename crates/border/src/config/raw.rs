@@ -243,9 +243,10 @@ pub(super) struct RawInterface {
     /// AEAD_AES_128_GCM, AES_256_CM_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32.
     #[serde(default)]
     pub srtp_suites: OneOrMany<String>,
-    /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand it. `off`: candidates
-    /// are taken out of descriptions. Default: `off`.
-    pub ice: Option<super::security::RawIce>,
+    /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand ICE. `full`: a full agent
+    /// with that candidate, which sends checks of its own: for peers that are lite themselves, or of which we are the client. `off`:
+    /// candidates are taken out of descriptions. Default: `off`.
+    pub ice: Option<super::security::Ice>,
     /// Codecs that the border speaks towards here on its own account, the best first: `PCMA`, `PCMU`, `G722`, `G729`, `opus`. They
     /// are offered here, and what comes or goes in them is transcoded where the other side of the call has none of them; media must be
     /// anchored. Default: none.
@@ -406,9 +407,10 @@ pub(super) struct RawTrunk {
     /// AEAD_AES_256_GCM, AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80.
     #[serde(default)]
     pub srtp_suites: OneOrMany<String>,
-    /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand it. `off`: candidates
-    /// are taken out of descriptions.
-    pub ice: Option<super::security::RawIce>,
+    /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand ICE. `full`: a full agent
+    /// with that candidate, which sends checks of its own: for peers that are lite themselves, or of which we are the client. `off`:
+    /// candidates are taken out of descriptions.
+    pub ice: Option<super::security::Ice>,
     /// Codecs that the border speaks towards there on its own account, the best first: `PCMA`, `PCMU`, `G722`, `G729`, `opus`. They
     /// are offered there, and what comes or goes in them is transcoded where the other side of the call has none of them; media must be
     /// anchored. Default: what the interface says.

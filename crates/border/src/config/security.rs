@@ -33,14 +33,24 @@ pub enum Keying {
     Dtls,
 }
 
-/// Whether candidates are offered (RFC 8445).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+/// Which kind of ICE agent we are (RFC 8445).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum RawIce {
-    /// Candidates are taken out of descriptions.
+pub enum Ice {
+    /// None: candidates are taken out of descriptions.
+    #[default]
     Off,
     /// We answer checks.
     Lite,
+    /// We send checks as well.
+    Full,
+}
+
+impl Ice {
+    /// Whether we are an agent at all.
+    pub fn is_on(self) -> bool {
+        self != Ice::Off
+    }
 }
 
 /// What becomes of RTCP on the port of RTP (rtcp-mux, RFC 5761) towards a side, where whoever commands a media node says so.
@@ -63,8 +73,8 @@ pub struct MediaSecurity {
     pub keying: Vec<Keying>,
     /// Crypto suites, the best first; at least one.
     pub suites: Vec<Suite>,
-    /// Whether we are an ICE-lite agent there.
-    pub ice: bool,
+    /// Which kind of ICE agent we are there.
+    pub ice: Ice,
     /// Whether a profile with feedback (RFC 4585) is offered there; `None`: as the other side does, and as DTLS demands.
     pub feedback: Option<bool>,
     /// What becomes of rtcp-mux there; `None`: it is offered where the other side does.
@@ -77,7 +87,7 @@ impl Default for MediaSecurity {
             srtp: SrtpPolicy::Pass,
             keying: vec![Keying::Sdes],
             suites: protect::sdes::Policy::default().suites,
-            ice: false,
+            ice: Ice::Off,
             feedback: None,
             mux: None,
         }
@@ -87,7 +97,10 @@ impl Default for MediaSecurity {
 impl MediaSecurity {
     /// Whether nothing is asked of media here.
     pub fn is_pass(&self) -> bool {
-        self.srtp == SrtpPolicy::Pass && !self.ice && self.feedback.is_none() && self.mux.is_none()
+        self.srtp == SrtpPolicy::Pass
+            && !self.ice.is_on()
+            && self.feedback.is_none()
+            && self.mux.is_none()
     }
 
     /// Whether DTLS may come to be spoken here.
@@ -107,7 +120,7 @@ pub(super) struct Written<'r> {
     pub(super) srtp: Option<SrtpPolicy>,
     pub(super) keying: &'r OneOrMany<Keying>,
     pub(super) suites: &'r OneOrMany<String>,
-    pub(super) ice: Option<RawIce>,
+    pub(super) ice: Option<Ice>,
 }
 
 /// What is written, where it is not what `inherited` says already.
@@ -122,7 +135,7 @@ pub(super) fn media_security(
         security.srtp = srtp;
     }
     if let Some(ice) = written.ice {
-        security.ice = ice == RawIce::Lite;
+        security.ice = ice;
     }
     let refused = security.srtp == SrtpPolicy::Refuse;
     let keying = written.keying.as_slice();

@@ -835,7 +835,7 @@ fn protection_of_media_is_inherited_and_checked() {
         (outside.srtp, trunk.srtp),
         (SrtpPolicy::Require, SrtpPolicy::Prefer)
     );
-    assert_eq!((outside.ice, trunk.ice), (true, false));
+    assert_eq!((outside.ice, trunk.ice), (Ice::Lite, Ice::Off));
     assert_eq!(
         trunk.keying,
         [Keying::Dtls, Keying::Sdes],

@@ -125,7 +125,7 @@ kind = 'core'
 listen = 'udp:198.51.100.2:5060'
 srtp = 'prefer'
 srtp_keying = ['sdes', 'dtls']
-ice = 'lite'
+ice = 'full'
 media = { address = '198.51.100.1', ports = '30000-30019' }
 [[trunk]]
 name = 'vault'

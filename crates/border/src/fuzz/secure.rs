@@ -6,8 +6,9 @@ use engine::{Packet, Time};
 use protect::cipher::HmacSha1;
 use protect::dtls::{self, Event, HashFunction, Role, Session};
 use protect::srtp::{ContextLimits, Contexts, Inbound, MasterKey, Outbound, Suite};
-use protect::stun::{Builder, attribute, message_type};
+use protect::stun::{Builder, Message, attribute, message_type};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 /// In place of the fingerprint in a description, as long as one of SHA-256.
 const PRINT: &str = "AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA:AA";
@@ -34,6 +35,8 @@ pub(super) struct Keyed {
     credentials: Option<(Vec<u8>, Vec<u8>)>,
     /// What the border sent into media paths by itself.
     heard: VecDeque<Vec<u8>>,
+    /// Transaction of the last check that the border sent.
+    asked: Option<[u8; 12]>,
     transaction: u8,
 }
 
@@ -59,6 +62,7 @@ impl Keyed {
             contexts: contexts(&master),
             credentials: None,
             heard: VecDeque::new(),
+            asked: None,
             transaction: 0,
         }
     }
@@ -104,7 +108,22 @@ impl Keyed {
             "neither STUN nor DTLS: {}",
             bytes.escape_ascii()
         );
+        let asked = Message::parse(bytes)
+            .filter(|message| message.message_type() == message_type::BINDING_REQUEST);
+        self.asked = asked.map(|message| message.transaction()).or(self.asked);
         remember(&mut self.heard, bytes.to_vec());
+    }
+
+    /// The answer to a check of the border's, with the password of our descriptions.
+    fn answer(&self, transaction: [u8; 12], choice: u8) -> Vec<u8> {
+        let key = HmacSha1::new(b"peers-password-of-24-chars");
+        match choice & 7 {
+            0 => Builder::new(message_type::BINDING_ERROR, transaction).error(487, ""),
+            1 => Builder::new(message_type::BINDING_ERROR, transaction).error(400, ""),
+            _ => Builder::new(message_type::BINDING_SUCCESS, transaction)
+                .mapped_address(SocketAddr::from(([192, 0, 2, choice & 7], 20_000))),
+        }
+        .finish(Some(&key))
     }
 
     /// RTP or RTCP under the key.
@@ -120,8 +139,11 @@ impl Keyed {
         buffer
     }
 
-    /// A check of the path with the border's credentials (RFC 8445 section 7.2.5), or without.
+    /// A check of the path with the border's credentials (RFC 8445 section 7.2.5), or without; or the answer to one of the border's.
     pub(super) fn check(&mut self, choice: u8) -> Vec<u8> {
+        if let Some(asked) = self.asked.filter(|_| choice >> 5 == 6) {
+            return self.answer(asked, choice);
+        }
         self.transaction = self.transaction.wrapping_add(1);
         let kind = match choice >> 5 {
             7 => message_type::BINDING_INDICATION,

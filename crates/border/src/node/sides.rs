@@ -6,7 +6,7 @@ use super::wishes::{IceWish, Refusal, Wishes};
 use crate::anchor::MediaSide;
 use crate::anchor::protected::{self, Profile, Transport};
 use crate::anchor::sdp::describe;
-use crate::config::{Keying, MediaSecurity, SrtpPolicy};
+use crate::config::{Ice, Keying, MediaSecurity, SrtpPolicy};
 use media::Latching;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -68,10 +68,11 @@ impl Reading {
 pub(super) type Protections = (Option<Arc<MediaSecurity>>, Option<Arc<MediaSecurity>>);
 
 /// What is taken from whoever offers: every keying that there is, and ICE where it speaks it.
-fn accepting(reading: &Reading) -> MediaSecurity {
+fn accepting(reading: &Reading, wishes: &Wishes<'_>) -> MediaSecurity {
+    let [ours, _] = wishes.agents.unwrap_or([Ice::Lite; 2]);
     MediaSecurity {
         keying: vec![Keying::Dtls, Keying::Sdes],
-        ice: reading.ice,
+        ice: if reading.ice { ours } else { Ice::Off },
         ..MediaSecurity::default()
     }
 }
@@ -157,31 +158,40 @@ pub(super) fn protections(
         srtp,
         keying,
         suites,
-        ice,
+        ice: match (ice, wishes.agents) {
+            (false, _) => Ice::Off,
+            (true, None) => Ice::Lite,
+            (true, Some([_, towards])) => towards,
+        },
         feedback: wishes.profile.map(|profile| profile.feedback),
         mux,
     };
     // What stands goes on: another policy would begin its keys anew.
     let stays = |before: &Option<Arc<MediaSecurity>>, transport: Transport, ice: bool| {
         let same = known.transport == Some(transport) && known.ice == ice;
-        before.clone().filter(|_| same)
+        let wanted = wishes.agents.filter(|_| ice);
+        before
+            .clone()
+            .filter(|before| same && wanted.is_none_or(|[_, towards]| before.ice == towards))
     };
     let towards = match stays(&before.1, wanted.transport, ice) {
         Some(security) => security,
         None => Arc::new(towards),
     };
     let from = match &before.0 {
-        Some(security) if accepts(security, reading) => security.clone(),
-        _ => Arc::new(accepting(reading)),
+        Some(security) if accepts(security, reading, wishes) => security.clone(),
+        _ => Arc::new(accepting(reading, wishes)),
     };
     Ok((Some(from), Some(towards)))
 }
 
 /// Whether a side that is protected so goes on so with this offer of its own.
-fn accepts(security: &MediaSecurity, reading: &Reading) -> bool {
+fn accepts(security: &MediaSecurity, reading: &Reading, wishes: &Wishes<'_>) -> bool {
     let transport = reading.profile.map(|profile| profile.transport);
     let keying = |keying| security.keying.contains(&keying);
-    security.ice == reading.ice
+    let wanted = wishes.agents.filter(|_| reading.ice);
+    security.ice.is_on() == reading.ice
+        && wanted.is_none_or(|[ours, _]| security.ice == ours)
         && match transport {
             Some(Transport::Dtls) => security.srtp != SrtpPolicy::Refuse && keying(Keying::Dtls),
             Some(Transport::Srtp) => security.srtp != SrtpPolicy::Refuse && keying(Keying::Sdes),

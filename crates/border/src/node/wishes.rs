@@ -3,7 +3,7 @@
 use super::play::PlayWishes;
 use super::text::CodecWishes;
 use crate::anchor::protected::Profile;
-use crate::config::Mux;
+use crate::config::{Ice, Mux};
 use core::time::Duration;
 use protect::srtp::Suite;
 use std::net::IpAddr;
@@ -42,6 +42,8 @@ pub(super) struct Wishes<'a> {
     /// Whose media a command is about, where it is not a party of a tag.
     pub(super) all: bool,
     pub(super) ice: IceWish,
+    /// Which kind of agent we are where there is ICE: towards whoever sent the description, and towards whoever gets it.
+    pub(super) agents: Option<[Ice; 2]>,
     pub(super) profile: Option<Profile>,
     /// SRTP beside media in the clear (RFC 8643).
     pub(super) opportunistic: bool,
@@ -101,6 +103,7 @@ impl<'a> Wishes<'a> {
             sdp: None,
             all: false,
             ice: IceWish::Usual,
+            agents: None,
             profile: None,
             opportunistic: false,
             no_dtls: false,
@@ -153,6 +156,7 @@ impl<'a> Wishes<'a> {
             "sdp" => self.sdp = Some(bytes()?),
             "all" => self.all = text()? == "all",
             "ice" => self.ice(text()?)?,
+            "ice-lite" => self.agents(text()?)?,
             "dtls" | "dtls-reverse" => self.dtls(name, text()?)?,
             "dtls-fingerprint" => {
                 if !text()?.eq_ignore_ascii_case("sha-256") {
@@ -302,6 +306,17 @@ impl<'a> Wishes<'a> {
             "default" | "optional" => IceWish::Usual,
             _ => return Err(refused("ICE", wish)),
         };
+        Ok(())
+    }
+
+    fn agents(&mut self, lite: &'a str) -> Result<(), Refusal> {
+        self.agents = Some(match spelled(lite).as_str() {
+            "off" => [Ice::Full, Ice::Full],
+            "forward" => [Ice::Full, Ice::Lite],
+            "backward" => [Ice::Lite, Ice::Full],
+            "both" => [Ice::Lite, Ice::Lite],
+            _ => return Err(refused("ICE-lite", lite)),
+        });
         Ok(())
     }
 

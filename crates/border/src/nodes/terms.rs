@@ -3,7 +3,7 @@
 use crate::anchor::AnchorError;
 use crate::anchor::protected::{Profile, Transport, said};
 use crate::anchor::sdp::{Carriage, describe};
-use crate::config::{Keying, MediaSecurity, SrtpPolicy};
+use crate::config::{Ice, Keying, MediaSecurity, SrtpPolicy};
 use protect::srtp::Suite;
 use wire::ng::Value;
 
@@ -24,7 +24,25 @@ pub(super) fn offer(from: Party<'_>, to: Party<'_>, dscp: u8) -> Value {
         let names: Vec<Value> = vec![from.into(), to.into()];
         terms.set("direction", names);
     }
-    terms.set("ICE", if to.security.ice { "force" } else { "remove" });
+    terms.set(
+        "ICE",
+        if to.security.ice.is_on() {
+            "force"
+        } else {
+            "remove"
+        },
+    );
+    let agents = [from.security.ice, to.security.ice];
+    if agents.contains(&Ice::Full) {
+        terms.set(
+            "ICE-lite",
+            match agents {
+                [Ice::Full, Ice::Full] => "off",
+                [Ice::Full, _] => "forward",
+                _ => "backward",
+            },
+        );
+    }
     // The code point stands above the two bits of explicit congestion notification (RFC 2474, RFC 3168).
     terms.set("TOS", i64::from(dscp) << 2);
     let replaced: Vec<Value> = vec!["origin".into()];
@@ -69,7 +87,7 @@ fn usual(security: &MediaSecurity) -> Profile {
         // Browsers, who are those with ICE and DTLS, want feedback.
         feedback: security
             .feedback
-            .unwrap_or(security.ice && transport == Transport::Dtls),
+            .unwrap_or(security.ice.is_on() && transport == Transport::Dtls),
     }
 }
 
@@ -112,6 +130,7 @@ mod tests {
     use super::*;
 
     fn security(srtp: SrtpPolicy, keying: Keying, ice: bool) -> MediaSecurity {
+        let ice = if ice { Ice::Lite } else { Ice::Off };
         MediaSecurity {
             srtp,
             keying: vec![keying],

@@ -28,7 +28,7 @@ pub struct Browser {
 
 impl Browser {
     /// Starts `program`, whose microphone hears the file `voice`; the page calls `callee` by way of the WebSocket `server` for so many
-    /// seconds.
+    /// seconds. Without a callee it registers as 1000 and takes a call for so many seconds.
     pub fn call(
         program: &str,
         folder: &Path,
