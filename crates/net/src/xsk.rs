@@ -2,7 +2,7 @@
 //! into rings that a driver reads; and frames of the driver's making leave by the same rings.
 //!
 //! All else is as with sockets: ports are opened as sockets, too, which get what the program does not lead away and send what has no known
-//! way. Where the network card has no part in it frames are copied, which is correct but no faster than sockets.
+//! way. Where the network card has no part in it frames are copied.
 
 mod frame;
 mod program;

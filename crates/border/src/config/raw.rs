@@ -730,8 +730,8 @@ pub(super) struct RawMedia {
     pub kernel: RawWanted,
     /// Whether media comes and leaves by AF_XDP, past the kernel's network, where it is plain datagrams with a known way; all else goes by
     /// sockets as ever. `auto`: where kernel (5.11), rights (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW) and locked memory (8 MiB for each queue of
-    /// an interface, or CAP_IPC_LOCK) allow it, which the log says once. `require`: for every address of media, or no start. It is faster
-    /// where the network card does it without copies, slower where not, which the log says, too; a firewall on this host does not
+    /// an interface, or CAP_IPC_LOCK) allow it, which the log says once. `require`: for every address of media, or no start. Whether
+    /// the network card does it without copies is in the log, too; a firewall on this host does not
     /// see such packets. Not together with `kernel`, and not with several `workers` of `[sip]`.
     pub af_xdp: RawWanted,
 }
