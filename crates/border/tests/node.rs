@@ -154,6 +154,7 @@ fn what_is_not_done_is_refused_by_its_name() {
             "SDES \"unencrypted_srtp\"",
         ),
         ("ICE", "force-relay", "ICE \"force-relay\""),
+        ("ICE-lite", "sometimes", "ICE-lite \"sometimes\""),
         ("DTLS", "active", "DTLS \"active\""),
         ("DTLS-reverse", "active", "DTLS-reverse \"active\""),
         (
@@ -459,6 +460,29 @@ fn dtls_and_ice_towards_a_browser() {
         assert!(offered.contains(there), "{there}: {offered}");
     }
     assert!(!offered.contains("a=crypto"), "{offered}");
+}
+
+/// Who is a lite agent says so (RFC 8839 section 5.3); a full one says nothing.
+#[test]
+fn the_key_says_towards_whom_we_are_a_lite_agent() {
+    let candidate = "a=ice-ufrag:abcd\r\na=ice-pwd:abcdefghijklmnopqrstuvwx\r\na=candidate:1 1 UDP 2130706431 10.0.0.2 4000 typ host\r\n";
+    for (key, lite) in [
+        (None, [true, true]),
+        (Some("off"), [false, false]),
+        (Some("forward"), [false, true]),
+        (Some("backward"), [true, false]),
+        (Some("both"), [true, true]),
+    ] {
+        let mut rig = Rig::new(CONFIG);
+        let mut wanted = vec![("ICE", "force")];
+        wanted.extend(key.map(|value| ("ICE-lite", value)));
+        let offered = rig.offer(&sdp("10.0.0.1", 4000, "RTP/AVP", candidate), &wanted);
+        let answered = rig.answer(&sdp("10.0.0.2", 4000, "RTP/AVP", candidate), &[]);
+        for (text, lite) in [answered, offered].iter().zip(lite) {
+            assert!(text.contains("a=ice-ufrag:"), "{key:?}: {text}");
+            assert_eq!(text.contains("a=ice-lite"), lite, "{key:?}: {text}");
+        }
+    }
 }
 
 #[test]
