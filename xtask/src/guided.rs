@@ -268,6 +268,8 @@ fn make() -> Result<Guide, String> {
     check(&mut merge)?;
     std::fs::write(stamp(), compiler()?).map_err(|error| error.to_string())?;
     let _ = std::fs::remove_dir_all(&counts);
+    // Cargo does not see that the profile is another one.
+    let _ = std::fs::remove_dir_all(target().join("guided"));
     Guide::found().ok_or_else(|| "the profile was not written".to_owned())
 }
 
