@@ -20,8 +20,6 @@ use telephones::{
 /// Least likeness of what was heard to what was said. G.711 and a few lost edges leave more than 0.9; another sentence,
 /// noise or silence stays below 0.3.
 const ALIKE: f64 = 0.8;
-/// The same of what a page heard: its ear is a thread that a busy machine keeps waiting, which leaves holes.
-const ALIKE_IN_PAGE: f64 = 0.5;
 
 /// A linphone console for `user`, registered, its audio from and to files. It may fail to come up (its start is what is
 /// tried again, three times at most; nothing else is), for which its log is kept.
@@ -105,16 +103,12 @@ fn uc_server(folder: &Path, interface: &str, more: &str) -> (Process, u16) {
 
 /// Both must have heard the other; says how well.
 fn judge(what: &str, heard: [f64; 2], border: &Process) {
-    judge_by(what, heard, [ALIKE; 2], border);
-}
-
-fn judge_by(what: &str, heard: [f64; 2], least: [f64; 2], border: &Process) {
     println!(
         "{what}: caller heard {:.3}, callee heard {:.3}",
         heard[0], heard[1]
     );
     assert!(
-        heard.iter().zip(least).all(|(value, least)| *value > least),
+        heard.iter().all(|value| *value > ALIKE),
         "{what}: likeness {heard:?}\n{}",
         border.said()
     );
@@ -484,17 +478,9 @@ fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
             false => codec::speech::answer(),
         },
     );
-    let (what, heard, least) = match calls {
-        true => (
-            "browser to baresip",
-            [by_page, by_phone],
-            [ALIKE_IN_PAGE, ALIKE],
-        ),
-        false => (
-            "baresip to browser",
-            [by_phone, by_page],
-            [ALIKE, ALIKE_IN_PAGE],
-        ),
+    let (what, heard) = match calls {
+        true => ("browser to baresip", [by_page, by_phone]),
+        false => ("baresip to browser", [by_phone, by_page]),
     };
-    judge_by(what, heard, least, &border);
+    judge(what, heard, &border);
 }
