@@ -163,7 +163,7 @@ events! {
         /// one_socket (one for all ports of a thread) or socket_per_port; kernel (streams that are only sent on are relayed there)
         /// or no_kernel; af_xdp (media comes and leaves past the kernel's network) or no_af_xdp.
         path: String,
-        /// Of af_xdp, how each interface does it. Otherwise why not the faster one, or for which addresses not (streams that leave there go through sockets); empty where it is the faster one, or another was asked for.
+        /// Of af_xdp, how each interface does it: driver mode, or generic mode and why; without copies, or in copies and why; by how many of its queues. Otherwise why not the faster one, or for which addresses not (streams that leave there go through sockets); empty where it is the faster one, or another was asked for.
         why: String,
     }
     /// What the threads were to have by `[threads]`, and whether they have it; told once for each at the start.
@@ -209,6 +209,8 @@ events! {
         aside: u64,
         /// Datagrams that came and found no room, in AF_XDP's rings or in the sockets that are still open.
         dropped: u64,
+        /// Datagrams that came by each receive queue, in the order of the queues, by interface: eth0: 1200 1187; eth1: 2380.
+        queues: String,
     }
     /// A trunk has begun to ask for fewer new calls (RFC 7339).
     TrunkThrottled "trunk_throttled" {

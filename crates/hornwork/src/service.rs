@@ -189,9 +189,21 @@ pub(crate) fn carried(af_xdp: Option<&AfXdp>, driver: &Driver<Forwarder>, log: &
         aside: counters.express_aside,
         // What the kernel does not tell is not known.
         dropped: driver.kernel_drops().unwrap_or_default(),
+        queues: by_queue(&driver.express_queues()),
     };
     log.event(&Event::new(driver.clock().now(), note));
     log.flush();
+}
+
+/// What came by the queues of each interface, in words.
+fn by_queue(queues: &[(&str, u32, u64)]) -> String {
+    let interfaces = queues.chunk_by(|one, next| one.0 == next.0);
+    let words = interfaces.map(|queues| {
+        let counts: Vec<String> = queues.iter().map(|queue| queue.2.to_string()).collect();
+        let name = queues.first().map_or("", |queue| queue.0);
+        format!("{name}: {}", counts.join(" "))
+    });
+    words.collect::<Vec<String>>().join("; ")
 }
 
 /// Logs when interfaces begin or cease to send what the kernel relays.

@@ -311,6 +311,11 @@ impl<F: Forward> Driver<F> {
         self.plane.kernel_drops()
     }
 
+    /// Where AF_XDP carries media: how many datagrams have come by each queue, with the name of its interface and its number.
+    pub fn express_queues(&self) -> Vec<(&str, u32, u64)> {
+        self.plane.express_queues()
+    }
+
     /// CPU time of the media thread, where there is one.
     pub fn media_cpu(&self) -> Option<Duration> {
         match &self.media {

@@ -85,7 +85,7 @@ impl KernelRelay {
     /// code point `dscp`.
     ///
     /// # Errors
-    /// No address can be served: rights (CAP_BPF, CAP_NET_ADMIN) or the kernel (6.3 or later) do not allow it, the interfaces' drivers
+    /// No address can be served: rights (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) or the kernel (6.3 or later) do not allow it, the interfaces' drivers
     /// have no XDP (the loopback has none), somebody else's program is there, or this program was built without.
     pub fn start(addresses: &[IpAddr], dscp: u8) -> io::Result<KernelRelay> {
         let mut netlink = Netlink::routes()?;
@@ -336,9 +336,9 @@ pub(crate) fn local(netlink: &mut Netlink, address: IpAddr) -> io::Result<Local>
     let interface = netlink
         .interface_of(address)?
         .ok_or_else(|| io::Error::other("no interface has it"))?;
-    let known = netlink
-        .interface(interface)?
-        .ok_or_else(|| io::Error::other("its interface is no Ethernet, or down"))?;
+    let known = netlink.interface(interface)?.ok_or_else(|| {
+        io::Error::other("its interface is no Ethernet (the loopback is none), or down")
+    })?;
     Ok(Local {
         address,
         number: 0,

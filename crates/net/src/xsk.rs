@@ -2,7 +2,9 @@
 //! into rings that a driver reads; and frames of the driver's making leave by the same rings.
 //!
 //! All else is as with sockets: ports are opened as sockets, too, which get what the program does not lead away and send what has no known
-//! way. Where the network card has no part in it frames are copied.
+//! way. Where the network card has no part in it frames are copied; where its driver has none, the kernel runs the program on what the driver
+//! has handed to it (generic mode). An interface has a socket at each of its receive queues; what comes by a queue without one goes on into
+//! the kernel, to the port's other socket. The loopback is left to the sockets: its senders leave checksums out, so that nothing would come.
 
 mod frame;
 mod program;
@@ -24,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// As LOCALS in the program.
 const MOST_LOCALS: usize = 16;
-/// Queues of an interface at most, as in the program.
+/// Receive queues of an interface that are served at most, as in the program.
 const MOST_QUEUES: u32 = 64;
 
 struct Inner {
@@ -61,10 +63,10 @@ impl fmt::Debug for AfXdp {
 
 impl AfXdp {
     /// Puts the program at the interfaces that have `addresses`, in this thread's network namespace, and opens a socket at each of their
-    /// queues. What leaves is marked with the code point `dscp`.
+    /// receive queues, 64 of an interface at most. What leaves is marked with the code point `dscp`.
     ///
     /// # Errors
-    /// No address can be served: rights (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW), locked memory (8 MiB a queue) or the kernel (5.11 or
+    /// No address can be served: rights (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_NET_RAW), locked memory (8 MiB a queue) or the kernel (5.11 or
     /// later) do not allow it, somebody else's program is there, or this program was built without.
     pub fn start(addresses: &[IpAddr], dscp: u8) -> io::Result<AfXdp> {
         let mut netlink = Netlink::routes()?;
@@ -128,7 +130,7 @@ impl AfXdp {
     }
 
     /// How frames come and leave at each interface, and for which addresses they do not, with the reasons; the second is empty where
-    /// all are served.
+    /// all are served. An interface some of whose queues have no socket is served, and the first text says which.
     pub fn state(&self) -> (String, String) {
         (self.0.how.clone(), self.0.unserved.clone())
     }

@@ -1,12 +1,13 @@
 //! The same packets through every way in which media ports are served, with the same results: a socket for each port, the same
-//! on a thread of its own, one socket for all ports, and the relay in the kernel before each of them.
+//! on a thread of its own, one socket for all ports, and the relay in the kernel or AF_XDP before each of them; the latter with one
+//! receive queue and with several, in driver mode and in generic mode.
 
 mod rig;
 
 use engine::{DropReason, HashKey, Output, SocketId, SocketKind};
 use media::{Carriage, Forwarder, ForwarderLimits, MediaCommand, SessionPlan, SidePlan};
 use net::{Clock, Driver, DriverConfig, MediaSockets};
-use rig::{CLASS, Path, Peer, Rig, V4, V6, World, alone, call, private_network, rtcp, rtp};
+use rig::{CLASS, Path, Peer, Rig, V4, V6, Wiring, World, alone, call, private_network, rtcp, rtp};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -206,6 +207,9 @@ fn over_all_paths(test: &'static str, fixture: fn(&mut Rig, &World)) {
     over(all, true, test, fixture);
 }
 
+/// In which mode AF_XDP runs in a world, and how that is made.
+type Made = (&'static str, fn() -> World);
+
 /// `alike`: whether what was dropped must be the same.
 fn over(paths: &'static [Path], alike: bool, test: &'static str, fixture: fn(&mut Rig, &World)) {
     let run = move || {
@@ -213,23 +217,46 @@ fn over(paths: &'static [Path], alike: bool, test: &'static str, fixture: fn(&mu
         if !private_network(test) {
             return;
         }
-        let worlds: [fn() -> World; 4] = [
-            || World::Loopback(V4),
-            || World::Loopback(V6),
-            World::wired,
-            || World::wired_as(true, true),
+        let worlds: [Made; 10] = [
+            ("", || World::Loopback(V4)),
+            ("", || World::Loopback(V6)),
+            ("driver mode", World::wired),
+            ("driver mode", || World::wired_as(true, true)),
+            ("driver mode", || {
+                World::wired_by(true, false, Wiring::Queues)
+            }),
+            ("driver mode", || {
+                World::wired_by(true, true, Wiring::Queues)
+            }),
+            ("generic mode", || {
+                World::wired_by(true, false, Wiring::Fewer)
+            }),
+            ("generic mode", || {
+                World::wired_by(true, true, Wiring::Fewer)
+            }),
+            ("generic mode", || {
+                World::wired_by(true, false, Wiring::Bridge)
+            }),
+            ("generic mode", || {
+                World::wired_by(true, true, Wiring::Bridge)
+            }),
         ];
         let mut seen: Option<(Path, Vec<(DropReason, u64)>)> = None;
-        for (number, world) in worlds.iter().enumerate() {
+        for (number, (mode, world)) in worlds.iter().enumerate() {
             let world = &world();
             for &path in paths {
                 let wired = matches!(world, World::Wired(_));
-                if (path.is_kernel() || path.is_express()) && !wired {
+                // How we receive matters to AF_XDP alone.
+                let fast = path.is_kernel() || path.is_express();
+                if fast && !wired || number > 3 && !path.is_express() {
                     continue;
                 }
                 let Some(mut rig) = Rig::start(path, world, test) else {
                     continue;
                 };
+                if path.is_express() {
+                    assert!(rig.how.contains(mode), "{}", rig.how);
+                }
                 fixture(&mut rig, world);
                 let drops: Vec<(DropReason, u64)> = DropReason::ALL
                     .iter()

@@ -5,18 +5,32 @@ mod rig;
 use engine::{DropReason, HashKey};
 use media::{Forwarder, ForwarderLimits};
 use net::{AfXdp, Clock, Driver, DriverConfig};
-use rig::{CLASS, Path, Peer, Rig, Wire, World, alone, call, private_network, rtp, sum, summed};
+use rig::{
+    CLASS, Path, Peer, Rig, Wire, Wiring, World, alone, call, hold_queue, private_network, rtp,
+    sum, summed,
+};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// In a network of its own, once with IPv4 and once with IPv6, where the far ends take frames or not; not, said, where that cannot be.
+/// In a network of its own, with IPv4 and with IPv6, however we receive; not, said, where that cannot be.
 fn wired(test: &'static str, work: fn(&'static str, &World, Rig)) {
-    for (six, path) in [(false, Path::Express), (true, Path::ExpressOne)] {
+    let all = [
+        (false, Path::Express, Wiring::Queue),
+        (true, Path::ExpressOne, Wiring::Queue),
+        (false, Path::ExpressOne, Wiring::Queues),
+        (true, Path::ExpressOne, Wiring::Fewer),
+        (false, Path::ExpressOne, Wiring::Bridge),
+    ];
+    wired_by(&all, test, work);
+}
+
+fn wired_by(how: &[(bool, Path, Wiring)], test: &'static str, work: fn(&'static str, &World, Rig)) {
+    for &(six, path, wiring) in how {
         let run = move || {
             let _alone = alone();
             if private_network(test) {
-                let world = World::wired_as(false, six);
+                let world = World::wired_by(false, six, wiring);
                 if let Some(rig) = Rig::start(path, &world, test) {
                     work(test, &world, rig);
                 }
@@ -51,15 +65,25 @@ fn goes_on(rig: &mut Rig, [a, b]: [&Peer; 2], to: SocketAddr, number: u16) {
     }
 }
 
-/// Whether a program is at an interface.
-fn has_program(interface: &str) -> bool {
+/// Whether a program is at an interface, or at any.
+fn has_program(interface: Option<&str>) -> bool {
     let done = Command::new("ip")
-        .args(["-d", "link", "show", interface])
+        .args(["-d", "link", "show"])
+        .args(interface)
         .output()
         .unwrap();
     let said = String::from_utf8(done.stdout).unwrap();
     assert!(done.status.success());
     said.contains("prog/xdp")
+}
+
+/// Waits until no program is anywhere: the thread that looks for ways may be at it for a moment.
+fn until_gone() {
+    let begun = Instant::now();
+    while has_program(None) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -100,6 +124,126 @@ fn media_comes_and_leaves_by_af_xdp() {
         assert_eq!(after.express_out - before.express_out + aside, 2_040);
         assert!(aside < 500, "{aside}");
         assert_eq!(rig.driver.kernel_drops().unwrap(), 0);
+    });
+}
+
+const QUEUES: [(bool, Path, Wiring); 2] = [
+    (false, Path::Express, Wiring::Queues),
+    (true, Path::ExpressOne, Wiring::Queues),
+];
+
+/// Calls between phones of their own, so that their streams are spread over queues: what the callers send arrives, all of it.
+fn many_calls(rig: &mut Rig, world: &World) {
+    let calls: Vec<_> = (0..12)
+        .map(|n| {
+            let phones = world.phones();
+            let [a, a_rtcp, b, b_rtcp] = &phones;
+            let (session, port) = (1 + n, 40_000 + 4 * n as u16);
+            let ours = call(rig, session, world, port, [a, a_rtcp, b, b_rtcp]);
+            (phones, ours)
+        })
+        .collect();
+    for sequence in 0..50 {
+        for ([a, ..], ours) in &calls {
+            a.send(&rtp(7, sequence, 20), ours[0]);
+        }
+        for ([_, _, b, _], ours) in &calls {
+            assert_eq!(rig.take(b), (rtp(7, sequence, 20), ours[2], CLASS));
+        }
+    }
+    for n in 1..=12 {
+        rig.operator
+            .commands
+            .push_back(media::MediaCommand::Remove(n));
+        for port in 0..4 {
+            rig.shut(n as u32 * 10 + port);
+        }
+    }
+    rig.run(10);
+}
+
+/// Datagrams that came by each queue of the first wire.
+fn by_queue(rig: &Rig) -> Vec<u64> {
+    let all = rig.driver.express_queues();
+    let own = all.iter().filter(|(name, ..)| *name == "wire1");
+    own.enumerate()
+        .map(|(place, (_, number, count))| {
+            assert_eq!(place as u32, *number);
+            *count
+        })
+        .collect()
+}
+
+#[test]
+fn every_queue_has_a_socket() {
+    let test = "every_queue_has_a_socket";
+    wired_by(&QUEUES, test, |_, world, mut rig| {
+        assert!(
+            rig.how.contains("wire1: driver mode, in copies"),
+            "{}",
+            rig.how
+        );
+        assert_eq!(rig.how.matches(", queues: 4").count(), 2, "{}", rig.how);
+        many_calls(&mut rig, world);
+        let queues = by_queue(&rig);
+        assert_eq!(queues.len(), 4);
+        assert!(
+            queues.iter().filter(|&&count| count > 0).count() > 1,
+            "{queues:?}"
+        );
+        // All of it.
+        assert_eq!(queues.iter().sum::<u64>(), 600);
+        assert_eq!(rig.driver.counters().datagrams_in, 600);
+    });
+}
+
+/// Other programs have them, or there are more than we open: what comes by those takes the kernel's way, and nothing is lost.
+#[test]
+fn queues_without_a_socket_lose_nothing() {
+    let test = "queues_without_a_socket_lose_nothing";
+    wired_by(&QUEUES, test, |test, world, rig| {
+        let again = rig.path;
+        drop(rig);
+        until_gone();
+        let _theirs = [1, 2, 3].map(|queue| hold_queue(c"wire1", queue));
+        let mut rig = Rig::start(again, world, test).unwrap();
+        let told = ", queues: 1 of 4, the others by sockets (queue 1: Device or resource busy (os error 16)); wire2: ";
+        assert!(rig.how.contains(told), "{}", rig.how);
+        assert!(rig.how.ends_with(", queues: 4"), "{}", rig.how);
+        many_calls(&mut rig, world);
+        let counters = rig.driver.counters();
+        assert_eq!(counters.datagrams_in, 600);
+        assert!(counters.express_in < 600, "{}", counters.express_in);
+        assert_eq!(by_queue(&rig), [counters.express_in]);
+    });
+}
+
+/// Without copies is tried where the driver itself runs the program, and what came of it is told.
+#[test]
+fn what_was_got_is_told() {
+    const REFUSED: &str = "in copies (zero-copy: Operation not supported (os error 95)), queues: ";
+    let how = [
+        (false, Path::Express, Wiring::Queue),
+        (false, Path::Express, Wiring::Queues),
+    ];
+    wired_by(&how, "what_was_got_is_told", |_, _, rig| {
+        assert_eq!(rig.how.matches(REFUSED).count(), 2, "{}", rig.how);
+        assert_eq!(rig.how.matches(": driver mode, in").count(), 2);
+    });
+    let how = [
+        (false, Path::Express, Wiring::Fewer),
+        (true, Path::Express, Wiring::Bridge),
+    ];
+    wired_by(&how, "what_was_got_is_told", |_, _, rig| {
+        let why = ": generic mode, as without it the interface does not take the BPF program: ";
+        assert_eq!(rig.how.matches(why).count(), 2, "{}", rig.how);
+        assert_eq!(
+            rig.how.matches("), in copies, queues: 1").count(),
+            2,
+            "{}",
+            rig.how
+        );
+        assert!(!rig.how.contains("zero-copy"), "{}", rig.how);
     });
 }
 
@@ -232,17 +376,12 @@ fn full_rings_are_counted_drops() {
 #[test]
 fn the_program_leaves_with_its_driver() {
     wired("the_program_leaves_with_its_driver", |test, world, rig| {
-        assert!(has_program("wire1") && has_program("wire2"));
+        assert!(has_program(Some("wire1")) && has_program(Some("wire2")));
         // One program at an interface.
         assert!(world.af_xdp().is_err());
         let again = rig.path;
         drop(rig);
-        // Its thread may be looking for ways for a moment.
-        let begun = Instant::now();
-        while has_program("wire1") || has_program("wire2") {
-            assert!(begun.elapsed() < Duration::from_secs(20));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until_gone();
         let mut rig = Rig::start(again, world, test).unwrap();
         let phones = world.phones();
         let [a, a_rtcp, b, b_rtcp] = &phones;
@@ -301,8 +440,17 @@ fn what_cannot_be_together_is_refused() {
 /// Where nothing can be served the reason is told.
 #[test]
 fn addresses_that_cannot_be_served_are_named() {
-    let error = AfXdp::start(&["127.0.0.1".parse().unwrap()], 0).unwrap_err();
-    assert!(error.to_string().contains("127.0.0.1: "), "{error}");
+    let told = |address: &str| {
+        let error = AfXdp::start(&[address.parse().unwrap()], 0).unwrap_err();
+        error.to_string()
+    };
+    let nobody = told("192.0.2.77");
+    assert_eq!(nobody, "192.0.2.77: no interface has it");
+    let loopback = told("127.0.0.1");
+    assert!(
+        loopback.contains("127.0.0.1: its interface is no Ethernet"),
+        "{loopback}"
+    );
     let link_local = AfXdp::start(&["fe80::1".parse().unwrap()], 0).unwrap_err();
     assert!(
         link_local.to_string().contains("link-local"),

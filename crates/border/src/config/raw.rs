@@ -723,15 +723,16 @@ pub(super) struct RawMedia {
     /// each port otherwise, which the log says once.
     pub sockets: RawMediaSockets,
     /// Whether the kernel relays streams of plain RTP to which nothing is to be done but to send them on, before any socket sees
-    /// them. `auto`: where kernel (6.3), rights (CAP_BPF, CAP_NET_ADMIN) and the drivers of the interfaces (XDP) allow it, which the log
+    /// them. `auto`: where kernel (6.3), rights (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) and the drivers of the interfaces (XDP) allow it, which the log
     /// says once; a firewall on this host does not see such packets. `require`: for every address of media, with interfaces that send
     /// what is redirected to them, or no start. Putting the program at an interface may
     /// interrupt its traffic for a moment.
     pub kernel: RawWanted,
     /// Whether media comes and leaves by AF_XDP, past the kernel's network, where it is plain datagrams with a known way; all else goes by
-    /// sockets as ever. `auto`: where kernel (5.11), rights (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW) and locked memory (8 MiB for each queue of
+    /// sockets as ever. `auto`: where kernel (5.11), rights (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_NET_RAW) and locked memory (8 MiB for each queue of
     /// an interface, or CAP_IPC_LOCK) allow it, which the log says once. `require`: for every address of media, or no start. Whether
-    /// the network card does it without copies is in the log, too; a firewall on this host does not
+    /// the network card does it without copies, by how many of its queues (64 at most), and whether its driver has XDP at all (else the kernel
+    /// does it, in generic mode, as right and slower) is in the log, too. The loopback is never served; a firewall on this host does not
     /// see such packets. Not together with `kernel`, and not with several `workers` of `[sip]`.
     pub af_xdp: RawWanted,
 }

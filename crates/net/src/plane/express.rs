@@ -31,7 +31,7 @@ struct Port {
 struct Way {
     slot: u16,
     hop: Hop,
-    /// Which socket sends.
+    /// Which socket sends: that of its interface's first queue.
     xsk: usize,
 }
 
@@ -118,7 +118,7 @@ impl Express {
         }
         let way = self.table.way(own, to).and_then(|(slot, hop)| {
             let mut xsks = self.xsks.iter();
-            let xsk = xsks.position(|xsk| xsk.interface() == hop.interface);
+            let xsk = xsks.position(|xsk| xsk.at().interface == hop.interface);
             if xsk.is_none() {
                 self.table.leave(slot);
             }
@@ -226,6 +226,13 @@ impl Plane {
         });
         shared.express_in.add(n);
         n == room
+    }
+
+    /// Datagrams that came so far to each AF_XDP socket, with its interface and queue.
+    pub(crate) fn express_queues(&self) -> Vec<(&str, u32, u64)> {
+        let xsks = self.express.iter().flat_map(|express| &express.xsks);
+        xsks.map(|xsk| (&*xsk.at().name, xsk.at().number, xsk.come()))
+            .collect()
     }
 
     /// Frames that were led to an AF_XDP socket and found no room there.

@@ -21,6 +21,7 @@ const NEW_NEIGHBOUR: u16 = 28;
 const GET_NEIGHBOUR: u16 = 30;
 const LINK_ADDRESS: u16 = 1;
 const LINK_MTU: u16 = 4;
+const LINK_RECEIVE_QUEUES: u16 = 32;
 const ADDRESS: u16 = 1;
 const ADDRESS_LOCAL: u16 = 2;
 const ROUTE_DESTINATION: u16 = 1;
@@ -58,6 +59,8 @@ const SENDS_FRAMES: u64 = 4;
 pub(crate) struct Interface {
     pub(crate) card: [u8; 6],
     pub(crate) mtu: u32,
+    /// Queues by which it can receive at most; 0 where the kernel does not tell.
+    pub(crate) queues: u32,
 }
 
 /// The next station on a way.
@@ -228,16 +231,17 @@ impl Netlink {
         body[4..8].copy_from_slice(&number.to_ne_bytes());
         let mut found = None;
         self.ask(GET_LINK, ACKNOWLEDGE, &body, |_, part| {
-            let (mut card, mut mtu) = (None, 0);
+            let (mut card, mut mtu, mut queues) = (None, 0, 0);
             for (kind, value) in attributes(part.get(16..).unwrap_or_default()) {
                 match kind {
                     LINK_ADDRESS => card = octets(value),
                     LINK_MTU => mtu = word(value, 0),
+                    LINK_RECEIVE_QUEUES => queues = word(value, 0),
                     _ => {}
                 }
             }
             if half(part, 2) == ETHERNET && word(part, 8) & UP != 0 {
-                found = card.map(|card| Interface { card, mtu });
+                found = card.map(|card| Interface { card, mtu, queues });
             }
         })?;
         Ok(found)

@@ -16,6 +16,8 @@ pub(super) use loaded::Program;
 
 #[cfg(bpf_present)]
 mod loaded {
+    use super::super::queues::{self, Queues};
+    use super::super::ring::{CLEARED, Queue};
     use super::super::{Local, MOST_LOCALS, MOST_QUEUES, PORTS};
     use super::{Opened, Tried, Xsk};
     use crate::steer::failed;
@@ -26,6 +28,8 @@ mod loaded {
     use std::io;
     use std::net::IpAddr;
     use std::os::fd::{AsFd as _, BorrowedFd};
+    use std::sync::Arc;
+    use std::time::Instant;
 
     /// As `struct local`.
     #[derive(Clone, Copy)]
@@ -40,6 +44,50 @@ mod loaded {
 
     // SAFETY: numbers in C's layout, for which all bytes are valid and between which nothing lies.
     unsafe impl aya::Pod for Known {}
+
+    /// What came of the queues of an interface.
+    #[derive(Default)]
+    struct Got {
+        sockets: Vec<Xsk>,
+        /// Why there are copies, where without them was tried.
+        copied: Option<String>,
+        /// At which queue there is no socket, and why; the first of them.
+        failed: Option<String>,
+    }
+
+    impl Got {
+        fn take(&mut self, socket: Xsk, copied: Option<io::Error>) {
+            self.sockets.push(socket);
+            if self.copied.is_none() {
+                self.copied = copied.map(|why| why.to_string());
+            }
+        }
+
+        fn without(&mut self, queue: u32, why: &io::Error) {
+            self.failed
+                .get_or_insert_with(|| format!("queue {queue}: {why}"));
+        }
+
+        /// In words; `queues`: how many the interface has.
+        fn words(&self, queues: u32) -> String {
+            let have = self.sockets.len();
+            let copies = self.sockets.iter().filter(|socket| !socket.zero_copy());
+            let mut words = match (copies.count(), &self.copied) {
+                (0, _) => "without copies".to_owned(),
+                (_, None) => "in copies".to_owned(),
+                (count, Some(why)) if count == have => format!("in copies (zero-copy: {why})"),
+                (count, Some(why)) => format!("in copies at {count} queues (zero-copy: {why})"),
+            };
+            words.push_str(&format!(", queues: {have}"));
+            if (have as u32) < queues {
+                words.push_str(&format!(" of {queues}, the others by sockets"));
+                if let Some(why) = &self.failed {
+                    words.push_str(&format!(" ({why})"));
+                }
+            }
+            words
+        }
+    }
 
     pub(in super::super) struct Program {
         loaded: Ebpf,
@@ -118,48 +166,80 @@ mod loaded {
                 .map_err(|error| failed("the BPF program", error))
         }
 
+        /// Puts the program at an interface, and opens sockets at its queues.
         fn serve(&mut self, place: u32, interface: u32) -> Result<Opened, String> {
             let text = |error: io::Error| error.to_string();
-            let (name, queues) = super::super::queues::of(interface).map_err(text)?;
-            if queues > MOST_QUEUES {
-                return Err(format!(
-                    "{name} has {queues} queues, of which {MOST_QUEUES} can be served"
-                ));
-            }
-            let mut sockets = Vec::new();
-            for queue in 0..queues {
-                let socket = Xsk::open(interface, queue).map_err(|error| {
-                    format!("no AF_XDP socket at queue {queue} of {name}: {error}")
-                })?;
-                let number = place * MOST_QUEUES + queue;
-                self.sockets
-                    .set(number, socket.fd(), 0)
-                    .map_err(|error| text(failed("a socket cannot be led to", error)))?;
-                sockets.push(socket);
-            }
-            // By the driver where it can; else behind the kernel's own buffers, which is slower and as right.
+            let (name, queues) = queues::of(interface).map_err(text)?;
+            let (most, told) = match queues {
+                Queues::Told(queues) => (queues, true),
+                Queues::AtMost(queues) => (queues, false),
+            };
+            // By the driver where it can; else behind the kernel's own buffers, which is slower and as right. The program comes first: it leads
+            // nothing on before there are sockets, and only where the driver runs it can there be no copies.
             let program = self.entry().map_err(text)?;
-            let mut by = "driver";
-            let put = program
-                .attach_to_if_index(interface, XdpMode::Driver)
-                .or_else(|first| {
-                    by = "generic";
-                    program
-                        .attach_to_if_index(interface, XdpMode::Skb)
-                        .map_err(|_| first)
-                });
-            put.map_err(|error| {
-                text(failed("the interface does not take the BPF program", error))
-            })?;
-            let copies = sockets.iter().filter(|socket| !socket.zero_copy()).count();
-            let copying = match copies {
-                0 => "without copies",
-                _ => "in copies",
+            let driver = program.attach_to_if_index(interface, XdpMode::Driver);
+            let (link, generic) = match driver {
+                Ok(link) => (link, None),
+                Err(first) => {
+                    let first = failed("the interface does not take the BPF program", first);
+                    match program.attach_to_if_index(interface, XdpMode::Skb) {
+                        Ok(link) => (link, Some(first)),
+                        Err(_) => return Err(text(first)),
+                    }
+                }
+            };
+            let mut got = Got::default();
+            let until = Instant::now() + CLEARED;
+            let mut number = 0;
+            let name: Arc<str> = name.into();
+            while number < most.min(MOST_QUEUES) {
+                let queue = Queue {
+                    name: name.clone(),
+                    interface,
+                    number,
+                };
+                match self.open_at(place, &queue, generic.is_none(), until) {
+                    Ok((socket, copied)) => got.take(socket, copied),
+                    // That was the last one.
+                    Err(error)
+                        if !told && number > 0 && error.raw_os_error() == Some(libc::EINVAL) =>
+                    {
+                        break;
+                    }
+                    Err(error) => got.without(number, &error),
+                }
+                number += 1;
+            }
+            if got.sockets.is_empty() {
+                // Without a socket it would only cost time.
+                let _ = self.entry().map(|program| program.detach(link));
+                let why = got.failed.unwrap_or_default();
+                return Err(format!("no AF_XDP socket at {name}: {why}"));
+            }
+            let queues = if told { most } else { number };
+            let mode = match generic {
+                None => "driver mode".to_owned(),
+                Some(why) => format!("generic mode, as without it {why}"),
             };
             Ok(Opened {
-                sockets,
-                how: format!("{name}: {by} mode, {copying}, queues: {queues}"),
+                how: format!("{name}: {mode}, {}", got.words(queues)),
+                sockets: got.sockets,
             })
+        }
+
+        fn open_at(
+            &mut self,
+            place: u32,
+            queue: &Queue,
+            zero_copy: bool,
+            until: Instant,
+        ) -> io::Result<(Xsk, Option<io::Error>)> {
+            let (socket, copied) = Xsk::open(queue, zero_copy, until)?;
+            let number = place * MOST_QUEUES + queue.number;
+            self.sockets
+                .set(number, socket.fd(), 0)
+                .map_err(|error| failed("a socket cannot be led to", error))?;
+            Ok((socket, copied))
         }
 
         pub(in super::super) fn open(&self) -> io::Result<BorrowedFd<'_>> {

@@ -1,5 +1,6 @@
 //! How many queues an interface receives by.
 
+use crate::relay::netlink::Netlink;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -20,8 +21,17 @@ struct Request {
     unused: [u8; 16],
 }
 
-/// The name of an interface, and the number of its receive queues; 1 where its driver does not tell.
-pub(super) fn of(interface: u32) -> io::Result<(String, u32)> {
+/// Receive queues of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queues {
+    /// As many.
+    Told(u32),
+    /// As many at most: the driver does not tell how many it uses.
+    AtMost(u32),
+}
+
+/// The name of an interface, and its receive queues.
+pub(super) fn of(interface: u32) -> io::Result<(String, Queues)> {
     let mut name: [libc::c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
     // SAFETY: room for a name of the largest size.
     if unsafe { libc::if_indextoname(interface, name.as_mut_ptr()) }.is_null() {
@@ -42,8 +52,24 @@ pub(super) fn of(interface: u32) -> io::Result<(String, u32)> {
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, &raw mut request) };
     let [_, _, _, _, _, receiving, _, _, combined] = channels.0;
     let queues = match done {
-        0 => receiving.saturating_add(combined).max(1),
-        _ => 1,
+        0 => Queues::Told(receiving.saturating_add(combined).max(1)),
+        _ => {
+            let known = Netlink::routes()?.interface(interface)?;
+            Queues::AtMost(known.map_or(1, |known| known.queues.max(1)))
+        }
     };
     Ok((text, queues))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_tell_is_taken_to_have_one() {
+        // SAFETY: the name ends with a zero.
+        let number = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
+        assert_eq!(of(number).unwrap(), ("lo".into(), Queues::AtMost(1)));
+        assert!(of(u32::MAX).is_err());
+    }
 }

@@ -4,6 +4,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -14,8 +15,8 @@ pub(crate) const PLACE: usize = 2_048;
 const PLACES: u32 = 2_048;
 /// Attempts to have the kernel take what is to be sent, without any progress.
 const ATTEMPTS: u32 = 4;
-/// How long the socket of another program may take to be gone from a queue.
-const CLEARED: Duration = Duration::from_secs(2);
+/// How long the socket of another program may take to be gone from the queues of an interface.
+pub(crate) const CLEARED: Duration = Duration::from_secs(2);
 
 /// Memory that is shared with the kernel.
 struct Mapping {
@@ -190,10 +191,41 @@ unsafe fn get<T>(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
     }
 }
 
+/// What `open` opens without copies (true) where that may be tried and is not refused, else with them; and why it was refused. While a
+/// queue is busy, `waits` says whether to try the same again: the kernel clears away the socket of a program that has just ended.
+fn first_of<T>(
+    zero_copy: bool,
+    mut waits: impl FnMut() -> bool,
+    mut open: impl FnMut(bool) -> io::Result<T>,
+) -> io::Result<(T, Option<io::Error>)> {
+    let mut attempt = |zero_copy: bool| {
+        loop {
+            match open(zero_copy) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && waits() => {}
+                done => return done,
+            }
+        }
+    };
+    let refused = match zero_copy.then(|| attempt(true)) {
+        Some(Ok(opened)) => return Ok((opened, None)),
+        Some(Err(error)) => Some(error),
+        None => None,
+    };
+    Ok((attempt(false)?, refused))
+}
+
+/// A receive queue of an interface.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    pub(crate) name: Arc<str>,
+    pub(crate) interface: u32,
+    pub(crate) number: u32,
+}
+
 /// The socket.
 pub(crate) struct Xsk {
     fd: OwnedFd,
-    interface: u32,
+    at: Queue,
     zero_copy: bool,
     memory: Mapping,
     fill: Ring<u64>,
@@ -209,25 +241,24 @@ pub(crate) struct Xsk {
 }
 
 impl Xsk {
-    /// Opens one at a queue of an interface, without copies where the driver can do that.
-    pub(crate) fn open(interface: u32, queue: u32) -> io::Result<Xsk> {
-        let begun = Instant::now();
-        loop {
-            let tried = Xsk::open_as(interface, queue, true);
-            let tried = tried.or_else(|_| Xsk::open_as(interface, queue, false));
-            match tried {
-                // The kernel clears away the socket of a program that has just ended.
-                Err(error)
-                    if error.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < CLEARED =>
-                {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                tried => return tried,
+    /// Opens one at a queue, without copies where `zero_copy` says that this may be tried and the driver can do that; and why it is not
+    /// without them where it was tried. `until`: when to wait no longer for another program's socket to be gone from there.
+    pub(crate) fn open(
+        queue: &Queue,
+        zero_copy: bool,
+        until: Instant,
+    ) -> io::Result<(Xsk, Option<io::Error>)> {
+        let waits = || {
+            let early = Instant::now() < until;
+            if early {
+                std::thread::sleep(Duration::from_millis(10));
             }
-        }
+            early
+        };
+        first_of(zero_copy, waits, |zero_copy| Xsk::open_as(queue, zero_copy))
     }
 
-    fn open_as(interface: u32, queue: u32, zero_copy: bool) -> io::Result<Xsk> {
+    fn open_as(queue: &Queue, zero_copy: bool) -> io::Result<Xsk> {
         let family = AddressFamily::from_raw(libc::AF_XDP as u16);
         let fd = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let memory = Mapping::new(2 * PLACES as usize * PLACE, None)?;
@@ -268,8 +299,8 @@ impl Xsk {
                     true => libc::XDP_ZEROCOPY,
                     false => libc::XDP_COPY,
                 },
-            sxdp_ifindex: interface,
-            sxdp_queue_id: queue,
+            sxdp_ifindex: queue.interface,
+            sxdp_queue_id: queue.number,
             sxdp_shared_umem_fd: 0,
         };
         let length = size_of_val(&own) as libc::socklen_t;
@@ -277,10 +308,12 @@ impl Xsk {
         if unsafe { libc::bind(fd.as_raw_fd(), (&raw const own).cast(), length) } != 0 {
             return Err(io::Error::last_os_error());
         }
+        // SAFETY: the option's structure, of one number.
+        let options: u32 = unsafe { get(fd.as_fd(), libc::XDP_OPTIONS)? };
         Ok(Xsk {
             fd,
-            interface,
-            zero_copy,
+            at: queue.clone(),
+            zero_copy: options & libc::XDP_OPTIONS_ZEROCOPY != 0,
             memory,
             fill,
             completion,
@@ -298,8 +331,9 @@ impl Xsk {
         self.fd.as_fd()
     }
 
-    pub(crate) fn interface(&self) -> u32 {
-        self.interface
+    /// The queue at which it is.
+    pub(crate) fn at(&self) -> &Queue {
+        &self.at
     }
 
     pub(crate) fn zero_copy(&self) -> bool {
@@ -434,5 +468,49 @@ impl Xsk {
         // SAFETY: the option's structure, of numbers.
         let told: libc::xdp_statistics = unsafe { get(self.fd(), libc::XDP_STATISTICS)? };
         Ok(told.rx_dropped + told.rx_ring_full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tries in order, with what comes of each.
+    fn tried(zero_copy: bool, outcomes: &[i32], waits: u32) -> (Vec<bool>, Result<i32, i32>) {
+        let (mut tries, mut left, mut outcomes) = (Vec::new(), waits, outcomes.iter());
+        let patient = || {
+            let early = left > 0;
+            left = left.saturating_sub(1);
+            early
+        };
+        let done = first_of(zero_copy, patient, |zero_copy| {
+            tries.push(zero_copy);
+            match outcomes.next().expect("no more tries than that") {
+                0 => Ok(()),
+                code => Err(io::Error::from_raw_os_error(*code)),
+            }
+        });
+        let code = |error: io::Error| error.raw_os_error().unwrap();
+        let done = done.map(|((), refused)| refused.map_or(0, code));
+        (tries, done.map_err(code))
+    }
+
+    #[test]
+    fn without_copies_comes_first() {
+        use libc::{EBUSY, EINVAL, EOPNOTSUPP, EPERM};
+        assert_eq!(tried(true, &[0], 9), (vec![true], Ok(0)));
+        // Refused: in copies, and why is known.
+        let refused = tried(true, &[EOPNOTSUPP, 0], 9);
+        assert_eq!(refused, (vec![true, false], Ok(EOPNOTSUPP)));
+        let neither = tried(true, &[EOPNOTSUPP, EINVAL], 9);
+        assert_eq!(neither, (vec![true, false], Err(EINVAL)));
+        // Busy for a while is no reason for copies.
+        let busy = tried(true, &[EBUSY, EBUSY, 0], 9);
+        assert_eq!(busy, (vec![true, true, true], Ok(0)));
+        let too_long = tried(true, &[EBUSY, EBUSY, EBUSY], 1);
+        assert_eq!(too_long, (vec![true, true, false], Err(EBUSY)));
+        // Where it makes no sense it is not tried.
+        assert_eq!(tried(false, &[0], 9), (vec![false], Ok(0)));
+        assert_eq!(tried(false, &[EPERM], 9), (vec![false], Err(EPERM)));
     }
 }

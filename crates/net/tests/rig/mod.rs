@@ -10,6 +10,7 @@ use media::{
 };
 use net::{AfXdp, Clock, Driver, DriverConfig, KernelRelay, MediaSockets};
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
@@ -128,6 +129,8 @@ impl Control for Operator {
 
 pub struct Rig {
     pub path: Path,
+    /// How AF_XDP does it, where it does.
+    pub how: String,
     pub driver: Driver<Forwarder>,
     pub operator: Operator,
 }
@@ -151,6 +154,8 @@ impl Rig {
             Some(Ok(af_xdp)) => Some(af_xdp),
             None => None,
         };
+        let (how, unserved) = af_xdp.as_ref().map(AfXdp::state).unwrap_or_default();
+        assert_eq!(unserved, "");
         let config = DriverConfig {
             relay,
             af_xdp,
@@ -182,6 +187,7 @@ impl Rig {
         }
         Some(Rig {
             path,
+            how,
             driver,
             operator: Operator::default(),
         })
@@ -272,6 +278,19 @@ pub enum World {
     Wired([End; 2]),
 }
 
+/// How our ends of wires receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// By one queue, and a driver that runs programs.
+    Queue,
+    /// By four queues, to which the far end spreads its streams.
+    Queues,
+    /// By fewer queues than the far end sends by, where the driver runs no program: the kernel does, in generic mode.
+    Fewer,
+    /// As a bridge, whose driver has no XDP, with the wire as its port.
+    Bridge,
+}
+
 /// A network at the other end of a wire, in which a thread does what it is told.
 pub struct End {
     tell: Sender<Box<dyn FnOnce() + Send>>,
@@ -311,6 +330,54 @@ pub fn ethtool(interface: &str, command: u32, value: u32) {
     // SAFETY: a request of the kernel's size, with a value that lives through the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Another program's AF_XDP socket at a queue of an interface of this thread's network, for as long as it is kept. It receives nothing.
+pub fn hold_queue(interface: &CStr, queue: u32) -> OwnedFd {
+    const FRAMES: u32 = 64;
+    // SAFETY: calls with values of the sizes that are stated, which live through them; the memory is the socket's for good.
+    unsafe {
+        let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        let fd = OwnedFd::from_raw_fd(fd);
+        let length = FRAMES as usize * 2_048;
+        let (access, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        let memory = libc::mmap(std::ptr::null_mut(), length, access, flags, -1, 0);
+        assert!(memory != libc::MAP_FAILED);
+        let mut region: libc::xdp_umem_reg = std::mem::zeroed();
+        region.addr = memory as u64;
+        region.len = length as u64;
+        region.chunk_size = 2_048;
+        let frames = FRAMES;
+        let set = |name, value: *const libc::c_void, size: usize| {
+            let done = libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, name, value, size as u32);
+            assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        };
+        set(
+            libc::XDP_UMEM_REG,
+            (&raw const region).cast(),
+            size_of_val(&region),
+        );
+        for ring in [
+            libc::XDP_UMEM_FILL_RING,
+            libc::XDP_UMEM_COMPLETION_RING,
+            libc::XDP_RX_RING,
+        ] {
+            set(ring, (&raw const frames).cast(), 4);
+        }
+        let mut own: libc::sockaddr_xdp = std::mem::zeroed();
+        own.sxdp_family = libc::AF_XDP as u16;
+        own.sxdp_flags = libc::XDP_COPY;
+        own.sxdp_ifindex = libc::if_nametoindex(interface.as_ptr());
+        own.sxdp_queue_id = queue;
+        let size = size_of_val(&own) as u32;
+        let done = libc::bind(fd.as_raw_fd(), (&raw const own).cast(), size);
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        fd
+    }
 }
 
 impl End {
@@ -359,11 +426,27 @@ impl End {
     }
 
     /// The wire from this thread's network: `wire0` here, `far0` there, and so on. `ready`: the far end can take frames of XDP.
-    fn wire(&self, number: u8, ready: bool) {
+    fn wire(&self, number: u8, ready: bool, wiring: Wiring) {
+        let (near, here, there) = match wiring {
+            Wiring::Queue => ("wire", 1, 1),
+            Wiring::Queues => ("wire", 4, 4),
+            Wiring::Fewer => ("wire", 1, 4),
+            Wiring::Bridge => ("port", 1, 1),
+        };
         ip(&format!(
-            "link add wire{number} type veth peer name far{number} netns {}",
+            "link add {near}{number} numrxqueues {here} numtxqueues {here} type veth \
+             peer name far{number} numrxqueues {there} numtxqueues {there} netns {}",
             self.thread
         ));
+        if wiring == Wiring::Bridge {
+            // It does not wait until it has looked for loops.
+            ip(&format!(
+                "link add wire{number} type bridge forward_delay 0"
+            ));
+            ip(&format!(
+                "link set port{number} up mtu 1400 master wire{number}"
+            ));
+        }
         // Of IPv6 without asking whether somebody else has it, which takes seconds.
         let rest = if self.own.is_ipv6() {
             "/64 nodad"
@@ -388,8 +471,10 @@ impl End {
 impl Drop for End {
     /// Its name is free for the next one at once, and not when the network at the other end is cleared away.
     fn drop(&mut self) {
-        let words = format!("link del wire{}", self.number);
-        let _ = Command::new("ip").args(words.split(' ')).output();
+        for near in ["wire", "port"] {
+            let words = format!("link del {near}{}", self.number);
+            let _ = Command::new("ip").args(words.split(' ')).output();
+        }
     }
 }
 
@@ -401,6 +486,10 @@ impl World {
 
     /// `ready`: the far ends take frames of XDP; `six`: of IPv6.
     pub fn wired_as(ready: bool, six: bool) -> World {
+        World::wired_by(ready, six, Wiring::Queue)
+    }
+
+    pub fn wired_by(ready: bool, six: bool, wiring: Wiring) -> World {
         let ends = [End::start(1, six), End::start(2, six)];
         // As on the loopback, which is never held back.
         for family in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
@@ -409,8 +498,8 @@ impl World {
         // As addresses of IPv4 do, those of IPv6 stay where an interface goes down.
         let keep = "/proc/sys/net/ipv6/conf/all/keep_addr_on_down";
         std::fs::write(keep, "1").unwrap();
-        ends[0].wire(1, ready);
-        ends[1].wire(2, ready);
+        ends[0].wire(1, ready, wiring);
+        ends[1].wire(2, ready, wiring);
         World::Wired(ends)
     }
 
