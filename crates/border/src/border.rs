@@ -354,14 +354,20 @@ impl Control for Border {
                     self.core.counters.media_sessions_ended += 1;
                     self.core.media_passed(CallKey(session), &stats, now);
                 }
+                self.core.seat_counted(session, last, Some(&stats), now);
                 self.core.last_stats = Some((session, stats));
             }
             // Calls of the border are not recorded.
             MediaEvent::Taken { .. } | MediaEvent::Played { .. } => {}
             MediaEvent::Seat { session, event } => {
-                self.core.seat_event(CallKey(session), event, now);
+                self.core
+                    .seat_event(&mut self.endpoint, CallKey(session), event, now);
             }
             MediaEvent::Refused { session, .. } => {
+                if self.core.slot_of(CallKey(session)).is_none() {
+                    // Its seat was gone when the forwarder was asked about it.
+                    self.core.seat_counted(session, false, None, now);
+                }
                 self.core
                     .media_refused(&mut self.endpoint, CallKey(session), now);
             }

@@ -8,6 +8,7 @@
 mod address;
 mod check;
 mod codecs;
+mod control;
 mod interfaces;
 mod media_node;
 mod mistake;
@@ -29,11 +30,12 @@ mod workers;
 
 pub use address::{Cidr, HostName, ListenAddress};
 pub use codecs::{TranscodeWhen, Transcoding};
+pub use control::ControlSpec;
 pub use media_node::{Node as MediaNode, NodeInterface};
 pub use mistake::Mistake;
 pub use nodes::{NodeCare, NodeLoad, RemoteNode};
 pub use rates::Rates;
-pub use rooms::Room;
+pub use rooms::{MAX_PIN, Pin, Room};
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
 pub use security::{Ice, Keying, MediaSecurity, Mux, SrtpPolicy};
@@ -101,6 +103,8 @@ pub struct Config {
     pub admission: Admission,
     /// Name servers.
     pub dns: Dns,
+    /// Conferences commanded over HTTP.
+    pub control: Option<ControlSpec>,
     /// Stopping in order.
     pub drain: Drain,
     /// What is logged.

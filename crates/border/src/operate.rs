@@ -228,12 +228,19 @@ fn describe(before: &Config, after: &Config) -> String {
         "routes",
     );
     note(
-        format!("{:?}", before.rooms) != format!("{:?}", after.rooms),
+        // PINs are not among what is shown of rooms.
+        format!("{:?}", before.rooms) != format!("{:?}", after.rooms)
+            || !before
+                .rooms
+                .iter()
+                .map(|room| &room.pin)
+                .eq(after.rooms.iter().map(|room| &room.pin)),
         "rooms",
     );
     note(before.rules != after.rules, "rules");
     note(before.identity != after.identity, "identity");
     note(before.sip != after.sip, "sip");
+    note(before.control != after.control, "control");
     match changes.is_empty() {
         true => "nothing".to_owned(),
         false => changes.join(", "),

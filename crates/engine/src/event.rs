@@ -278,7 +278,7 @@ events! {
         /// Participants who are left.
         seats: u64,
     }
-    /// A participant silenced himself in a conference, or is heard again.
+    /// A participant was silenced in a conference, or is heard again.
     RoomMuted "room_muted" {
         /// Number of the call.
         call: u64,
@@ -286,16 +286,62 @@ events! {
         room: String,
         /// Whether he is silenced now.
         muted: bool,
+        /// Who did it: `participant`, by digits, or `control`.
+        by: String,
     }
-    /// A conference, or all that may be, is full: a call to it was refused.
+    /// A conference was locked, so that nobody comes in any more, or opened again, by control.
+    RoomLocked "room_locked" {
+        /// Name of the room in the configuration.
+        room: String,
+        /// The number that was called.
+        number: String,
+        /// Whether it is locked now.
+        locked: bool,
+    }
+    /// A caller was asked for the PIN of a conference, or what came of that.
+    RoomPin "room_pin" {
+        /// Number of the call.
+        call: u64,
+        /// Name of the room in the configuration.
+        room: String,
+        /// The number that was called.
+        number: String,
+        /// `asked`, `right`, `wrong`, or `late`: it was not given in time.
+        outcome: String,
+        /// Wrong PINs of this call so far.
+        wrong: u64,
+    }
+    /// Somebody commanded conferences over HTTP.
+    ControlCommand "control_command" {
+        /// Who, by address.
+        source: String,
+        /// What: method and path.
+        what: String,
+        /// What of it, where the path does not say.
+        value: String,
+        /// The status that was answered.
+        status: u16,
+    }
+    /// Requests to control were refused; told at most each ten seconds.
+    ControlRefused "control_refused" {
+        /// Who asked last, by address.
+        source: String,
+        /// Why the last one was refused.
+        why: String,
+        /// The status that it was answered.
+        status: u16,
+        /// Requests refused since this was last told.
+        count: u64,
+    }
+    /// A conference, or all that may be, is full, or it is locked: a call to it was refused, or ended where the PIN was given too late.
     RoomFull "room_full" {
         /// Name of the room in the configuration.
         room: String,
         /// The number that was called.
         number: String,
-        /// What is full: `seats` or `rooms`.
+        /// What is full: `seats` or `rooms`; or `lock`.
         what: String,
-        /// With which status the call was refused.
+        /// With which status the call was refused, or would have been.
         status: u16,
     }
     /// There was no media port left.

@@ -175,12 +175,14 @@ fn foreign(config: &Config) -> Vec<IpAddr> {
             .flat_map(|interface| &interface.media);
         listens.chain(media.map(|media| media.address))
     });
+    let control = config.control.iter().map(|control| control.listen.ip());
     let mut addresses: Vec<IpAddr> = interfaces
         .flat_map(|interface| {
             let listens = interface.listen.iter().map(|point| point.address.ip());
             listens.chain(interface.media.iter().map(|media| media.address))
         })
         .chain(node)
+        .chain(control)
         .filter(|ip| {
             let bound = UdpSocket::bind((*ip, 0));
             bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
@@ -256,6 +258,16 @@ pub fn summary(config: &Config) -> String {
         text.push_str(&format!(
             "media node {}: commanded at udp:{}, weight {}, {most}{drained}\n",
             node.name, node.control, node.weight
+        ));
+    }
+    if let Some(control) = &config.control {
+        let token = match control.token {
+            Some(_) => "with a token",
+            None => "by whoever is on this machine",
+        };
+        text.push_str(&format!(
+            "control: http:{}, {token}; at most {} connections\n",
+            control.listen, control.connections
         ));
     }
     text.push_str(&admission_line(config));
@@ -374,6 +386,9 @@ fn room_line(config: &Config, room: &Room) -> String {
         parts.push(format!("from {}", trunks.join(", ")));
     }
     parts.push(codecs.join(", "));
+    if room.pin.is_some() {
+        parts.push("with a PIN".to_owned());
+    }
     format!("room {}: {}\n", room.name, parts.join("; "))
 }
 

@@ -125,6 +125,7 @@ impl Log {
             | Note::MediaNodeDown { .. }
             | Note::MediaNodeFailed { .. }
             | Note::MediaNodeLost { .. }
+            | Note::ControlRefused { .. }
             | Note::MediaTimeout { .. } => write!(warn, WARN),
             Note::CallProgressed { .. }
             | Note::CallRouted { .. }
@@ -156,7 +157,8 @@ fn json_line(unix_nanos: u64, level: &str, event: &Event) -> String {
 }
 
 /// Fields that are names, even where one happens to consist of digits.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
+    "number",
     "from",
     "to",
     "aor",
@@ -168,7 +170,7 @@ const NAMES: [&str; 8] = [
 ];
 
 /// RFC 3339 in UTC with microseconds.
-fn timestamp(unix_nanos: u64) -> String {
+pub(crate) fn timestamp(unix_nanos: u64) -> String {
     let seconds = unix_nanos / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days since 1 March of year 0, in eras of 400 years: leap days then stand at the end of years.

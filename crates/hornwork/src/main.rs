@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod configuration;
+mod control;
 mod isolate;
 mod laboratory;
 mod log;

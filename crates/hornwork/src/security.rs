@@ -1,5 +1,6 @@
 //! Certificates and keys: read from the files that the configuration names, given to the driver, watched for their end.
 
+use crate::control::Token;
 use border::config::{CertificateFiles, ClientProof, Config, FilePath, Mistake, TlsVersion, Trust};
 use engine::{Note, Transport};
 use net::tls::{
@@ -18,6 +19,8 @@ pub struct Loaded {
     pub security: Security,
     /// Our certificates by file, each once.
     certificates: BTreeMap<PathBuf, Identity>,
+    /// What requests to control have to bring.
+    pub token: Option<Token>,
 }
 
 /// Collects what is wrong with files, each mistake at the line that names the file.
@@ -196,9 +199,19 @@ impl Loaded {
                     .to_owned(),
             });
         }
+        let token = config.control.as_ref().and_then(|control| {
+            let place = control.token.as_ref()?;
+            let read = Token::read(place.path());
+            let failed = |(message, remedy): (String, String)| {
+                let mistake = place.mistake(text, file, message, remedy);
+                reader.mistakes.push(mistake);
+            };
+            read.map_err(failed).ok()
+        });
         match reader.mistakes.is_empty() {
             true => Ok(Loaded {
                 security,
+                token,
                 certificates: reader.certificates,
             }),
             false => {

@@ -1,6 +1,7 @@
 //! `hornwork run`: the border in service, from its configuration to the last call of its drain.
 
 use crate::configuration;
+use crate::control::{Access, Control};
 use crate::log::Log;
 use crate::node;
 use crate::notify::notify;
@@ -78,6 +79,11 @@ pub fn run(options: &Run) -> ExitCode {
     let log = Log::start(&config, clock);
     if !media && config.node.is_some() {
         tracing::warn!("[node] is served by a process of its own: hornwork run --role media");
+    }
+    if media && config.control.is_some() {
+        tracing::warn!(
+            "[control] commands conferences, of which a media node has none: it is not served"
+        );
     }
     let served = match media {
         true => node::serve(&options.config, config, loaded, log, clock),
@@ -339,7 +345,16 @@ fn serve(
         let others = borders.into_iter().zip(desks).collect();
         mates = Mates::start(others, relay, &placing, &loaded.security, &log, clock)?;
     }
+    let control = match &border.config().control {
+        None => None,
+        Some(spec) => {
+            let access = Access::new(spec, loaded.token.clone());
+            let started = Control::start(spec, access, driver.waker(), &log, clock)?;
+            Some(started)
+        }
+    };
     let mut service = Service {
+        control,
         loaded,
         certificates_told: None,
         path,
@@ -353,10 +368,13 @@ fn serve(
     };
     loop {
         let wait = match service.ready {
-            true => SIGNAL_WAIT,
+            true => service.control.as_ref().map_or(SIGNAL_WAIT, Control::wait),
             false => Duration::ZERO,
         };
         driver.turn(&mut border, wait)?;
+        if let Some(control) = &mut service.control {
+            control.serve(&mut border, clock.now());
+        }
         service.mates.look()?;
         kernel_news(relay, &service.log, &service.clock);
         if !service.events(&mut driver) {
@@ -392,6 +410,10 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
             sip.queue.is_some(),
         )
     };
+    let listens = |config: &Config| {
+        let control = config.control.as_ref();
+        control.map(|control| (control.listen, control.connections))
+    };
     let differ = [
         ("[sip]", once(old) != once(new)),
         ("[threads]", old.threads != new.threads),
@@ -401,6 +423,7 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[media] sockets", old.media.sockets != new.media.sockets),
         ("[media] kernel", old.media.kernel != new.media.kernel),
         ("[media] af_xdp", old.media.af_xdp != new.media.af_xdp),
+        ("[control]", listens(old) != listens(new)),
         ("[limits]", limits(old) != limits(new)),
         ("[log]", old.log != new.log),
     ];
@@ -430,6 +453,7 @@ const CERTIFICATES_EVERY: Duration = Duration::from_secs(86_400);
 
 struct Service<'a> {
     path: &'a Path,
+    control: Option<Control>,
     loaded: Loaded,
     /// When the state of certificates was last told.
     certificates_told: Option<Time>,
@@ -536,6 +560,9 @@ impl Service<'_> {
                 self.loaded = loaded;
                 self.certificates_told = Some(now);
                 self.drain = config.drain.timeout;
+                if let (Some(control), Some(spec)) = (&self.control, &config.control) {
+                    control.reload(spec, self.loaded.token.clone());
+                }
                 let waiting = from_next_start(border.config(), &config);
                 let config = Arc::new(with_servers(config));
                 self.mates.reload(&config, &self.loaded.security);

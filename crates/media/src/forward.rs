@@ -38,7 +38,7 @@ pub use recode::{Clocked, Events, RecodePlan};
 pub use secure::{Keys, Protection};
 pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
 
-use crate::room::{RoomLimits, Rooms, SeatEvent, SeatPlan};
+use crate::room::{RoomLimits, Rooms, SeatEvent, SeatOrder, SeatPlan};
 use core::time::Duration;
 use engine::timers::{Agenda, TimerKey, Wheel};
 use engine::{
@@ -72,6 +72,8 @@ pub enum MediaCommand {
     Join(Box<SeatPlan>),
     /// A new plan for a participant.
     Change(Box<SeatPlan>),
+    /// Something is wanted of a participant's seat.
+    Seat(u64, SeatOrder),
     /// The end of a session, or of a participant's seat. Answered by [`MediaEvent::Stats`] with `last` set.
     Remove(u64),
     /// Asks for [`MediaEvent::Stats`].
@@ -301,6 +303,7 @@ impl Forwarder {
         SessionStats {
             last_packet: session.last_packet,
             shortcuts: self.shortcuts.allowed,
+            seat: None,
             flows,
         }
     }
@@ -658,6 +661,7 @@ impl Forwarder {
             MediaCommand::Add(_)
             | MediaCommand::Join(_)
             | MediaCommand::Change(_)
+            | MediaCommand::Seat(..)
             | MediaCommand::Tune(..)
             | MediaCommand::StopPlaying(_) => None,
         };
@@ -701,6 +705,7 @@ impl Forwarder {
             MediaCommand::Update(plan) => (plan.session, self.update(plan, now)),
             MediaCommand::Join(plan) => (plan.session, self.seat(plan, false, now)),
             MediaCommand::Change(plan) => (plan.session, self.seat(plan, true, now)),
+            MediaCommand::Seat(id, order) => (*id, self.rooms.order(*id, *order)),
             MediaCommand::Remove(id) => (*id, self.remove(*id, now)),
             MediaCommand::Query(id) => (*id, self.query(*id)),
             MediaCommand::Record(id, recorded) => (*id, self.record(*id, *recorded)),

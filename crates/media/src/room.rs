@@ -23,7 +23,7 @@ mod tones;
 
 pub use ear::HeardFigures;
 pub use plan::{MAX_COMMAND, RoomTerms, SeatPlan, Voice};
-pub use seat::{SeatEvent, SeatFigures};
+pub use seat::{Muted, SeatEvent, SeatFigures, SeatOrder};
 
 use crate::forward::sockets::{Place, SocketTable};
 use crate::forward::{FlowStats, MediaEvent, PlanError, SessionStats, SideStats};
@@ -239,6 +239,7 @@ impl Rooms {
         Some(SessionStats {
             last_packet: seat.last_packet,
             shortcuts: false,
+            seat: Some(seat.figures()),
             flows: vec![FlowStats {
                 line: 0,
                 sides: [seat.side.stats(), SideStats::default()],
@@ -278,7 +279,7 @@ impl Rooms {
         let known = self.by_number.get(&plan.room).copied();
         let room = known.and_then(|index| self.rooms.get(index as usize));
         match room {
-            Some(room) if room.seats.len() >= usize::from(plan.terms.seats) => {
+            Some(room) if self.like(room, plan.waits) >= usize::from(plan.terms.seats) => {
                 return Err(PlanError::RoomFull);
             }
             None if plan.terms.seats == 0 => return Err(PlanError::RoomFull),
@@ -302,11 +303,52 @@ impl Rooms {
         };
         room.terms.clone_from(&plan.terms);
         room.shared.extend(shared);
-        if !room.seats.is_empty() && plan.terms.entry_tone {
+        room.seats.push(seat);
+        if !plan.waits {
+            self.greet(index);
+        }
+        self.set_rate(index, rate);
+        Ok(())
+    }
+
+    /// Seats of a room that take part, or that wait.
+    fn like(&self, room: &Room, waits: bool) -> usize {
+        let seats = room.seats.iter();
+        seats
+            .filter_map(|&seat| self.seats.get(seat as usize))
+            .filter(|seat| seat.waits == waits)
+            .count()
+    }
+
+    /// A tone tells those who were there that somebody came.
+    fn greet(&mut self, index: u32) {
+        let company = self
+            .rooms
+            .get(index as usize)
+            .is_some_and(|room| self.like(room, false) > 1);
+        if let Some(room) = self.rooms.get_mut(index as usize)
+            && company
+            && room.terms.entry_tone
+        {
             room.tone = Some(Jingle::entry());
         }
-        room.seats.push(seat);
-        self.set_rate(index, rate);
+    }
+
+    /// Does what control wants of a seat.
+    ///
+    /// # Errors
+    /// [`PlanError::NoSuchSession`].
+    pub fn order(&mut self, session: u64, order: SeatOrder) -> Result<(), PlanError> {
+        let index = *self
+            .by_session
+            .get(&session)
+            .ok_or(PlanError::NoSuchSession)?;
+        let seat = self.seats.get_mut(index as usize);
+        let seat = seat.ok_or(PlanError::NoSuchSession)?;
+        let room = seat.room;
+        if seat.order(order) {
+            self.greet(room);
+        }
         Ok(())
     }
 
@@ -547,7 +589,7 @@ impl Rooms {
             self.close_room(room_index);
             return Ok(stats);
         }
-        if room.terms.leave_tone {
+        if room.terms.leave_tone && !seat.waits {
             room.tone = Some(Jingle::leave());
         }
         self.forget_unshared(room_index);
@@ -957,6 +999,7 @@ impl Rooms {
         let total = room.total.get(..samples).unwrap_or_default();
         let place = room.mix.get_mut(..samples).unwrap_or_default();
         match seat.in_mix {
+            _ if seat.waits => place.fill(0),
             true => mix::clip_minus(total, &seat.frame, place),
             false => mix::clip(total, place),
         }

@@ -5,7 +5,7 @@ mod conference;
 use codec::{Format, Kind};
 use conference::{Participant, address, run, socket, talk};
 use engine::{Forward, HashKey, Time};
-use media::room::{SeatEvent, TURN_MS, Voice};
+use media::room::{Muted, SeatEvent, SeatOrder, TURN_MS, Voice};
 use media::{Forwarder, ForwarderLimits, MediaCommand, MediaEvent, PlanError};
 
 const TONES: [f64; 8] = [300.0, 450.0, 620.0, 850.0, 1130.0, 1480.0, 1900.0, 2400.0];
@@ -189,7 +189,8 @@ fn mute_and_hold() {
     press(&mut forwarder, &mut people[0], 1_000);
     talk(&mut forwarder, &mut people, at(1_000), at(2_500), |_| false);
     assert_hears(&people, &[1]);
-    assert!(forwarder.rooms().seat(1).unwrap().muted);
+    let muted = forwarder.rooms().seat(1).unwrap().muted;
+    assert_eq!(muted, Muted::ByDigits);
     press(&mut forwarder, &mut people[0], 2_500);
     talk(&mut forwarder, &mut people, at(2_500), at(4_000), |_| false);
     assert_hears(&people, &[]);
@@ -502,4 +503,112 @@ fn a_thread_that_was_away_leaves_turns_out() {
     let (first, last) = (people[0].came[0], people[0].came[people[0].came.len() - 1]);
     let elapsed = last.0.since(first.0).as_millis() as u32;
     assert!(last.1.wrapping_sub(first.1).abs_diff(elapsed * 8) <= 8 * TURN_MS);
+}
+
+/// Silenced by control, nobody is heard again by digits.
+#[test]
+fn control_silences_and_digits_do_not_undo_it() {
+    let mut forwarder = forwarder();
+    let mut people = company(&mut forwarder);
+    talk(&mut forwarder, &mut people, at(0), at(1_000), |_| false);
+    let digits = |forwarder: &mut Forwarder, person: &mut Participant, now: u64| {
+        for (digit, stamp) in [('*', 0), ('6', 1_600)] {
+            person.event(forwarder, digit, now as u32 * 8 + stamp, at(now));
+        }
+    };
+    let muted = |forwarder: &Forwarder| forwarder.rooms().seat(1).unwrap().muted;
+    forwarder.command(MediaCommand::Seat(1, SeatOrder::Mute), at(1_000));
+    assert_eq!(muted(&forwarder), Muted::ByOrder);
+    talk(&mut forwarder, &mut people, at(1_000), at(2_500), |_| false);
+    assert_hears(&people, &[1]);
+    digits(&mut forwarder, &mut people[0], 2_500);
+    assert_eq!(muted(&forwarder), Muted::ByOrder);
+    talk(&mut forwarder, &mut people, at(2_500), at(4_000), |_| false);
+    assert_hears(&people, &[1]);
+    forwarder.command(MediaCommand::Seat(1, SeatOrder::Unmute), at(4_000));
+    talk(&mut forwarder, &mut people, at(4_000), at(5_500), |_| false);
+    assert_hears(&people, &[]);
+    // Who silenced himself is heard again by control.
+    digits(&mut forwarder, &mut people[0], 5_500);
+    assert_eq!(muted(&forwarder), Muted::ByDigits);
+    forwarder.command(MediaCommand::Seat(1, SeatOrder::Unmute), at(5_600));
+    assert_eq!(muted(&forwarder), Muted::No);
+    // Nobody is there under that number.
+    forwarder.command(MediaCommand::Seat(99, SeatOrder::Mute), at(5_600));
+    let refused = core::iter::from_fn(|| forwarder.next_report())
+        .filter(|report| matches!(report, MediaEvent::Refused { session: 99, .. }));
+    assert_eq!(refused.count(), 1);
+    // What is counted of him says so, too.
+    forwarder.command(MediaCommand::Query(1), at(5_600));
+    let told = core::iter::from_fn(|| forwarder.next_report()).find_map(|report| match report {
+        MediaEvent::Stats { stats, .. } => stats.seat,
+        _ => None,
+    });
+    assert_eq!(told.unwrap().muted, Muted::No);
+}
+
+/// Who waits hears nobody and is heard by nobody, but his digits are told; the tone asks him.
+#[test]
+fn who_waits_is_apart_until_he_is_admitted() {
+    let mut forwarder = forwarder();
+    let mut people = company(&mut forwarder);
+    // What he hears and says is told apart from all others.
+    let mut waiting = Participant::new(20, Kind::Pcma, 20, 3_100.0);
+    waiting.plan.waits = true;
+    waiting.plan.terms = people[0].plan.terms.clone();
+    waiting.join(&mut forwarder, at(0));
+    people.push(waiting);
+    let last = people.len() - 1;
+    let apart = |people: &[Participant]| {
+        let waiting = &people[last];
+        for (speaker, hz) in people[..last].iter().zip(TONES) {
+            let level = waiting.level(hz);
+            assert!(level < -40.0, "hears {} at {level:.1}", speaker.number);
+            assert!(
+                speaker.level(3_100.0) < -15.0,
+                "{} hears him",
+                speaker.number
+            );
+        }
+    };
+    talk(&mut forwarder, &mut people, at(0), at(300), |_| false);
+    assert!(people[last].level(440.0) > -30.0, "no tone asks");
+    talk(&mut forwarder, &mut people, at(300), at(2_500), |_| false);
+    apart(&people);
+    while forwarder.next_report().is_some() {}
+    for (digit, stamp) in [('1', 0), ('#', 1_600)] {
+        people[last].event(&mut forwarder, digit, 20_000 + stamp, at(2_500));
+    }
+    let digits: Vec<SeatEvent> = core::iter::from_fn(|| forwarder.next_report())
+        .filter_map(|report| match report {
+            MediaEvent::Seat { session: 20, event } => Some(event),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(digits, [SeatEvent::Digit(b'1'), SeatEvent::Digit(b'#')]);
+    // A plan for him changes nothing of it.
+    let mut same = people[last].plan.clone();
+    same.waits = false;
+    forwarder.command(MediaCommand::Change(Box::new(same)), at(2_500));
+    talk(&mut forwarder, &mut people, at(2_500), at(4_000), |_| false);
+    apart(&people);
+    forwarder.command(MediaCommand::Seat(20, SeatOrder::AskAgain), at(4_000));
+    talk(&mut forwarder, &mut people, at(4_000), at(4_300), |_| false);
+    assert!(people[last].level(300.0) > -30.0, "no tone asks again");
+    talk(&mut forwarder, &mut people, at(4_300), at(6_000), |_| false);
+    apart(&people);
+    forwarder.command(MediaCommand::Seat(20, SeatOrder::Admit), at(6_000));
+    talk(&mut forwarder, &mut people, at(6_000), at(8_000), |_| false);
+    for (speaker, hz) in people[..5].iter().zip(TONES) {
+        let level = people[last].level(hz);
+        assert!(level > -7.0, "he hears {} at {level:.1} dB", speaker.number);
+        if speaker.plan.voice.sends.kind() != Kind::G729 {
+            let level = speaker.level(3_100.0);
+            assert!(
+                level > -7.0,
+                "{} hears him at {level:.1} dB",
+                speaker.number
+            );
+        }
+    }
 }

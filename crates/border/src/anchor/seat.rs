@@ -15,6 +15,8 @@ pub(crate) struct SeatFacts {
     pub(crate) voice: Option<(usize, Voice)>,
     /// Anything.
     pub(crate) seed: u64,
+    /// Whether he waits at first: he has to give a PIN.
+    pub(crate) waits: bool,
 }
 
 impl CallMedia {
@@ -71,6 +73,7 @@ impl CallMedia {
             inactivity: plane.inactivity,
             hold_inactivity: plane.hold_inactivity,
             seed: seat.seed,
+            waits: seat.waits,
         });
         if self.added {
             plane.commands.push_back(MediaCommand::Change(plan));

@@ -72,6 +72,10 @@ pub(crate) enum Alarm {
     Keying(CallKey),
     /// Whether a media node still knows a call is to be asked.
     NodeLook(CallKey),
+    /// A caller has not given a conference's PIN.
+    PinLate(CallKey),
+    /// A question about a conference goes on with its next seats.
+    RoomLook(u64),
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -142,6 +146,8 @@ pub(crate) struct Core {
     pub(crate) said: RefCell<Vec<Said>>,
     /// Conferences with their participants.
     pub(crate) conferences: crate::call::room::Conferences,
+    /// What is asked of them from outside.
+    pub(crate) questions: crate::call::room::questions::Questions,
     /// Media nodes that relay calls' media.
     pub(crate) nodes: Nodes,
     /// What has waited for a node's word in calls that have ended.
@@ -260,6 +266,7 @@ impl Core {
             question: None,
             said: RefCell::default(),
             conferences: crate::call::room::Conferences::default(),
+            questions: Default::default(),
             nodes,
             flushing: VecDeque::new(),
             resuming: false,
@@ -716,6 +723,8 @@ impl Core {
                 Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
                 Alarm::Keying(key) => self.keying_due(key),
                 Alarm::NodeLook(key) => self.node_look(key, now),
+                Alarm::PinLate(key) => self.pin_late(endpoint, key, now),
+                Alarm::RoomLook(number) => self.look_at_seats(endpoint, number, now),
                 Alarm::Calm => self.calm(now),
                 Alarm::Sift => self.sift(endpoint, now),
             }

@@ -78,6 +78,10 @@ pub struct Counters {
     pub not_admitted: u64,
     /// REGISTERs of phones that the core had taken before, answered without it.
     pub refreshed: u64,
+    /// Wrong PINs that were dialled for conferences.
+    pub pins_wrong: u64,
+    /// Calls to conferences that ended because the right PIN was not given.
+    pub pins_refused: u64,
     /// Subscriptions, and REFERs outside of calls, that the other side has accepted.
     pub subscriptions: u64,
 }

@@ -1,6 +1,8 @@
 //! A call to a conference of ours: the border answers it, and a seat in the forwarder is its other side.
 
 mod describe;
+mod pin;
+pub(crate) mod questions;
 
 use super::inside::refuse;
 use super::offered::{Origin, Refused};
@@ -30,7 +32,25 @@ type Name = (String, String);
 struct Conference {
     /// Towards the forwarder.
     number: u64,
+    /// Those who take part.
     seats: u16,
+    /// Those who have yet to give the PIN.
+    waiting: u16,
+    /// Nobody comes in any more.
+    locked: bool,
+    since: Time,
+    /// All of them, by the numbers of their calls.
+    calls: BTreeMap<u64, CallKey>,
+}
+
+/// Why nobody may come in.
+struct Full {
+    /// For the event.
+    what: &'static str,
+    status: u16,
+    why: &'static str,
+    /// Reason for who is in a call already.
+    reason: &'static [u8],
 }
 
 /// The conferences that take place, bounded by what their rooms allow.
@@ -43,16 +63,16 @@ pub(crate) struct Conferences {
 impl Conferences {
     /// Participants of all.
     pub(crate) fn seats(&self) -> usize {
-        let seats = self
-            .table
-            .values()
-            .map(|conference| usize::from(conference.seats));
-        seats.sum()
+        let calls = self.table.values().map(|conference| conference.calls.len());
+        calls.sum()
     }
 
-    /// Conferences of a room.
-    fn of_room(&self, room: &str) -> usize {
-        self.table.keys().filter(|name| name.0 == room).count()
+    /// Conferences of a room that take place, or in which everybody waits.
+    fn of_room(&self, room: &str, take_place: bool) -> usize {
+        self.table
+            .iter()
+            .filter(|(name, conference)| name.0 == room && (conference.seats > 0) == take_place)
+            .count()
     }
 
     fn seats_of(&self, name: &Name) -> u16 {
@@ -61,31 +81,96 @@ impl Conferences {
             .map_or(0, |conference| conference.seats)
     }
 
-    /// One more participant; the conference's number.
-    fn enter(&mut self, name: &Name) -> u64 {
-        if let Some(conference) = self.table.get_mut(name) {
-            conference.seats += 1;
-            return conference.number;
+    /// Why nobody may take a seat in a conference of `room`; none where somebody may.
+    fn full(&self, room: &Room, name: &Name) -> Option<Full> {
+        let conference = self.table.get(name);
+        let seats = conference.map_or(0, |conference| conference.seats);
+        if conference.is_some_and(|conference| conference.locked) {
+            return Some(Full {
+                what: "lock",
+                status: 403,
+                why: "the conference is locked",
+                reason: b"SIP;cause=403;text=\"Conference locked\"",
+            });
         }
-        self.numbers += 1;
-        let number = self.numbers;
-        self.table
-            .insert(name.clone(), Conference { number, seats: 1 });
-        number
+        match seats {
+            0 if self.of_room(&room.name, true) >= room.rooms as usize => Some(Full::ROOMS),
+            seats if seats >= room.terms.seats => Some(Full::SEATS),
+            _ => None,
+        }
     }
 
-    /// One participant less; how many are left.
-    fn leave(&mut self, name: &Name) -> u16 {
+    /// Why nobody may wait for a seat in a conference of `room`: no more wait than could take part.
+    fn full_of_waiting(&self, room: &Room, name: &Name) -> Option<Full> {
+        match self.table.get(name) {
+            Some(conference) if conference.waiting >= room.terms.seats => Some(Full::SEATS),
+            None if self.of_room(&room.name, false) >= room.rooms as usize => Some(Full::ROOMS),
+            _ => None,
+        }
+    }
+
+    /// One more participant, or one who waits; the conference's number.
+    fn enter(&mut self, name: &Name, call: CallKey, number: u64, waits: bool, now: Time) -> u64 {
+        let numbers = &mut self.numbers;
+        let conference = self.table.entry(name.clone()).or_insert_with(|| {
+            *numbers += 1;
+            Conference {
+                number: *numbers,
+                seats: 0,
+                waiting: 0,
+                locked: false,
+                since: now,
+                calls: BTreeMap::new(),
+            }
+        });
+        match waits {
+            true => conference.waiting += 1,
+            false => conference.seats += 1,
+        }
+        conference.calls.insert(number, call);
+        conference.number
+    }
+
+    /// One of those who waited takes part.
+    fn admit(&mut self, name: &Name) {
+        if let Some(conference) = self.table.get_mut(name) {
+            conference.waiting = conference.waiting.saturating_sub(1);
+            conference.seats += 1;
+        }
+    }
+
+    /// One less, who `waited` to the end; how many take part.
+    fn leave(&mut self, name: &Name, number: u64, waited: bool) -> u16 {
         let Some(conference) = self.table.get_mut(name) else {
             return 0;
         };
-        conference.seats = conference.seats.saturating_sub(1);
+        let count = match waited {
+            true => &mut conference.waiting,
+            false => &mut conference.seats,
+        };
+        *count = count.saturating_sub(1);
+        conference.calls.remove(&number);
         let left = conference.seats;
-        if left == 0 {
+        if conference.calls.is_empty() {
             self.table.remove(name);
         }
         left
     }
+}
+
+impl Full {
+    const ROOMS: Full = Full {
+        what: "rooms",
+        status: 503,
+        why: "as many conferences as allowed take place",
+        reason: b"SIP;cause=503;text=\"No conference left\"",
+    };
+    const SEATS: Full = Full {
+        what: "seats",
+        status: 486,
+        why: "the conference is full",
+        reason: b"SIP;cause=486;text=\"Conference full\"",
+    };
 }
 
 /// What waits until media sockets are open.
@@ -108,8 +193,12 @@ pub(crate) struct Seat {
     offered: bool,
     /// Our refresh.
     refreshing: Option<TransactionId>,
-    /// It was told that he has come.
-    told: bool,
+    /// From whom the call is, as it says.
+    from: Box<str>,
+    /// When his voice was agreed upon.
+    came: Option<Time>,
+    /// He has yet to give the PIN.
+    entry: Option<pin::Entry>,
 }
 
 impl Seat {
@@ -188,15 +277,18 @@ impl Core {
             number: called,
         } = called;
         let name = (room.name.clone(), called);
-        let conference = self.conferences.enter(&name);
+        let from = super::try_next::text(request.from().map(|from| from.uri).unwrap_or_default());
+        let waits = room.pin.is_some();
         let entry = self.calls.vacant_entry();
         let slot = entry.key();
         let key = CallKey::new(slot, number);
+        let conference = self.conferences.enter(&name, key, number, waits, now);
         let facts = SeatFacts {
             room: conference,
             terms: room.terms.clone(),
             voice: None,
             seed,
+            waits,
         };
         entry.insert(Call {
             number,
@@ -230,7 +322,9 @@ impl Core {
                 waiting: None,
                 offered: false,
                 refreshing: None,
-                told: false,
+                from: from.clone().into(),
+                came: None,
+                entry: waits.then(pin::Entry::default),
             })),
         });
         self.tell_crew();
@@ -244,7 +338,7 @@ impl Core {
                 .interface(origin.interface)
                 .map_or_else(String::new, |interface| interface.name.clone()),
             call_id: super::try_next::text(request.call_id().unwrap_or_default()),
-            from: super::try_next::text(request.from().map(|from| from.uri).unwrap_or_default()),
+            from,
             to: super::try_next::text(request.request_uri()),
         });
         self.tell_first_tags(slot, now);
@@ -265,23 +359,14 @@ impl Core {
         called_number(&self.config, &facts).map_err(Refused::from)?;
         let room = &called.room;
         let name = (room.name.clone(), called.number.clone());
-        let seats = self.conferences.seats_of(&name);
-        let full = match seats {
-            0 if self.conferences.of_room(&room.name) >= room.rooms as usize => {
-                Some(("rooms", 503, "as many conferences as allowed take place"))
-            }
-            seats if seats >= room.terms.seats => Some(("seats", 486, "the conference is full")),
-            _ => None,
-        };
-        if let Some((what, status, why)) = full {
-            self.events.tell(now, || Note::RoomFull {
-                room: name.0,
-                number: name.1,
-                what: what.to_owned(),
-                status,
-            });
-            let mut refused = Refused::new(status, why);
-            if status == 503 {
+        let full = self.conferences.full(room, &name).or_else(|| {
+            let waits = room.pin.is_some();
+            waits.then(|| self.conferences.full_of_waiting(room, &name))?
+        });
+        if let Some(full) = full {
+            self.tell_full(&name, &full, now);
+            let mut refused = Refused::new(full.status, full.why);
+            if full.status == 503 {
                 refused.headers.push((HeaderId::RetryAfter, b"10".to_vec()));
             }
             return Err(refused);
@@ -293,6 +378,15 @@ impl Core {
         };
         let kind = kind.or(room.codecs.first().copied()).unwrap_or(Kind::Pcma);
         self.take(uri, Cost::of_seat(kind, flow.transport), now)
+    }
+
+    fn tell_full(&mut self, name: &Name, full: &Full, now: Time) {
+        self.events.tell(now, || Note::RoomFull {
+            room: name.0.clone(),
+            number: name.1.clone(),
+            what: full.what.to_owned(),
+            status: full.status,
+        });
     }
 
     /// Takes an offer, or makes one; answers as soon as the sockets are open.
@@ -389,19 +483,39 @@ impl Core {
         self.tell_joined(slot, now);
     }
 
-    /// Tells that he has come, once his voice is agreed upon.
+    /// He has come, once his voice is agreed upon; where there is a PIN, he is asked for it.
     fn tell_joined(&mut self, slot: usize, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let Some((_, voice)) = call.media.as_ref().and_then(|media| media.voice()) else {
+        if call
+            .media
+            .as_ref()
+            .and_then(|media| media.voice())
+            .is_none()
+        {
+            return;
+        }
+        let Some(seat) = call.seat.as_deref_mut().filter(|seat| seat.came.is_none()) else {
+            return;
+        };
+        seat.came = Some(now);
+        match seat.entry {
+            Some(_) => self.ask_pin(slot, now),
+            None => self.tell_in(slot, now),
+        }
+    }
+
+    /// Tells that he takes part.
+    fn tell_in(&mut self, slot: usize, now: Time) {
+        let Some(call) = self.calls.get(slot) else {
             return;
         };
         let number = call.number;
-        let Some(seat) = call.seat.as_deref_mut().filter(|seat| !seat.told) else {
+        let voice = call.media.as_ref().and_then(|media| media.voice());
+        let (Some((_, voice)), Some(seat)) = (voice, call.seat.as_deref()) else {
             return;
         };
-        seat.told = true;
         let seats = self.conferences.seats_of(&seat.name);
         let name = &seat.name;
         self.events.tell(now, || Note::RoomJoined {
@@ -642,7 +756,25 @@ impl Core {
     }
 
     /// A participant did something in the media.
-    pub(crate) fn seat_event(&mut self, key: CallKey, event: SeatEvent, now: Time) {
+    pub(crate) fn seat_event(
+        &mut self,
+        endpoint: &mut Endpoint,
+        key: CallKey,
+        event: SeatEvent,
+        now: Time,
+    ) {
+        match event {
+            SeatEvent::Muted => self.tell_muted(key, true, "participant", now),
+            SeatEvent::Unmuted => self.tell_muted(key, false, "participant", now),
+            SeatEvent::Digit(digit) => {
+                if let Some(slot) = self.slot_of(key) {
+                    self.pin_digit(endpoint, slot, digit, now);
+                }
+            }
+        }
+    }
+
+    fn tell_muted(&mut self, key: CallKey, muted: bool, by: &str, now: Time) {
         let call = self.slot_of(key).and_then(|slot| self.calls.get(slot));
         let Some((call, seat)) = call.and_then(|call| Some((call, call.seat.as_deref()?))) else {
             return;
@@ -651,7 +783,8 @@ impl Core {
         self.events.tell(now, || Note::RoomMuted {
             call: number,
             room: seat.name.0.clone(),
-            muted: event == SeatEvent::Muted,
+            muted,
+            by: by.to_owned(),
         });
     }
 
@@ -660,15 +793,19 @@ impl Core {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let Some(seat) = call.seat.take() else {
+        let Some(mut seat) = call.seat.take() else {
             return;
         };
         let number = call.number;
         if call.answered_at.is_none() && call.status == 0 {
             call.status = 487;
         }
-        let seats = self.conferences.leave(&seat.name);
-        if seat.told {
+        let waited = seat.entry.is_some();
+        if let Some(timer) = seat.entry.as_mut().and_then(pin::Entry::end) {
+            self.timers.cancel(timer);
+        }
+        let seats = self.conferences.leave(&seat.name, number, waited);
+        if seat.came.is_some() && !waited {
             let now = self.now;
             self.events.tell(now, || Note::RoomLeft {
                 call: number,

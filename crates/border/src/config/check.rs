@@ -159,6 +159,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         dns: Dns {
             servers: servers(raw, sink),
         },
+        control: super::control::control(raw, sink),
         drain: Drain {
             timeout: seconds(raw.drain.timeout),
         },

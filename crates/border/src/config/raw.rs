@@ -61,6 +61,8 @@ pub(super) struct Raw {
     /// Name servers.
     #[serde(default)]
     pub dns: RawDns,
+    /// Conferences commanded over HTTP; without it they are not.
+    pub control: Option<super::control::RawControl>,
     /// Stopping in order.
     #[serde(default)]
     pub drain: RawDrain,

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use subtle::ConstantTimeEq as _;
 
 /// A codec of a conference.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
@@ -89,6 +90,10 @@ pub(super) struct RawRoom {
     #[serde(default = "room_mute")]
     #[schemars(length(max = 8))]
     pub mute: String,
+    /// The PIN that callers have to give: 4 to 16 digits, dialled as telephone events (RFC 4733) after a tone, ended by `#` or by their
+    /// number. Until then they hear nobody and are heard by nobody. The third wrong one, or half a minute, ends the call.
+    #[schemars(length(min = 4, max = 16))]
+    pub pin: Option<String>,
     /// How long a late packet is waited for at most; milliseconds.
     #[serde(default = "room_max_delay")]
     #[schemars(range(min = 20, max = 1000))]
@@ -123,6 +128,54 @@ fn room_max_delay() -> u32 {
     200
 }
 
+/// Digits of a PIN at most.
+pub const MAX_PIN: usize = 16;
+/// Digits of a PIN at least.
+const MIN_PIN: usize = 4;
+
+/// The PIN of a conference. It is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pin {
+    /// Padded with zeros, which are no digits.
+    digits: [u8; MAX_PIN],
+    length: u8,
+}
+
+impl Pin {
+    /// A PIN; none where the text is not 4 to 16 digits.
+    pub fn new(text: &str) -> Option<Pin> {
+        let good = (MIN_PIN..=MAX_PIN).contains(&text.len())
+            && text.bytes().all(|digit| digit.is_ascii_digit());
+        let digits = good.then(|| padded(text.as_bytes()))??;
+        Some(Pin {
+            digits,
+            length: text.len() as u8,
+        })
+    }
+
+    /// How many digits it has.
+    pub fn digits(&self) -> usize {
+        self.length.into()
+    }
+
+    /// Whether these are its digits. It takes as long whichever of them are wrong.
+    pub fn is(&self, typed: &[u8]) -> bool {
+        padded(typed).is_some_and(|typed| bool::from(typed.ct_eq(&self.digits)))
+    }
+}
+
+fn padded(digits: &[u8]) -> Option<[u8; MAX_PIN]> {
+    let mut padded = [0; MAX_PIN];
+    padded.get_mut(..digits.len())?.copy_from_slice(digits);
+    Some(padded)
+}
+
+impl core::fmt::Debug for Pin {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Pin(..)")
+    }
+}
+
 /// Conferences of one kind.
 #[derive(Clone, Debug)]
 pub struct Room {
@@ -144,6 +197,8 @@ pub struct Room {
     pub packet_ms: u32,
     /// Whether nothing is sent while nobody speaks, where that can be.
     pub suppress_silence: bool,
+    /// What callers have to give.
+    pub pin: Option<Pin>,
     /// What media has to know.
     pub terms: RoomTerms,
 }
@@ -266,6 +321,14 @@ fn room_of(
             "use digits, * and #",
         );
     }
+    let pin = room.pin.as_deref().map(Pin::new);
+    if pin.as_ref().is_some_and(Option::is_none) {
+        sink.report(
+            &format!("{path}.pin"),
+            "this is no PIN that can be dialled",
+            format!("write {MIN_PIN} to {MAX_PIN} digits, in quotes"),
+        );
+    }
     if !room.packet_time.is_multiple_of(10) {
         sink.report(
             &format!("{path}.packet_time"),
@@ -283,6 +346,7 @@ fn room_of(
         codecs: codecs(room, &path, sink),
         packet_ms: room.packet_time,
         suppress_silence: room.silence_suppression,
+        pin: pin.flatten(),
         terms: RoomTerms {
             seats: room.seats,
             speakers: room.speakers,
@@ -373,7 +437,12 @@ mod tests {
             (format!("{room}regex=\"(\"\n"), "is no regular expression"),
             (format!("{room}number=\"1\"\nseats=1\n"), "seats"),
             (format!("{room}number=\"1\"\nspeakers=0\n"), "speakers"),
-            (format!("{room}number=\"1\"\npin=\"1\"\n"), "pin"),
+            (format!("{room}number=\"1\"\npin=\"123\"\n"), "pin"),
+            (
+                format!("{room}number=\"1\"\npin=\"12#4\"\n"),
+                "no PIN that can be dialled",
+            ),
+            (format!("{room}number=\"1\"\npin=1234\n"), "pin"),
             (
                 format!("{room}number=\"1\"\nmute=\"x\"\n"),
                 "cannot be dialled",

@@ -121,6 +121,14 @@ impl PartialEq for FilePath {
 impl Eq for FilePath {}
 
 impl FilePath {
+    /// What `text` names, written at `path` of the document.
+    pub(super) fn new(text: &str, path: &str, sink: &Sink<'_>) -> FilePath {
+        FilePath {
+            path: PathBuf::from(text),
+            span: sink.span(path),
+        }
+    }
+
     /// The path as it is written.
     pub fn path(&self) -> &Path {
         &self.path
@@ -190,10 +198,7 @@ pub struct TrunkTls {
 }
 
 fn file(text: &str, path: &str, sink: &Sink<'_>) -> FilePath {
-    FilePath {
-        path: PathBuf::from(text),
-        span: sink.span(path),
-    }
+    FilePath::new(text, path, sink)
 }
 
 fn certificate(raw: &RawCertificate, path: &str, sink: &Sink<'_>) -> CertificateFiles {

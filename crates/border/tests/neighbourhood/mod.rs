@@ -355,6 +355,8 @@ pub struct Neighbourhood {
     pub programs: Vec<Box<dyn Program>>,
     /// All bytes that the border sent, with where to.
     pub wire: Vec<(SocketAddr, Vec<u8>)>,
+    /// The border is being told the forwarder's reports.
+    reporting: bool,
 }
 
 impl Neighbourhood {
@@ -395,6 +397,7 @@ impl Neighbourhood {
             sieves: sieves::Sieves::default(),
             programs: Vec::new(),
             wire: Vec::new(),
+            reporting: false,
         };
         world.border.handle(Input::Timeout, world.now);
         world.drain_border();
@@ -820,13 +823,21 @@ impl Neighbourhood {
     }
 
     fn drain_forwarder(&mut self) {
-        for (socket, to, bytes) in lend::made(&mut self.forwarder) {
-            self.send_datagram(self.border_sockets[&socket], to, &bytes);
+        // What the border answers to a report may lead here again: one report after the other, in their order.
+        if std::mem::replace(&mut self.reporting, true) {
+            return;
         }
-        while let Some(report) = self.forwarder.next_report() {
+        loop {
+            for (socket, to, bytes) in lend::made(&mut self.forwarder) {
+                self.send_datagram(self.border_sockets[&socket], to, &bytes);
+            }
+            let Some(report) = self.forwarder.next_report() else {
+                break;
+            };
             self.border.report(report, self.now);
             self.drain_border();
         }
+        self.reporting = false;
     }
 
     fn feed_border(&mut self, input: Input<'_>) {

@@ -246,6 +246,8 @@ pub struct SessionStats {
     pub last_packet: Time,
     /// The driver has a faster way for streams that are only sent on.
     pub shortcuts: bool,
+    /// What it is doing, where it is a seat in a conference.
+    pub seat: Option<crate::room::SeatFigures>,
     /// The lines: first those that a later plan dropped, then the present ones.
     pub flows: Vec<FlowStats>,
 }

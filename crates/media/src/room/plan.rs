@@ -12,7 +12,7 @@ pub const MAX_COMMAND: usize = 8;
 /// What a conference is like. The terms of the seat that was planned last are in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoomTerms {
-    /// Seats at a time.
+    /// Seats at a time; so many may wait beside them.
     pub seats: u16,
     /// So many of those who speak are heard at the same time, the loudest.
     pub speakers: u16,
@@ -89,6 +89,9 @@ pub struct SeatPlan {
     pub hold_inactivity: Option<Duration>,
     /// Anything: identifiers and intervals come from it.
     pub seed: u64,
+    /// Whether he waits: he hears nobody and is heard by nobody, and his digits are told, until [`super::SeatOrder::Admit`]. Counts
+    /// where he joins; later plans leave it as it is.
+    pub waits: bool,
 }
 
 impl SeatPlan {
@@ -103,6 +106,7 @@ impl SeatPlan {
             inactivity: Some(crate::SessionPlan::INACTIVITY),
             hold_inactivity: None,
             seed: session ^ 0x5bd1_e995,
+            waits: false,
         }
     }
 

@@ -28,6 +28,33 @@ pub enum SeatEvent {
     Muted,
     /// He is heard again.
     Unmuted,
+    /// While he waits to be admitted: he pressed this digit, `0` to `9`, `*`, `#`, `A` to `D`.
+    Digit(u8),
+}
+
+/// What control wants of a seat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeatOrder {
+    /// He is not heard any more, and cannot change that by digits.
+    Mute,
+    /// He is heard again, whoever silenced him.
+    Unmute,
+    /// He who waits takes part from now on.
+    Admit,
+    /// A tone tells him who waits that what he dialled was wrong, and that he is asked again.
+    AskAgain,
+}
+
+/// Who silenced a participant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Muted {
+    /// Nobody: he is heard.
+    #[default]
+    No,
+    /// He himself, by digits.
+    ByDigits,
+    /// Control.
+    ByOrder,
 }
 
 /// What a seat has heard and is doing.
@@ -37,8 +64,10 @@ pub struct SeatFigures {
     pub heard: HeardFigures,
     /// Whether it is in the mix.
     pub speaks: bool,
-    /// Whether it silenced itself.
-    pub muted: bool,
+    /// Whether, and by whom, it is silenced.
+    pub muted: Muted,
+    /// Whether it waits to be admitted.
+    pub waits: bool,
 }
 
 #[derive(Debug)]
@@ -60,7 +89,9 @@ pub(super) struct Seat {
     pub(super) was_in_mix: bool,
     /// A tone for this participant alone.
     pub(super) signal: Option<Jingle>,
-    muted: bool,
+    muted: Muted,
+    /// He hears nobody and is heard by nobody until control admits him.
+    pub(super) waits: bool,
     typed: SmallVec<[u8; 16]>,
     typed_at: Time,
     /// Timestamp of the last event, and until when its sound is kept out.
@@ -119,8 +150,9 @@ impl Seat {
             speaks: false,
             in_mix: false,
             was_in_mix: false,
-            signal: None,
-            muted: false,
+            signal: plan.waits.then(Jingle::ask),
+            muted: Muted::No,
+            waits: plan.waits,
             typed: SmallVec::new(),
             typed_at: now,
             event: None,
@@ -165,7 +197,30 @@ impl Seat {
             heard: self.ear.figures(),
             speaks: self.in_mix,
             muted: self.muted,
+            waits: self.waits,
         }
+    }
+
+    /// Does what control wants; whether he takes part who waited before.
+    pub(super) fn order(&mut self, order: SeatOrder) -> bool {
+        match order {
+            SeatOrder::Mute => {
+                self.muted = Muted::ByOrder;
+                self.signal = Some(Jingle::muted());
+            }
+            SeatOrder::Unmute if self.muted == Muted::No => {}
+            SeatOrder::Unmute => {
+                self.muted = Muted::No;
+                self.signal = Some(Jingle::unmuted());
+            }
+            SeatOrder::AskAgain => self.signal = Some(Jingle::ask_again()),
+            SeatOrder::Admit => {
+                self.typed.clear();
+                self.signal = Some(Jingle::unmuted());
+                return core::mem::take(&mut self.waits);
+            }
+        }
+        false
     }
 
     /// Whether listeners like this one may be given the same payloads: where packets begin with every turn.
@@ -175,7 +230,7 @@ impl Seat {
 
     /// Whether it is given a mix of its own in this turn.
     pub(super) fn is_alone(&self) -> bool {
-        !self.shares() || self.in_mix || self.signal.is_some()
+        !self.shares() || self.in_mix || self.signal.is_some() || self.waits
     }
 
     /// A packet of the participant.
@@ -280,6 +335,13 @@ impl Seat {
         let Some(digit) = event.digit() else {
             return;
         };
+        if self.waits {
+            reports.push_back(MediaEvent::Seat {
+                session: self.session,
+                event: SeatEvent::Digit(digit as u8),
+            });
+            return;
+        }
         if self.typed_at + TYPING < now || self.typed.len() == self.typed.inline_size() {
             self.typed.clear();
         }
@@ -287,24 +349,34 @@ impl Seat {
         self.typed.push(digit as u8);
         if !mute.is_empty() && self.typed.ends_with(mute) {
             self.typed.clear();
-            self.muted = !self.muted;
-            self.signal = Some(match self.muted {
-                true => Jingle::muted(),
-                false => Jingle::unmuted(),
-            });
+            let event = match self.muted {
+                Muted::No => {
+                    self.muted = Muted::ByDigits;
+                    self.signal = Some(Jingle::muted());
+                    SeatEvent::Muted
+                }
+                Muted::ByDigits => {
+                    self.muted = Muted::No;
+                    self.signal = Some(Jingle::unmuted());
+                    SeatEvent::Unmuted
+                }
+                // He is told that he stays silenced.
+                Muted::ByOrder => {
+                    self.signal = Some(Jingle::muted());
+                    return;
+                }
+            };
             reports.push_back(MediaEvent::Seat {
                 session: self.session,
-                event: match self.muted {
-                    true => SeatEvent::Muted,
-                    false => SeatEvent::Unmuted,
-                },
+                event,
             });
         }
     }
 
     /// The next turn of what comes from him.
     pub(super) fn hear(&mut self, at: Time) {
-        let wanted = !self.muted && self.side.sends() && self.event_until <= at;
+        let heard = self.muted == Muted::No && !self.waits;
+        let wanted = heard && self.side.sends() && self.event_until <= at;
         self.frame.clear();
         self.speaks = self.ear.turn(at, wanted, &mut self.frame);
     }

@@ -18,6 +18,13 @@ const LOW: Tone = Tone::sine(440.0, LEVEL);
 const ENTRY: &[(Tone, u32)] = &[(LOW, 100), (HIGH, 100)];
 const LEAVE: &[(Tone, u32)] = &[(HIGH, 100), (LOW, 100)];
 const MUTED: &[(Tone, u32)] = &[(Tone::sine(400.0, LEVEL), 120)];
+const ASK: &[(Tone, u32)] = &[(LOW, 150), (HIGH, 150), (LOW, 150)];
+const ASK_AGAIN: &[(Tone, u32)] = &[
+    (Tone::sine(300.0, LEVEL), 500),
+    (LOW, 150),
+    (HIGH, 150),
+    (LOW, 150),
+];
 const UNMUTED: &[(Tone, u32)] = &[(Tone::sine(1000.0, LEVEL), 120)];
 
 impl Jingle {
@@ -36,6 +43,14 @@ impl Jingle {
 
     pub(super) fn leave() -> Jingle {
         Jingle::new(LEAVE)
+    }
+
+    pub(super) fn ask() -> Jingle {
+        Jingle::new(ASK)
+    }
+
+    pub(super) fn ask_again() -> Jingle {
+        Jingle::new(ASK_AGAIN)
     }
 
     pub(super) fn muted() -> Jingle {
