@@ -1,6 +1,6 @@
 //! What a driver does for [`engine::Forward`]: a packet is lent with room behind it to grow into.
 
-use engine::{Forward, Packet, SocketId, Time, Verdict};
+use engine::{Control as _, Forward, Packet, SocketId, Time, Verdict};
 use media::Forwarder;
 use std::net::SocketAddr;
 
@@ -30,4 +30,25 @@ pub fn made(forwarder: &mut Forwarder) -> Vec<(SocketId, SocketAddr, Vec<u8>)> {
         made.push((socket, to, bytes.to_vec()));
     }
     made
+}
+
+impl super::Neighbourhood {
+    /// Sends what the forwarder has made, and tells the border its reports.
+    pub(super) fn drain_forwarder(&mut self) {
+        // What the border answers to a report may lead here again: one report after the other, in their order.
+        if std::mem::replace(&mut self.reporting, true) {
+            return;
+        }
+        loop {
+            for (socket, to, bytes) in made(&mut self.forwarder) {
+                self.send_datagram(self.border_sockets[&socket], to, &bytes);
+            }
+            let Some(report) = self.forwarder.next_report() else {
+                break;
+            };
+            self.border.report(report, self.now);
+            self.drain_border();
+        }
+        self.reporting = false;
+    }
 }

@@ -822,24 +822,6 @@ impl Neighbourhood {
         self.drain_forwarder();
     }
 
-    fn drain_forwarder(&mut self) {
-        // What the border answers to a report may lead here again: one report after the other, in their order.
-        if std::mem::replace(&mut self.reporting, true) {
-            return;
-        }
-        loop {
-            for (socket, to, bytes) in lend::made(&mut self.forwarder) {
-                self.send_datagram(self.border_sockets[&socket], to, &bytes);
-            }
-            let Some(report) = self.forwarder.next_report() else {
-                break;
-            };
-            self.border.report(report, self.now);
-            self.drain_border();
-        }
-        self.reporting = false;
-    }
-
     fn feed_border(&mut self, input: Input<'_>) {
         self.border.handle(input, self.now);
         self.drain_border();
