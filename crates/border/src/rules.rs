@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use wire::sip::{Edit, Message, Method, emit};
 
 /// Edits of a message that passes.
-pub(crate) type EditList<'e> = SmallVec<[Edit<'e>; 14]>;
+pub(crate) type EditList<'e> = SmallVec<[Edit<'e>; 24]>;
 
 /// Values that rules keep with a call.
 pub(crate) type Tags = Option<Box<Vec<(Box<str>, Box<str>)>>>;

@@ -11,7 +11,7 @@ use crate::template::{Filled, Template, regular};
 use crate::types::nearest;
 use regex::Regex;
 use std::borrow::Cow;
-use wire::sip::{HeaderId, Method, Scheme, Uri};
+use wire::sip::{COLON, HeaderId, Method, Scheme, Uri};
 
 /// Letters of a tag's value and of a line for the log, at most.
 const MAX_TEXT: usize = 512;
@@ -25,10 +25,28 @@ pub(crate) enum Target {
     Header(Name),
 }
 
+/// The value of a field that an action writes.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// The whole field, `name: value`: it is the same in every message.
+    Constant(Box<[u8]>),
+    /// `name: ` and what comes behind it, with places to fill in.
+    Template(Box<[u8]>, Template),
+}
+
+impl Value {
+    fn of(name: &Name, template: Template) -> Value {
+        match template.constant() {
+            Some(value) => Value::Constant([&*name.text, COLON, value].concat().into()),
+            None => Value::Template([&*name.text, COLON].concat().into(), template),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    Add(Name, Template),
-    Set(Name, Template),
+    Add(Name, Value),
+    Set(Name, Value),
     Remove(Name, Which, Option<Regex>),
     RemovePart(Target, Part, Which),
     Replace {
@@ -137,7 +155,7 @@ fn compile(spec: &ActionSpec, rule: &RuleSpec, known: &Known) -> Result<Action, 
         Verb::Add | Verb::Set => {
             let name = header(spec)?;
             let text = needed(spec, "value", &spec.value)?;
-            let value = value_for(name.id, text)?;
+            let value = Value::of(&name, value_for(name.id, text)?);
             match spec.verb {
                 Verb::Add => Action::Add(name, value),
                 _ => Action::Set(name, value),
@@ -693,34 +711,35 @@ fn short(template: &Template, scene: &Scene<'_>, names: &Names, effects: &Effect
 /// A header's whole value: added, or in the place of all.
 fn whole(
     name: &Name,
-    value: &Template,
+    value: &Value,
     scene: &Scene<'_>,
     names: &Names,
     effects: &mut Effects,
     set: bool,
 ) {
     let mark = effects.mark();
-    if let Some(constant) = value.constant() {
-        effects.text().extend_from_slice(constant);
-    } else {
-        let mut text = Filled::new();
-        value.fill(&View { scene, effects }, names, None, &mut text);
-        let text = text.trim_ascii();
-        // Nothing to say is no mistake: the header that it comes from is not there.
-        if text.is_empty() {
-            return;
-        }
-        effects.text().extend_from_slice(text);
-        if effects.is_full() || !fits(name.id, effects.since(mark)) {
-            effects.drop_from(mark);
-            effects.refused_edits += 1;
-            return;
+    match value {
+        Value::Constant(line) => effects.text().extend_from_slice(line),
+        Value::Template(begin, template) => {
+            let mut text = Filled::new();
+            template.fill(&View { scene, effects }, names, None, &mut text);
+            let text = text.trim_ascii();
+            // Nothing to say is no mistake: the header that it comes from is not there.
+            if text.is_empty() {
+                return;
+            }
+            effects.text().extend_from_slice(begin);
+            effects.text().extend_from_slice(text);
+            if effects.is_full() || !fits(name.id, text) {
+                effects.drop_from(mark);
+                effects.refused_edits += 1;
+                return;
+            }
         }
     }
-    let span = effects.span_from(mark);
     match set {
-        true => effects.set(name, span),
-        false => effects.add(name, span),
+        true => effects.set(name, mark),
+        false => effects.add(name, mark),
     }
 }
 
@@ -794,31 +813,32 @@ fn unfolded(value: Cow<'_, [u8]>) -> Vec<u8> {
 }
 
 fn write(name: &Name, values: &[Vec<u8>], effects: &mut Effects) {
-    let span = |effects: &mut Effects, parts: &[Vec<u8>]| {
+    let begun = |effects: &mut Effects, parts: &[Vec<u8>]| {
         let mark = effects.mark();
+        effects.begin(name);
         for (index, part) in parts.iter().enumerate() {
             if index > 0 {
                 effects.text().extend_from_slice(b", ");
             }
             effects.text().extend_from_slice(part);
         }
-        effects.span_from(mark)
+        mark
     };
     match (values, name.id.is_list()) {
         ([], _) => effects.remove(name),
         (values, true) => {
-            let value = span(effects, values);
-            effects.set(name, value);
+            let mark = begun(effects, values);
+            effects.set(name, mark);
         }
         ([one], false) => {
-            let value = span(effects, std::slice::from_ref(one));
-            effects.set(name, value);
+            let mark = begun(effects, std::slice::from_ref(one));
+            effects.set(name, mark);
         }
         (values, false) => {
             effects.remove(name);
             for one in values {
-                let value = span(effects, std::slice::from_ref(one));
-                effects.add(name, value);
+                let mark = begun(effects, std::slice::from_ref(one));
+                effects.add(name, mark);
             }
         }
     }

@@ -135,10 +135,49 @@ pub(crate) fn part_of_address<'a>(address: &NameAddr<'a>, part: &Part) -> Option
     }
 }
 
+/// The letters of users as most are.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut at = 0;
+    while at < plain.len() {
+        let byte = at as u8;
+        plain[at] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+');
+        at += 1;
+    }
+    plain
+};
+
+/// The user of a SIP URI as most are, without taking it apart: letters, digits and marks in front of a host that is as
+/// plain. `None` is no judgement.
+fn plain_user(uri: &[u8]) -> Option<&str> {
+    let rest = uri.strip_prefix(b"sip:")?;
+    let end = rest.iter().position(|byte| !PLAIN[usize::from(*byte)])?;
+    let (user, rest) = rest.split_at_checked(end)?;
+    let host = rest.strip_prefix(b"@")?;
+    let sound = !user.is_empty() && HostPort::is_plain(host);
+    core::str::from_utf8(user).ok().filter(|_| sound)
+}
+
+/// The same of a From's or To's value, with the URI in brackets and no quotes in front. What stands behind the brackets
+/// changes nothing of the user, and is for whoever took the message in to judge. `None` is no judgement.
+pub(crate) fn plain_user_of(value: &[u8]) -> Option<&str> {
+    let open = value
+        .iter()
+        .position(|byte| matches!(byte, b'<' | b'"' | b'\r' | b'\n'))?;
+    let uri = value.get(open..)?.strip_prefix(b"<")?;
+    plain_user(uri.get(..memchr::memchr(b'>', uri)?)?)
+}
+
 /// A part of a URI; `None` where it is not there.
 pub(crate) fn part_of_uri<'a>(uri: &'a [u8], part: &Part) -> Option<Cow<'a, str>> {
-    if *part == Part::Uri {
-        return Some(unfolded(uri));
+    match part {
+        Part::Uri => return Some(unfolded(uri)),
+        Part::User => {
+            if let Some(user) = plain_user(uri) {
+                return Some(Cow::Borrowed(user));
+            }
+        }
+        _ => {}
     }
     let uri = Uri::parse(uri)?;
     match part {
@@ -430,6 +469,62 @@ fn quote(text: &str, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plain_user_is_the_one_that_parsing_finds() {
+        let uris = [
+            "sip:alice@example.org",
+            "sip:+4930123@192.0.2.1:5060",
+            "sip:a.b-c_d@h",
+            "sip:@h",
+            "sip:a@",
+            "sip:a@-h",
+            "sip:a@h:0",
+            "sip:a@h:70000",
+            "sip:a@999.1.1.1",
+            "sip:a@h..x",
+            "sip:a@h;x=y",
+            "sip:a:b@h",
+            "sip:a%41@h",
+            "sip:a;x@h",
+            "sip:a@b@c",
+            "sip:h",
+            "SIP:a@h",
+            "sips:a@h",
+            "tel:+1-2",
+        ];
+        let mut plain = 0;
+        for uri in uris {
+            let parsed = Uri::parse(uri.as_bytes());
+            let user = parsed.and_then(|uri| uri.user.map(|_| user_of(&uri)));
+            if let Some(found) = plain_user(uri.as_bytes()) {
+                assert_eq!(user.as_deref(), Some(found), "{uri}");
+                plain += 1;
+            }
+            let part = part_of_uri(uri.as_bytes(), &Part::User);
+            assert_eq!(part, user, "{uri}");
+        }
+        assert!(plain >= 3, "{plain}");
+        let mut plain = 0;
+        for value in [
+            "<sip:alice@example.org>",
+            "Alice Doe <sip:alice@example.org>;tag=a-1.x",
+            "\"A <sip:x@y>\" <sip:alice@example.org>",
+            "Alice <sip:alice@example.org>;tag=x;y",
+            "Alice <sip:alice@example.org> ;tag=x",
+            "sip:alice@example.org",
+            "<sip:alice@example.org",
+            "<<sip:alice@example.org>",
+            "Alice\r\n <sip:alice@example.org>",
+        ] {
+            let user = part_of(value.as_bytes(), &Part::User);
+            if let Some(found) = plain_user_of(value.as_bytes()) {
+                assert_eq!(user.as_deref(), Some(found), "{value}");
+                plain += 1;
+            }
+        }
+        assert!(plain >= 2, "{plain}");
+    }
 
     fn with(value: &str, part: &str, new: Option<&str>) -> Option<String> {
         let part = Part::parse(part).unwrap();

@@ -3,13 +3,20 @@
 use crate::grammar::MAX_ADDED;
 use crate::scene::Scene;
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Values};
+use wire::sip::{COLON, Edit, HeaderId, Line as Written, Message, Values};
 
 /// A piece of [`Effects::arena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u32,
     end: u32,
+}
+
+impl Span {
+    fn of(self, text: &[u8]) -> &[u8] {
+        text.get(self.start as usize..self.end as usize)
+            .unwrap_or_default()
+    }
 }
 
 /// A header, by identifier or (where it has none) by name.
@@ -38,22 +45,76 @@ impl Name {
     }
 }
 
+/// A field in [`Effects::arena`]: `name: value`.
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    start: u32,
+    /// Where the value begins, behind the colon and a blank.
+    value: u32,
+    end: u32,
+}
+
+impl Field {
+    const fn name(self) -> Span {
+        Span {
+            start: self.start,
+            end: self.value - COLON.len() as u32,
+        }
+    }
+
+    const fn value(self) -> Span {
+        Span {
+            start: self.value,
+            end: self.end,
+        }
+    }
+
+    /// The field as it is written; `None` where its name is longer than a line has room for.
+    #[inline]
+    fn written(self, id: HeaderId, text: &[u8]) -> Option<Written<'_>> {
+        let name = self.value as usize - self.start as usize - COLON.len();
+        let whole = Span {
+            start: self.start,
+            end: self.end,
+        };
+        Written::new(id, name, whole.of(text))
+    }
+}
+
+/// One field more.
+#[inline]
+fn added(id: HeaderId, field: Field, text: &[u8]) -> Edit<'_> {
+    match field.written(id, text) {
+        Some(line) => Edit::Line(line),
+        None => Edit::AddNamed {
+            name: field.name().of(text),
+            value: field.value().of(text),
+        },
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Op {
     /// All values go.
     Remove { id: HeaderId, name: Span },
     /// One field is left, with this value.
-    Set {
-        id: HeaderId,
-        name: Span,
-        value: Span,
-    },
+    Set { id: HeaderId, field: Field },
     /// One field more.
-    Add {
-        id: HeaderId,
-        name: Span,
-        value: Span,
-    },
+    Add { id: HeaderId, field: Field },
+}
+
+impl Op {
+    const fn id(self) -> HeaderId {
+        let (Op::Remove { id, .. } | Op::Set { id, .. } | Op::Add { id, .. }) = self;
+        id
+    }
+
+    const fn name(self) -> Span {
+        match self {
+            Op::Remove { name, .. } => name,
+            Op::Set { field, .. } | Op::Add { field, .. } => field.name(),
+        }
+    }
 }
 
 /// A refusal by a rule.
@@ -221,22 +282,11 @@ impl Effects {
                 name,
             } => Edit::RemoveNamed(self.at(name)),
             Op::Remove { id, .. } => Edit::Remove(id),
-            Op::Set { id, value, .. } => Edit::Replace {
+            Op::Set { id, field } => Edit::Replace {
                 id,
-                value: self.at(value),
+                value: self.at(field.value()),
             },
-            Op::Add {
-                id: HeaderId::Other,
-                name,
-                value,
-            } => Edit::AddNamed {
-                name: self.at(name),
-                value: self.at(value),
-            },
-            Op::Add { id, value, .. } => Edit::Add {
-                id,
-                value: self.at(value),
-            },
+            Op::Add { id, field } => added(id, field, self.arena.as_slice()),
         })
     }
 
@@ -258,22 +308,38 @@ impl Effects {
 
     /// Adds the changes of headers to edits that were decided before; of those, the ones go that are overruled.
     pub fn merge<'e, const N: usize>(&'e self, edits: &mut SmallVec<[Edit<'e>; N]>) {
+        let decided = edits.iter().fold(0, |set, edit| set | edited(edit));
         for op in &self.ops {
-            let (Op::Remove { id, name } | Op::Set { id, name, .. }) = *op else {
+            let (id, name) = (op.id(), op.name());
+            if matches!(op, Op::Add { .. }) || decided & bit(id) == 0 {
                 continue;
-            };
-            let name = self.at(name);
-            if edits.iter().any(|edit| edits_header(edit, id, name)) {
-                edits.retain(|edit| !edits_header(edit, id, name));
             }
+            let name = self.at(name);
+            edits.retain(|edit| !edits_header(edit, id, name));
         }
-        edits.extend(self.edits());
+        let text = self.arena.as_slice();
+        for op in &self.ops {
+            edits.push(match *op {
+                Op::Remove {
+                    id: HeaderId::Other,
+                    name,
+                } => Edit::RemoveNamed(name.of(text)),
+                Op::Remove { id, .. } => Edit::Remove(id),
+                // Where headers are composed, what takes a header's place stands behind the others anyway.
+                Op::Set { id, field } => match field.written(id, text) {
+                    Some(line) => Edit::OnlyLine(line),
+                    None => Edit::Replace {
+                        id,
+                        value: field.value().of(text),
+                    },
+                },
+                Op::Add { id, field } => added(id, field, text),
+            });
+        }
     }
 
     fn at(&self, span: Span) -> &[u8] {
-        let text = self.arena.as_slice();
-        text.get(span.start as usize..span.end as usize)
-            .unwrap_or_default()
+        span.of(self.arena.as_slice())
     }
 
     /// Where the arena ends: what is written behind it becomes a [`Span`] by [`Effects::span_from`], or goes again by
@@ -284,10 +350,6 @@ impl Effects {
 
     pub(crate) fn text(&mut self) -> &mut Arena {
         &mut self.arena
-    }
-
-    pub(crate) fn since(&self, mark: usize) -> &[u8] {
-        self.arena.as_slice().get(mark..).unwrap_or_default()
     }
 
     pub(crate) fn span_from(&self, mark: usize) -> Span {
@@ -306,16 +368,19 @@ impl Effects {
         self.arena.len() > MAX_ADDED
     }
 
-    fn keep(&mut self, text: &[u8]) -> Span {
-        let mark = self.mark();
-        self.arena.extend_from_slice(text);
-        self.span_from(mark)
+    /// Begins a field: what is written from now on is its value, until it is kept by [`Effects::add`] or
+    /// [`Effects::set`].
+    pub(crate) fn begin(&mut self, name: &Name) {
+        self.arena.extend_from_slice(&name.text);
+        self.arena.extend_from_slice(COLON);
     }
 
-    fn name(&mut self, name: &Name) -> Span {
-        match name.id {
-            HeaderId::Other => self.keep(&name.text),
-            _ => Span { start: 0, end: 0 },
+    /// The field of this header that was begun at `mark`.
+    fn field_from(&self, name: &Name, mark: usize) -> Field {
+        Field {
+            start: mark as u32,
+            value: (mark + name.text.len() + COLON.len()) as u32,
+            end: self.arena.len() as u32,
         }
     }
 
@@ -323,51 +388,53 @@ impl Effects {
     fn overrule(&mut self, name: &Name) {
         let arena = self.arena.as_slice();
         let is_about = |op: &Op| {
-            let (Op::Remove { id, name: at }
-            | Op::Set { id, name: at, .. }
-            | Op::Add { id, name: at, .. }) = *op;
-            let text = || arena.get(at.start as usize..at.end as usize);
-            name.id == id && name.is(id, text().unwrap_or_default())
+            op.id() == name.id
+                && (name.id != HeaderId::Other || {
+                    let at = op.name();
+                    let text = arena.get(at.start as usize..at.end as usize);
+                    name.is(name.id, text.unwrap_or_default())
+                })
         };
         if self.ops.iter().any(is_about) {
             self.ops.retain(|op| !is_about(op));
         }
     }
 
-    pub(crate) fn add(&mut self, name: &Name, value: Span) {
-        let at = self.name(name);
-        self.ops.push(Op::Add {
-            id: name.id,
-            name: at,
-            value,
-        });
+    /// Keeps the field that was begun at `mark`.
+    pub(crate) fn add(&mut self, name: &Name, mark: usize) {
+        let field = self.field_from(name, mark);
+        self.ops.push(Op::Add { id: name.id, field });
     }
 
     pub(crate) fn remove(&mut self, name: &Name) {
-        if !self.ops.is_empty() {
-            self.overrule(name);
-        }
-        let at = self.name(name);
+        self.overrule(name);
+        let name_at = match name.id {
+            HeaderId::Other => {
+                let mark = self.mark();
+                self.arena.extend_from_slice(&name.text);
+                self.span_from(mark)
+            }
+            _ => Span { start: 0, end: 0 },
+        };
         self.ops.push(Op::Remove {
             id: name.id,
-            name: at,
+            name: name_at,
         });
     }
 
-    pub(crate) fn set(&mut self, name: &Name, value: Span) {
-        if name.id == HeaderId::Other {
-            self.remove(name);
-            return self.add(name, value);
+    /// Keeps the field that was begun at `mark`, as the only one of this header.
+    pub(crate) fn set(&mut self, name: &Name, mark: usize) {
+        let field = self.field_from(name, mark);
+        self.overrule(name);
+        let id = name.id;
+        match id {
+            HeaderId::Other => {
+                let name = field.name();
+                self.ops.push(Op::Remove { id, name });
+                self.ops.push(Op::Add { id, field });
+            }
+            _ => self.ops.push(Op::Set { id, field }),
         }
-        if !self.ops.is_empty() {
-            self.overrule(name);
-        }
-        let at = self.name(name);
-        self.ops.push(Op::Set {
-            id: name.id,
-            name: at,
-            value,
-        });
     }
 
     pub(crate) fn set_uri(&mut self, value: Span) {
@@ -379,6 +446,25 @@ impl Effects {
             HeaderId::From => self.from = Some(value),
             _ => self.to = Some(value),
         }
+    }
+}
+
+/// The place of a header in a set.
+const fn bit(id: HeaderId) -> u128 {
+    1 << (id as u32 & 127)
+}
+
+/// The header that an edit is about, as a set; a name may be written in any way, so that all without an identifier are one.
+fn edited(edit: &Edit<'_>) -> u128 {
+    match *edit {
+        Edit::Remove(id)
+        | Edit::RemoveFirst(id)
+        | Edit::Replace { id, .. }
+        | Edit::Prepend { id, .. }
+        | Edit::Add { id, .. } => bit(id),
+        Edit::Line(line) | Edit::OnlyLine(line) => bit(line.id()),
+        Edit::RemoveNamed(name) | Edit::AddNamed { name, .. } => bit(HeaderId::from_name(name)),
+        Edit::RequestUri(_) | Edit::Body { .. } => 0,
     }
 }
 
@@ -394,6 +480,9 @@ fn edits_header(edit: &Edit<'_>, id: HeaderId, name: &[u8]) -> bool {
             HeaderId::Other => which.eq_ignore_ascii_case(name),
             id => HeaderId::from_name(which) == id,
         },
+        Edit::Line(line) | Edit::OnlyLine(line) => {
+            line.id() == id && (id != HeaderId::Other || line.name().eq_ignore_ascii_case(name))
+        }
         Edit::RequestUri(_) | Edit::Body { .. } => false,
     }
 }
@@ -432,12 +521,11 @@ impl<'v> View<'v> {
                 .edits
                 .iter()
                 .any(|edit| edits_header(edit, name.id, &name.text))
-                && !self.effects.ops.iter().any(|op| {
-                    let (Op::Remove { id, name: at }
-                    | Op::Set { id, name: at, .. }
-                    | Op::Add { id, name: at, .. }) = *op;
-                    name.is(id, self.effects.at(at))
-                })
+                && !self
+                    .effects
+                    .ops
+                    .iter()
+                    .any(|op| name.is(op.id(), self.effects.at(op.name())))
     }
 
     /// Whether From or To is another one than the message's.
@@ -452,6 +540,12 @@ impl<'v> View<'v> {
             _ => None,
         };
         changed.or(self.scene.given(id))
+    }
+
+    /// The value of From or To, which no edit changes.
+    pub(crate) fn party_field(&self, id: HeaderId) -> Option<&'v [u8]> {
+        self.given(id)
+            .or_else(|| self.scene.message.and_then(|message| message.header(id)))
     }
 
     /// The first field of a header; the whole field, which may be a list.
@@ -504,15 +598,13 @@ impl<'v> View<'v> {
         for op in &self.effects.ops {
             match *op {
                 Op::Remove { id, name: at } if name.is(id, self.effects.at(at)) => fields.clear(),
-                Op::Set { id, value, .. } if id == name.id => {
+                Op::Set { id, field } if id == name.id => {
                     fields.clear();
-                    fields.push(self.effects.at(value));
+                    fields.push(self.effects.at(field.value()));
                 }
-                Op::Add {
-                    id,
-                    name: at,
-                    value,
-                } if name.is(id, self.effects.at(at)) => fields.push(self.effects.at(value)),
+                Op::Add { id, field } if name.is(id, self.effects.at(field.name())) => {
+                    fields.push(self.effects.at(field.value()));
+                }
                 _ => {}
             }
         }
@@ -574,6 +666,11 @@ fn apply<'v>(edit: &Edit<'v>, fields: &mut Fields<'v>) {
         }
         Edit::Prepend { value, .. } => fields.insert(0, value),
         Edit::Add { value, .. } | Edit::AddNamed { value, .. } => fields.push(value),
+        Edit::Line(line) => fields.push(line.value()),
+        Edit::OnlyLine(line) => {
+            fields.clear();
+            fields.push(line.value());
+        }
         Edit::RequestUri(_) | Edit::Body { .. } => {}
     }
 }

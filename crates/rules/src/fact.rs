@@ -1,6 +1,6 @@
 //! What a condition or a template may ask of a message.
 
-use crate::address::{Part, part_of_address, part_of_uri, port_of, unfolded};
+use crate::address::{Part, part_of_address, part_of_uri, plain_user_of, port_of, unfolded};
 use crate::effects::{Name, View};
 use crate::grammar::{MAX_VALUES, holds_addresses};
 use crate::spec::Wrong;
@@ -391,7 +391,18 @@ impl<'v> View<'v> {
             Party::RequestUri => Some(self.uri())
                 .filter(|uri| !uri.is_empty())
                 .and_then(|uri| part_of_uri(uri, part)),
-            Party::Header(name) => part_of_address(&self.address(name)?, part),
+            Party::Header(name) => {
+                let plain = match (part, name.id) {
+                    (Part::User, HeaderId::From | HeaderId::To) => {
+                        self.party_field(name.id).and_then(plain_user_of)
+                    }
+                    _ => None,
+                };
+                match plain {
+                    Some(user) => Some(Cow::Borrowed(user)),
+                    None => part_of_address(&self.address(name)?, part),
+                }
+            }
         }
     }
 

@@ -410,6 +410,14 @@ fn earlier_edits_are_part_of_what_leaves() {
             Edit::AddNamed { name, value } => {
                 format!("+{} {}", name.escape_ascii(), value.escape_ascii())
             }
+            Edit::Line(line) => {
+                let (name, value) = (line.name(), line.value());
+                assert_eq!(line.text(), [name, b": ", value].concat());
+                format!("+{} {}", name.escape_ascii(), value.escape_ascii())
+            }
+            Edit::OnlyLine(line) => {
+                format!("={} {}", line.id().name(), line.value().escape_ascii())
+            }
             Edit::RemoveNamed(name) => format!("-{}", name.escape_ascii()),
             Edit::Remove(id) => format!("-{}", id.name()),
             _ => String::from("?"),

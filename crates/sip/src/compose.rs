@@ -110,33 +110,33 @@ impl Lines<'_> {
 
     /// Headers of `content` with the endpoint's `defaults`, each of which an edit may replace or remove.
     pub(crate) fn content(&mut self, content: &Content<'_>, defaults: &[(HeaderId, &[u8])]) {
+        let touched = Touched::by(content.edits);
         for (id, value) in defaults {
-            if !value.is_empty() && !content.edits.iter().any(|edit| overrides(edit, *id)) {
+            if !value.is_empty() && touched.overridden & bit(*id) == 0 {
                 self.header(*id, value);
             }
         }
         if let Some(template) = content.template {
-            self.template(template, content);
+            self.template(template, content, &touched);
         }
         if !content.edits.is_empty() {
             self.added(content);
         }
     }
 
-    fn template(&mut self, template: &Message<'_>, content: &Content<'_>) {
+    fn template(&mut self, template: &Message<'_>, content: &Content<'_>, touched: &Touched) {
         let mut seen: u128 = 0;
         for header in template.headers() {
             let id = header.id;
             if left_aside(id) || self.body_header_gone(id, content) {
                 continue;
             }
-            if content.edits.is_empty() {
+            if touched.fields & bit(id) == 0 {
                 self.copy(header.raw);
                 continue;
             }
-            let bit = 1u128 << (id as u32 & 127);
-            let first = id != HeaderId::Other && seen & bit == 0;
-            seen |= bit;
+            let first = id != HeaderId::Other && seen & bit(id) == 0;
+            seen |= bit(id);
             self.edited(template, header.raw, header.name, id, first, content.edits);
         }
     }
@@ -180,6 +180,7 @@ impl Lines<'_> {
                 Edit::Replace { id: which, .. } if which == id && id != HeaderId::Other => {
                     gone = true;
                 }
+                Edit::OnlyLine(line) if line.id() == id && id != HeaderId::Other => gone = true,
                 _ => {}
             }
         }
@@ -207,6 +208,9 @@ impl Lines<'_> {
                 Edit::AddNamed { name, value } => {
                     self.text(name).raw(b": ").text(value).end();
                 }
+                Edit::Line(line) | Edit::OnlyLine(line) => {
+                    self.raw(line.text()).end();
+                }
                 Edit::Prepend { id, value } if !in_template(content, id) => {
                     self.header(id, value);
                 }
@@ -229,11 +233,44 @@ fn in_template(content: &Content<'_>, id: HeaderId) -> bool {
     !left_aside(id) && content.template.is_some_and(|template| template.has(id))
 }
 
-fn overrides(edit: &Edit<'_>, id: HeaderId) -> bool {
-    match edit {
-        Edit::Remove(which) => *which == id,
-        Edit::Replace { id: which, .. } => *which == id,
-        _ => false,
+/// The place of a header in a set.
+const fn bit(id: HeaderId) -> u128 {
+    1 << (id as u32 & 127)
+}
+
+/// Which headers edits are about, so that those which they leave alone are passed over at once.
+#[derive(Default)]
+struct Touched {
+    /// Defaults that do not count.
+    overridden: u128,
+    /// Fields of a template that may leave otherwise than they came.
+    fields: u128,
+}
+
+impl Touched {
+    fn by(edits: &[Edit<'_>]) -> Touched {
+        let mut touched = Touched::default();
+        for edit in edits {
+            match *edit {
+                Edit::Remove(id) | Edit::Replace { id, .. } => {
+                    touched.overridden |= bit(id);
+                    touched.fields |= bit(id);
+                }
+                Edit::OnlyLine(line) => {
+                    touched.overridden |= bit(line.id());
+                    touched.fields |= bit(line.id());
+                }
+                Edit::RemoveFirst(id) | Edit::Prepend { id, .. } => touched.fields |= bit(id),
+                // A name may stand for a header with an identifier.
+                Edit::RemoveNamed(name) => touched.fields |= bit(HeaderId::from_name(name)),
+                Edit::Add { .. }
+                | Edit::AddNamed { .. }
+                | Edit::Line(_)
+                | Edit::RequestUri(_)
+                | Edit::Body { .. } => {}
+            }
+        }
+        touched
     }
 }
 
@@ -296,6 +333,12 @@ pub(crate) fn check_edits(content: &Content<'_>) -> Result<(), Refused> {
                 {
                     return Err(Refused::Value);
                 }
+            }
+            Edit::Line(line) if endpoint_only(line.id()) => {
+                return Err(Refused::Edit(line.id()));
+            }
+            Edit::OnlyLine(line) if endpoint_only(line.id()) || line.id() == HeaderId::Other => {
+                return Err(Refused::Edit(line.id()));
             }
             Edit::Body { .. } | Edit::RequestUri(_) => return Err(Refused::Value),
             _ => {}

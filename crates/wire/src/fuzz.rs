@@ -2,8 +2,8 @@
 
 use crate::sdp::{Direction, MediaRewrite, OriginRewrite, Rewrite, RtcpPort, Sdp, offer, rewrite};
 use crate::sip::{
-    AuthParams, Edit, Frame, FrameLimits, HeaderId, Message, NameAddr, Response, StreamFramer, Uri,
-    emit, percent_decode, unquote,
+    AuthParams, Edit, Frame, FrameLimits, HeaderId, Line, Message, NameAddr, Response,
+    StreamFramer, Uri, emit, percent_decode, unquote,
 };
 
 /// Parses `data` as SIP in every way there is, checks what must always hold.
@@ -167,6 +167,9 @@ fn edited(message: &Message<'_>) {
             content_type: Some(b"text/plain"),
             body: b"body",
         },
+        Edit::OnlyLine(
+            Line::new(HeaderId::Subject, 7, b"Subject: ahead").expect("a line put together"),
+        ),
     ];
     let mut out = Vec::new();
     emit(message, &edits, &mut out);
@@ -178,6 +181,7 @@ fn edited(message: &Message<'_>) {
         assert_eq!(again.header(HeaderId::CallId), Some(&b"fuzz"[..]));
         assert_eq!(again.via().expect("ours").branch(), b"z9hG4bKx");
         assert!(!again.has(HeaderId::Contact));
+        assert!(again.all(HeaderId::Subject).eq([&b"ahead"[..]]));
     }
 }
 

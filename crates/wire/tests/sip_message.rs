@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv6Addr};
 use wire::sip::{
-    Credentials, Edit, Frame, FrameError, FrameLimits, HeaderId, Host, HostPort, Message, Method,
-    NameAddr, Refresher, Response, Scheme, StreamFramer, Unparsable, Uri, ViaParts, Writer, emit,
-    percent_decode, unquote, write_response,
+    Credentials, Edit, Frame, FrameError, FrameLimits, HeaderId, Host, HostPort, Line, Message,
+    Method, NameAddr, Refresher, Response, Scheme, StreamFramer, Unparsable, Uri, ViaParts, Writer,
+    emit, percent_decode, unquote, write_response,
 };
 
 const INVITE: &str = "INVITE sip:bob@example.com SIP/2.0\r\n\
@@ -118,6 +118,39 @@ fn an_invite_with_every_oddity() {
 #[test]
 fn emission_without_edits_is_the_message() {
     assert_eq!(edited(INVITE, &[]), INVITE.strip_suffix("IGNORED").unwrap());
+}
+
+#[test]
+fn lines_put_together_ahead_are_copied_and_take_the_place_of_what_was_there() {
+    let message =
+        Message::parse(b"OPTIONS sip:a@b SIP/2.0\r\ns: old\r\nSubject: older\r\nX-A: 1\r\n\r\n")
+            .unwrap();
+    let line = |id, name, text: &'static [u8]| Line::new(id, name, text).expect("a line");
+    let subject = line(HeaderId::Subject, 7, b"Subject: new");
+    let other = line(HeaderId::Other, 3, b"X-A: 2");
+    assert_eq!(
+        (subject.name(), subject.value()),
+        (&b"Subject"[..], &b"new"[..])
+    );
+    let mut out = Vec::new();
+    emit(
+        &message,
+        &[Edit::OnlyLine(subject), Edit::Line(other)],
+        &mut out,
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&out),
+        "OPTIONS sip:a@b SIP/2.0\r\nX-A: 1\r\nSubject: new\r\nX-A: 2\r\n\r\n"
+    );
+    for (name, text) in [
+        (0, &b": x"[..]),
+        (3, b"X-AB: x"),
+        (3, b"X-A:x"),
+        (9, b"X-A: x"),
+        (70_000, b""),
+    ] {
+        assert!(Line::new(HeaderId::Other, name, text).is_none(), "{name}");
+    }
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl<'a> HostPort<'a> {
 
     /// Whether it is a host without brackets, with or without a port, that [`HostPort::parse`] takes. `false` is no
     /// judgement.
-    pub(super) fn is_plain(text: &[u8]) -> bool {
+    pub fn is_plain(text: &[u8]) -> bool {
         let end = text
             .iter()
             .position(|byte| !is_name_letter(*byte))

@@ -37,4 +37,6 @@ pub use typed::{
 };
 pub use uri::{Scheme, Uri, percent_decode};
 pub use validate::Rejection;
-pub use writer::{Edit, Response, Writer, append_decimal, append_text, emit, write_response};
+pub use writer::{
+    COLON, Edit, Line, Response, Writer, append_decimal, append_text, emit, write_response,
+};

@@ -226,6 +226,52 @@ pub fn append_decimal(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
+/// A header field put together ahead, `name: value` without its line end, so that writing it is copying it.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'e> {
+    id: HeaderId,
+    name: u16,
+    text: &'e [u8],
+}
+
+/// What stands between the name and the value of a [`Line`].
+pub const COLON: &[u8] = b": ";
+
+impl<'e> Line<'e> {
+    /// The line whose first `name` octets are its name, behind which stand [`COLON`] and the value. `None` where they do not.
+    ///
+    /// That the name is a token with this identifier, and that there is no CR or LF, is not looked at again: it is for
+    /// whoever put the line together, once, to see to.
+    #[inline]
+    pub fn new(id: HeaderId, name: usize, text: &'e [u8]) -> Option<Line<'e>> {
+        debug_assert!(memchr::memchr2(b'\r', b'\n', text).is_none());
+        let sound = name > 0 && text.get(name..)?.starts_with(COLON);
+        let name = u16::try_from(name).ok().filter(|_| sound)?;
+        Some(Line { id, name, text })
+    }
+
+    /// The identifier of the name; [`HeaderId::Other`] where it has none.
+    pub const fn id(&self) -> HeaderId {
+        self.id
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'e [u8] {
+        self.text.get(..usize::from(self.name)).unwrap_or_default()
+    }
+
+    /// The value.
+    pub fn value(&self) -> &'e [u8] {
+        let from = usize::from(self.name) + COLON.len();
+        self.text.get(from..).unwrap_or_default()
+    }
+
+    /// All of it.
+    pub const fn text(&self) -> &'e [u8] {
+        self.text
+    }
+}
+
 /// One change to a message on its way out.
 #[derive(Clone, Copy, Debug)]
 pub enum Edit<'e> {
@@ -266,6 +312,10 @@ pub enum Edit<'e> {
         /// Its value.
         value: &'e [u8],
     },
+    /// A field behind all others whose line was put together ahead.
+    Line(Line<'e>),
+    /// The same in the place of all fields with its identifier, which go (names with an identifier).
+    OnlyLine(Line<'e>),
     /// Another body. Content-Length follows it; Content-Type as given, and without one (or with an empty body) the old
     /// one stays (or goes).
     Body {
@@ -386,6 +436,7 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
     fn is_removed(&self, header: &Header<'_>) -> bool {
         self.edits.iter().any(|edit| match edit {
             Edit::Remove(id) => *id == header.id,
+            Edit::OnlyLine(line) => line.id() == header.id && header.id != HeaderId::Other,
             Edit::RemoveNamed(name) => name.eq_ignore_ascii_case(header.name),
             _ => false,
         })
@@ -454,6 +505,10 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
                 Edit::Add { id, value } => self.line(id, value),
                 Edit::AddNamed { name, value } => {
                     Writer { out: self.out }.header_named(name, value);
+                }
+                Edit::Line(line) | Edit::OnlyLine(line) => {
+                    self.out.extend_from_slice(line.text);
+                    self.out.extend_from_slice(b"\r\n");
                 }
                 Edit::Replace { id, value }
                     if !self.message.has(id) && self.is_last_replace(at, id) =>
