@@ -839,7 +839,7 @@ impl Rooms {
         ) else {
             return;
         };
-        seat.hear(at);
+        seat.hear(at, &room.terms.mute, &mut self.reports);
         let samples = room.turn_samples();
         if seat.speaks && seat.frame.len() != samples {
             // The first turn after another rate came into force.

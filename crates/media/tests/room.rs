@@ -612,3 +612,49 @@ fn who_waits_is_apart_until_he_is_admitted() {
         }
     }
 }
+
+/// The sound of digits, 80 ms each with as long a pause, from a participant who has agreed upon events or not; what the seat tells.
+fn sounded(kind: Kind, events: bool, waits: bool, digits: &str) -> Vec<SeatEvent> {
+    let mut forwarder = forwarder();
+    let mut person = Participant::new(1, kind, 20, 440.0);
+    person.plan.voice.events = events.then_some(101);
+    person.plan.waits = waits;
+    person.join(&mut forwarder, at(0));
+    let mut people = [person];
+    let mut now = 0;
+    let mut on = |forwarder: &mut Forwarder, people: &mut [Participant; 1], span: u64| {
+        talk(forwarder, people, at(now), at(now + span), |_| false);
+        now += span;
+    };
+    on(&mut forwarder, &mut people, 500);
+    for digit in digits.chars() {
+        people[0].sound(Some(digit));
+        on(&mut forwarder, &mut people, 80);
+        people[0].sound(None);
+        on(&mut forwarder, &mut people, 80);
+    }
+    on(&mut forwarder, &mut people, 500);
+    core::iter::from_fn(|| forwarder.next_report())
+        .filter_map(|report| match report {
+            MediaEvent::Seat { event, .. } => Some(event),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn digits_in_sound_are_heard_where_no_events_were_agreed_upon() {
+    let digits = "1234567890*#ABCD";
+    let all: Vec<SeatEvent> = digits.bytes().map(SeatEvent::Digit).collect();
+    for kind in [Kind::Pcma, Kind::Pcmu, Kind::G722, Kind::Opus] {
+        assert_eq!(sounded(kind, false, true, digits), all, "{kind:?}");
+        let muted = [SeatEvent::Muted, SeatEvent::Unmuted];
+        assert_eq!(sounded(kind, false, false, "*6*6"), muted, "{kind:?}");
+    }
+    // Whoever has events is not listened to, nor is G.729.
+    assert_eq!(sounded(Kind::Pcma, true, true, digits), []);
+    assert_eq!(sounded(Kind::Pcma, true, false, "*6"), []);
+    if Kind::G729.is_available() {
+        assert_eq!(sounded(Kind::G729, false, true, digits), []);
+    }
+}

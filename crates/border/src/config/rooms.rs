@@ -90,8 +90,8 @@ pub(super) struct RawRoom {
     #[serde(default = "room_mute")]
     #[schemars(length(max = 8))]
     pub mute: String,
-    /// The PIN that callers have to give: 4 to 16 digits, dialled as telephone events (RFC 4733) after a tone, ended by `#` or by their
-    /// number. Until then they hear nobody and are heard by nobody. The third wrong one, or half a minute, ends the call.
+    /// The PIN that callers have to give: 4 to 16 digits, dialled after a tone, ended by `#` or by their number. They are heard as
+    /// telephone events (RFC 4733), and where none were agreed upon in the sound, but for G.729. Until then they hear nobody and are heard by nobody. The third wrong one, or half a minute, ends the call.
     #[schemars(length(min = 4, max = 16))]
     pub pin: Option<String>,
     /// How long a late packet is waited for at most; milliseconds.

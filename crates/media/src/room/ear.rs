@@ -4,6 +4,7 @@ use super::buffer::{Buffer, Content, Step};
 use super::plan::Voice;
 use super::talk::Talk;
 use super::{MAX_TURN, TURN_MS};
+use codec::dtmf::{Detector, Heard};
 use codec::g729::GainFollower;
 use codec::{CodecError, Kind, Resampler, Unpacker};
 use core::time::Duration;
@@ -68,12 +69,20 @@ pub(super) struct Ear {
     /// In the last turn the decoder was fed.
     fed: bool,
     figures: HeardFigures,
+    /// Hears digits in sound, where the participant has no other way to tell of them.
+    digits: Option<Box<Detector>>,
 }
 
 impl core::fmt::Debug for Ear {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Ear").finish_non_exhaustive()
     }
+}
+
+/// Whether digits are listened for: not where telephone events were agreed upon, for whoever has these has no digits in his sound, and
+/// not in G.729, which leaves too little of them.
+fn hears_digits(voice: &Voice) -> bool {
+    voice.events.is_none() && voice.sends.kind() != Kind::G729
 }
 
 /// Rates between which [`Resampler`] always works: those of our codecs.
@@ -111,6 +120,7 @@ impl Ear {
             talk: Talk::new(),
             fed: true,
             figures: HeardFigures::default(),
+            digits: hears_digits(voice).then(|| Box::new(Detector::new(rate))),
         })
     }
 
@@ -118,6 +128,16 @@ impl Ear {
     pub(super) fn set_room_rate(&mut self, rate: u32) -> Result<(), CodecError> {
         self.up = resampler(self.unpacker.sample_rate(), rate)?;
         Ok(())
+    }
+
+    /// Listens for digits as a changed agreement about the same codec wants it.
+    pub(super) fn listen_for_digits(&mut self, voice: &Voice) {
+        let rate = self.unpacker.sample_rate();
+        match hears_digits(voice) {
+            true if self.digits.is_none() => self.digits = Some(Box::new(Detector::new(rate))),
+            true => {}
+            false => self.digits = None,
+        }
     }
 
     pub(super) fn talk(&self) -> &Talk {
@@ -160,8 +180,14 @@ impl Ear {
     }
 
     /// The next turn of the participant's voice at the room's rate, appended to `out`, where he is to be heard. `wanted`: not
-    /// where he is mute or held; what comes is used up nevertheless.
-    pub(super) fn turn(&mut self, now: Time, wanted: bool, out: &mut Vec<i16>) -> bool {
+    /// where he is mute or held; what comes is used up nevertheless. `pressed` is told of digits that begin in the sound.
+    pub(super) fn turn(
+        &mut self,
+        now: Time,
+        wanted: bool,
+        out: &mut Vec<i16>,
+        pressed: &mut dyn FnMut(char),
+    ) -> bool {
         let rate = self.unpacker.sample_rate();
         let samples = (rate / 1000 * TURN_MS) as usize;
         let clock = self.unpacker.kind().rtp_clock();
@@ -196,6 +222,13 @@ impl Ear {
         let turn = self.queue.get(..samples).unwrap_or_default();
         if self.follower.is_none() {
             level = Some(codec::level::dbov(turn) as f32);
+        }
+        if let Some(detector) = &mut self.digits {
+            detector.push(turn, &mut |heard| {
+                if let Heard::Begin { digit, .. } = heard {
+                    pressed(digit);
+                }
+            });
         }
         let speaks = self.talk.take(level);
         let heard = speaks && wanted;

@@ -184,10 +184,13 @@ impl Seat {
         self.side.apply(&side_of(plan));
         self.voice = plan.voice;
         self.ear.buffer.set_most(plan.terms.max_delay);
-        if let Some(parts) = parts {
-            self.ear = parts.ear;
-            self.own = parts.own;
-            self.stream.change_codec();
+        match parts {
+            Some(parts) => {
+                self.ear = parts.ear;
+                self.own = parts.own;
+                self.stream.change_codec();
+            }
+            None => self.ear.listen_for_digits(&plan.voice),
         }
         self.set_inactivity(plan, now);
     }
@@ -332,9 +335,13 @@ impl Seat {
             return;
         }
         self.event = Some(timestamp);
-        let Some(digit) = event.digit() else {
-            return;
-        };
+        if let Some(digit) = event.digit() {
+            self.pressed(digit, now, mute, reports);
+        }
+    }
+
+    /// He pressed a digit, of which an event or the sound itself has told.
+    fn pressed(&mut self, digit: char, now: Time, mute: &[u8], reports: &mut VecDeque<MediaEvent>) {
         if self.waits {
             reports.push_back(MediaEvent::Seat {
                 session: self.session,
@@ -373,12 +380,17 @@ impl Seat {
         }
     }
 
-    /// The next turn of what comes from him.
-    pub(super) fn hear(&mut self, at: Time) {
+    /// The next turn of what comes from him, with the digits that begin in it.
+    pub(super) fn hear(&mut self, at: Time, mute: &[u8], reports: &mut VecDeque<MediaEvent>) {
         let heard = self.muted == Muted::No && !self.waits;
         let wanted = heard && self.side.sends() && self.event_until <= at;
         self.frame.clear();
-        self.speaks = self.ear.turn(at, wanted, &mut self.frame);
+        let mut digits: SmallVec<[char; 2]> = SmallVec::new();
+        let pressed = &mut |digit| digits.push(digit);
+        self.speaks = self.ear.turn(at, wanted, &mut self.frame, pressed);
+        for digit in digits {
+            self.pressed(digit, at, mute, reports);
+        }
     }
 
     /// Whether he has been silent for as long as is allowed; told once each such span.

@@ -75,6 +75,12 @@ impl Participant {
         self.tone = (hz > 0.0).then(|| ToneGenerator::new(Tone::sine(hz, -16.0), self.rate));
     }
 
+    /// The sound of a digit from now on; none: silence.
+    pub fn sound(&mut self, digit: Option<char>) {
+        let tone = digit.map(|digit| Tone::dtmf(digit, -12.0).unwrap());
+        self.tone = tone.map(|tone| ToneGenerator::new(tone, self.rate));
+    }
+
     pub fn join(&self, forwarder: &mut Forwarder, now: Time) {
         forwarder.command(MediaCommand::Join(Box::new(self.plan.clone())), now);
     }
