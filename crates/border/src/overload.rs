@@ -7,12 +7,14 @@
 //! taken, refused or dropped, the calls' own bytes decide: a call that is sent again fares as it did before, and one that was
 //! dropped has no late beginning. Of several workers each has its own queue and sieve; who is taken is the same for all of them.
 
+mod onset;
 pub(crate) mod sifting;
 
 use crate::border::{Alarm, Border, Core};
 use crate::feedback::{Told, VALID};
 use core::time::Duration;
 use engine::{Note, Sieve, SocketId, Time};
+use onset::{Onset, Work};
 use sifting::{LOOK, Queue, Rows};
 use sip::{Endpoint, Stateless};
 use std::collections::VecDeque;
@@ -20,13 +22,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::sip::{HeaderId, Message, Method, Refusable};
 
-/// The queue has to be too long for this long: a machine that stood still for a moment makes up for it by itself.
+/// The queue has to be too long for this long, unless a flood is plain to see ([`Onset`]): a machine that stood still for a
+/// moment makes up for it by itself.
 const LASTING: Duration = Duration::from_millis(100);
 /// Messages are to wait for this share of what they may wait at most, in percent: long enough that there is always something
 /// to do, short enough that the answers to calls that are taken come early.
 const WANTED: u32 = 55;
 /// New calls are refused when they have waited for this share of that: their answers have to wait, too.
 const LATE: u32 = 90;
+/// Where they have waited for less than this share, some more are taken: those who come next in the row.
+const EARLY: u32 = 45;
 /// For so long new calls are counted, that it is known how many could be taken.
 const SECOND: Duration = Duration::from_secs(1);
 /// After this long without a refusal it is over.
@@ -67,6 +72,8 @@ pub(crate) struct Overload {
     /// Whether it is to be looked how much there is.
     looks: bool,
     lately: Lately,
+    work: Work,
+    onset: Onset,
 }
 
 /// New calls taken, before anything is too much.
@@ -121,6 +128,8 @@ impl Overload {
             rows,
             looks: false,
             lately: Lately::default(),
+            work: Work::default(),
+            onset: Onset::default(),
         }
     }
 
@@ -154,6 +163,12 @@ impl Overload {
         self.queues.get_mut(at)
     }
 
+    /// Whether many more calls come than can be taken, as far as the last moments tell.
+    fn is_flooded(&self, now: Time) -> bool {
+        self.onset
+            .is_flood(self.work.calls().max(self.lately.rate(now)))
+    }
+
     fn sifts(&self) -> bool {
         self.queues.iter().any(Queue::sifts)
     }
@@ -178,7 +193,11 @@ impl Border {
         }
         if bytes.starts_with(b"ACK ") {
             let glance = Refusable::at(bytes);
-            return glance.is_some_and(|glance| self.endpoint.absorb_at_a_glance(&glance));
+            let absorbed = glance.is_some_and(|glance| self.endpoint.absorb_at_a_glance(&glance));
+            if absorbed {
+                self.core.overload.work.ends_here();
+            }
+            return absorbed;
         }
         if !bytes.starts_with(b"INVITE ") {
             return false;
@@ -202,7 +221,7 @@ impl Border {
             .endpoint
             .refuse_at_a_glance(&glance, socket, source, wait, now);
         if refused {
-            self.core.refused(Method::Invite, why, now);
+            self.core.refused(Method::Invite, Some(bytes), why, now);
         }
         refused
     }
@@ -227,9 +246,11 @@ impl Core {
         overload.waited = waited;
         overload.socket = Some(socket);
         overload.lasts = false;
-        let too_long = self.config.sip.queue.is_some_and(|limit| waited > limit);
-        if too_long {
-            let arrived = overload.arrived(now);
+        let limit = self.config.sip.queue.unwrap_or(Duration::MAX);
+        let arrived = overload.arrived(now);
+        let forms = waited > limit / 2;
+        overload.work.comes(arrived, forms, now);
+        if waited > limit {
             let since = overload.queue(now).map(|queue| {
                 queue.comes_after(waited);
                 // Nothing was left when this one came: two standstills of the thread are no queue that lasts.
@@ -239,7 +260,13 @@ impl Core {
                 queue.dealt = Some(now);
                 *queue.above.get_or_insert(now)
             });
-            overload.lasts = since.is_some_and(|since| now.since(since) >= LASTING);
+            overload.lasts =
+                since.is_some_and(|since| now.since(since) >= LASTING) || overload.is_flooded(now);
+        } else if forms {
+            if let Some(queue) = overload.queue(now) {
+                queue.above = None;
+                queue.comes_after(waited);
+            }
         } else if !overload.queues.is_empty()
             && let Some(at) = overload
                 .queues
@@ -275,6 +302,7 @@ impl Core {
         let drops = queue.is_behind_sieve(bytes);
         if drops {
             queue.drops_unread();
+            self.overload.work.ends_here();
             self.sifted(1);
         }
         drops
@@ -289,7 +317,7 @@ impl Core {
         }
         let waited = self.overload.waited;
         if let (Some(bytes), Some(queue)) = (bytes, self.overload.known_queue())
-            && queue.is_beyond(bytes)
+            && queue.is_beyond(bytes, waited < limit * EARLY / 100)
         {
             return Some(Why::Beyond);
         }
@@ -307,7 +335,7 @@ impl Core {
     }
 
     /// Something was refused because there is too much to do.
-    fn refused(&mut self, method: Method<'_>, why: Why, now: Time) {
+    fn refused(&mut self, method: Method<'_>, bytes: Option<&[u8]>, why: Why, now: Time) {
         self.counters.shed += 1;
         self.overload.shed += 1;
         let arrived = self.overload.arrived(now);
@@ -316,7 +344,7 @@ impl Core {
         {
             match why {
                 Why::Waited => queue.refused_late(arrived),
-                Why::Beyond => queue.refused_beyond(),
+                Why::Beyond => queue.refused_beyond(bytes.unwrap_or_default(), arrived),
             }
         }
         if self.overload.last.replace(now).is_none() {
@@ -350,7 +378,7 @@ impl Core {
         }
         if !self.hurries() {
             if method == Method::Invite {
-                self.takes(now);
+                self.takes(request.bytes(), now);
             }
             return None;
         }
@@ -360,11 +388,11 @@ impl Core {
         let again = (method == Method::Invite).then(|| request.bytes());
         let Some(why) = self.refuses_new(again) else {
             if method == Method::Invite {
-                self.takes(now);
+                self.takes(request.bytes(), now);
             }
             return None;
         };
-        self.refused(method, why, now);
+        self.refused(method, again, why, now);
         let seconds = self.retry_after();
         Some(Stateless {
             status: 503,
@@ -374,11 +402,15 @@ impl Core {
     }
 
     /// A new call is taken; of which queue, where one is too long.
-    fn takes(&mut self, now: Time) {
+    fn takes(&mut self, bytes: &[u8], now: Time) {
         let arrived = self.overload.arrived(now);
         self.overload.lately.takes(now);
+        self.overload.work.begins_call();
+        if self.overload.socket.is_some() {
+            self.overload.onset.comes(arrived);
+        }
         if let Some(queue) = self.overload.known_queue() {
-            queue.takes(arrived);
+            queue.takes(bytes, arrived);
         }
     }
 
@@ -414,12 +446,16 @@ impl Core {
         let wanted = self.config.sip.queue.map(|limit| limit * WANTED / 100);
         let overload = &mut self.overload;
         let (mut taken, mut offered) = (0, 0);
+        let all: u64 = overload.queues.iter().map(|queue| queue.taken_of().0).sum();
+        let calls = overload.work.calls();
         for queue in &mut overload.queues {
             let (took, came) = queue.taken_of();
+            // What a thread can do is divided among its sockets as they need it.
+            let work = calls * took as f64 / all.max(1) as f64;
             taken += took;
             offered += came;
             let contact = endpoint.contact_on(queue.socket).unwrap_or_default();
-            if let Some(sieve) = queue.look(&overload.rows, contact, wanted, percent, now) {
+            if let Some(sieve) = queue.look(&overload.rows, contact, work, wanted, percent, now) {
                 overload.sieves.push_back((queue.socket, sieve));
             }
         }
@@ -447,6 +483,7 @@ impl Core {
         self.overload.queues.clear();
         self.overload.rows.calm();
         self.overload.told = Told::default();
+        self.overload.onset = Onset::default();
         let refused = core::mem::take(&mut self.overload.shed);
         let unread = core::mem::take(&mut self.overload.unread);
         self.events.tell(now, || Note::Overload {

@@ -3,7 +3,8 @@
 //! New calls stand in a row by the place that their own bytes give them ([`Sieve::place`]). The first of them are taken, those
 //! behind are refused, the rest is dropped before it is read. Both borders move: the first so that messages wait as long as
 //! is wanted and no longer, the second so that refusals cost no more than a share of what is taken. Between both there is
-//! always a margin of calls that were answered: where the first border rises into it nobody gets in late.
+//! always a margin of calls that were answered: where the first border rises into it nobody gets in late. Some of them are taken
+//! where there is time for it at the moment, so that the thread always has something to do.
 
 use core::time::Duration;
 use engine::worker::lock;
@@ -31,10 +32,8 @@ const SOON: f64 = 0.1;
 const SLOW: f64 = 0.05;
 /// Looks at the beginning of a flood, when what can be taken is known badly: it was measured while calls began and none ended.
 const BEGINNING: u32 = 10;
-/// Messages that come from a caller for each call, at least: INVITE, ACK, BYE.
-const ALL_OF_A_CALL: f64 = 3.0;
 /// So many calls tell how fast they come; fewer may have come together by chance.
-const ENOUGH: u64 = 20;
+const ENOUGH: f64 = 20.0;
 /// It is a flood where calls come this many times as fast as they can be taken, beyond what chance may do.
 const FLOOD: f64 = 1.15;
 /// Of calls that come in heaps the mean is off by this much of what is possible.
@@ -54,6 +53,8 @@ const RISE: f64 = 0.01;
 const STEEP: f64 = 0.075;
 /// Where messages wait for this much of what they are to wait there is no room for more.
 const FILLED: f64 = 0.6;
+/// So many who stand behind those who are taken tell, between two looks.
+const MARGIN: f64 = 0.5;
 /// What a refusal costs of what a call costs, about.
 const REFUSAL: f64 = 0.3;
 /// What a call costs that is dropped when it is read.
@@ -61,11 +62,13 @@ const GLANCE: f64 = 0.12;
 /// While nothing waits there may be more refusals at each look, until something does.
 const SPARE: f64 = 1.2;
 /// What remains at each look of the most that was taken.
-const LASTS: f64 = 0.998;
+const LASTS: f64 = 0.9995;
 /// Refusals between two looks, at most, of that.
 const MOST: f64 = 3.0;
 /// What too many refusals ask for, this power of it is done at each look.
-const NARROWING: f64 = 0.3;
+const NARROWING: f64 = 0.15;
+/// Where fewer calls come than this much of what can be taken the flood may be over.
+const FEWER: f64 = 0.85;
 /// After so many looks without a queue the rise is steeper: it is over.
 const OVER: u32 = 4;
 
@@ -78,6 +81,11 @@ struct Seen {
     late: u64,
     /// Refused for another reason.
     beyond: u64,
+    /// Taken though they are behind those who are, because there was time; refused there, because there was none.
+    filled: u64,
+    left: u64,
+    /// Those among the refused who came before less was taken.
+    old: u64,
     /// What messages have waited, and how many they were.
     waited: Duration,
     came: u32,
@@ -89,6 +97,8 @@ struct Seen {
     possible: f64,
     /// The standard deviation of the first by chance.
     chance: f64,
+    /// Calls a second that could be taken by how fast messages are dealt with, where that is known.
+    work: f64,
 }
 
 impl Seen {
@@ -96,12 +106,16 @@ impl Seen {
         self.taken += other.taken;
         self.late += other.late;
         self.beyond += other.beyond;
+        self.filled += other.filled;
+        self.left += other.left;
+        self.old += other.old;
         self.waited += other.waited;
         self.came += other.came;
         self.unread += other.unread;
         self.arriving += other.arriving;
         self.possible += other.possible;
         self.chance += other.chance;
+        self.work += other.work;
     }
 }
 
@@ -127,8 +141,11 @@ struct Pace {
     first: Time,
     last: Time,
     number: u64,
-    /// Calls that came and were to be taken a second, on average of some seconds.
-    arriving: f64,
+    /// All calls that came a second, as far as those tell who were to be taken, on average of some seconds.
+    offered: f64,
+    /// How many calls told that at the beginning, and when the last of them came.
+    told: f64,
+    until: Option<Time>,
     /// Calls that were taken a second before.
     usual: f64,
     /// Calls that can be taken a second; 0: not known.
@@ -141,7 +158,9 @@ impl Pace {
     fn new(usual: f64, now: Time) -> Pace {
         Pace {
             since: now,
-            arriving: 0.0,
+            offered: 0.0,
+            told: 0.0,
+            until: None,
             usual,
             first: Time::ZERO,
             last: Time::ZERO,
@@ -161,41 +180,51 @@ impl Pace {
     }
 
     /// Brings what can be taken up to date with what was done since the last look, and adds both to that.
-    fn look(&mut self, seen: &mut Seen, now: Time) {
+    ///
+    /// `part` of all that came was to be taken since then; `work` calls a second can be taken by how fast messages are dealt
+    /// with, 0 where that is not known.
+    fn look(&mut self, seen: &mut Seen, part: f64, work: f64, now: Time) {
         let past = now.since(self.since).as_secs_f64();
         // Too soon: a look that tells little.
-        if past * 4.0 < LOOK.as_secs_f64() {
+        if past * 8.0 < LOOK.as_secs_f64() {
             return;
         }
         self.since = now;
         self.looks = self.looks.saturating_add(1);
         let refusals = (seen.late + seen.beyond) as f64 * REFUSAL;
         let rate = (seen.taken as f64 + refusals + seen.unread as f64 * GLANCE) / past;
+        // Where there were more INVITEs than what follows them, the calls taken have cost only a part so far: how fast
+        // messages are dealt with tells more.
+        let rate = match work > 0.0 && self.looks < BEGINNING {
+            true => rate.min(work.max(self.usual)),
+            false => rate,
+        };
         self.possible = match self.possible > 0.0 {
-            // Where there were more INVITEs than what follows them, the calls taken have cost only a part so far.
-            false => {
-                let each = f64::from(seen.came) / (seen.taken as f64).max(1.0);
-                (rate * (each / ALL_OF_A_CALL).clamp(0.5, 1.0)).max(self.usual)
-            }
+            false => rate.max(self.usual),
             true if rate > self.possible => self.possible + (rate - self.possible) * SOON,
             true if self.looks < BEGINNING => self.possible + (rate - self.possible) * QUICK,
             // A thread that was kept from running could have taken more.
             true => self.possible + (rate - self.possible) * SLOW,
         };
         let number = self.number as f64;
-        self.arriving += (number / past - self.arriving) * SLOW;
-        let span = self.last.since(self.first).as_secs_f64();
+        self.number = 0;
+        // By when they came, and not by when they were read.
+        let from = self.until.unwrap_or(self.first).min(self.first);
+        let span = self.last.since(from).as_secs_f64();
         if self.looks >= BEGINNING {
             // Calls come in heaps, too: the mean of some seconds counts, however they came and were read in them.
-            seen.arriving = self.arriving;
-            seen.chance = self.arriving.sqrt() + self.possible * HEAPS;
+            self.offered += (number / past / part - self.offered) * SLOW;
+            seen.arriving = self.offered * part;
+            seen.chance = seen.arriving.sqrt() + self.possible * HEAPS;
             seen.possible = self.possible;
-        } else if self.number >= ENOUGH && span > LOOK.as_secs_f64() / 20.0 {
-            (seen.arriving, seen.chance) = (number / span, number.sqrt() / span);
+        } else if number >= ENOUGH && span > LOOK.as_secs_f64() / 20.0 {
+            self.until = Some(self.last);
+            self.told += number;
+            self.offered += (number / span / part - self.offered) * number / self.told;
+            seen.arriving = self.offered * part;
+            seen.chance = seen.arriving / self.told.sqrt();
             seen.possible = self.possible;
-            self.arriving = seen.arriving;
         }
-        self.number = 0;
     }
 }
 
@@ -207,6 +236,8 @@ struct View {
     share: u32,
     /// What is taken: places below this, of [`ALL`].
     takes: u32,
+    /// What is taken where there is time: places below this.
+    fills: u32,
     /// When what is taken was last made less for those who had waited too long.
     cut: Time,
 }
@@ -295,6 +326,11 @@ struct Sifting {
     peak: f64,
     /// Refusals between two looks for which there is time beside.
     spare: f64,
+    /// Of those behind them who were taken where there was time, and who were refused, on average of half a second.
+    filled: f64,
+    left: f64,
+    /// All refusals between two looks, on average of half a second.
+    refused: f64,
     /// Looks without a queue.
     idle: u32,
 }
@@ -328,6 +364,9 @@ impl Sifting {
             usual: 0.0,
             peak: 0.0,
             spare: 0.0,
+            filled: 0.0,
+            left: 0.0,
+            refused: 0.0,
             idle: 0,
         }
     }
@@ -364,40 +403,66 @@ impl Sifting {
         let [taken, late] = [seen.taken, seen.late].map(|count| count as f64);
         let free = (FREE as f64).max(taken / 50.0);
         self.wait += (wait - self.wait) * QUICK;
-        match self.usual > 0.0 {
+        let known = self.usual > 0.0;
+        match known {
             true => {
                 self.taken += (taken - self.taken) * QUICK;
                 self.usual += (taken - self.usual) * SLOW;
             }
-            false => (self.taken, self.usual) = (taken, taken),
+            // It may be more than a look that tells this.
+            false => {
+                let most = match seen.possible > 0.0 {
+                    true => seen.possible * LOOK.as_secs_f64(),
+                    false => taken,
+                };
+                (self.taken, self.usual) = (taken.min(most), taken.min(most));
+            }
         }
         let most = MOMENT * self.most_taken().max(1.0);
         self.late += (late.min(most) - self.late) * QUICK;
-        self.idle = match late == 0.0 && wait < 0.4 {
+        // Where as many come as can be taken it is not over, though nothing waits yet: calls that began will end, too.
+        let fewer = self.taken < FEWER * seen.work * LOOK.as_secs_f64() || seen.work == 0.0;
+        self.idle = match late == 0.0 && wait < 0.4 && fewer {
             true => self.idle + 1,
             false => 0,
         };
+        self.filled += (seen.filled as f64 - self.filled) * QUICK;
+        self.left += (seen.left as f64 - self.left) * QUICK;
+        let margin = self.filled + self.left;
+        let filled = self.filled / margin.max(f64::MIN_POSITIVE);
         // When calls came does not depend on when they were read: a thread that was kept from running is no flood.
         let arriving = seen.arriving - 2.0 * seen.chance;
-        let flood = late > free && seen.possible > 0.0 && arriving > FLOOD * seen.possible;
+        let flood =
+            (late > free || !known) && seen.possible > 0.0 && arriving > FLOOD * seen.possible;
         let late = self.late / (self.taken + self.late).max(1.0);
         let factor = if flood {
             self.late = 0.0;
-            (seen.possible / arriving).max(AT_ONCE)
+            (seen.possible / (seen.arriving - seen.chance * 0.5)).max(AT_ONCE)
         } else if late > EDGE {
             1.0 - CLOSING * (late - EDGE) * (1.0 - REFUSAL)
+        } else if self.idle > OVER {
+            1.0 + (1.0 - self.wait / FILLED).max(0.0) * STEEP
+        } else if margin > MARGIN {
+            // Half of those who are next are to be taken, too.
+            1.0 + (filled - 0.5).max(0.0) * 2.0 * RISE
         } else {
-            let room = (1.0 - self.wait / FILLED).max(0.0);
-            match self.idle > OVER {
-                true => 1.0 + room * STEEP,
-                false => 1.0 + room * RISE,
-            }
+            1.0 + (1.0 - self.wait / FILLED).max(0.0) * RISE
         };
+        let before = self.could;
         self.could = (self.could * factor).clamp(LEAST, 1.0);
+        // What comes through at all is for refusals to say.
+        if !flood && self.idle <= OVER {
+            self.width += (before - self.could).max(0.0);
+        }
         // What cannot be taken for another reason says nothing of what could be.
         let takes = f64::from(self.takes) / f64::from(ALL);
-        self.could = self.could.min((takes * 1.1).max(LEAST));
+        self.could = self.could.min((takes * 1.03).max(LEAST));
         flood
+    }
+
+    /// What is taken where there is time: where nobody was dropped who could come late, of those who come through.
+    fn fills(&self) -> u32 {
+        self.clean.min(self.share).max(self.takes)
     }
 
     /// Calls taken between two looks where nothing keeps the threads from it.
@@ -405,13 +470,23 @@ impl Sifting {
         self.taken.max(self.usual)
     }
 
-    /// Moves the second border: there were so many refusals, which may be `percent` of the calls taken.
-    fn refuse(&mut self, refused: f64, percent: Option<u32>) {
+    /// Moves the second border: there were so many refusals, which may be `percent` of the calls taken; so many calls came a
+    /// second in all, where the first border was moved for that.
+    fn refuse(&mut self, refused: f64, offered: Option<f64>, percent: Option<u32>) {
         let Some(percent) = percent else {
             self.width = 1.0;
             return;
         };
         let wanted = (FREE as f64).max(self.most_taken() * f64::from(percent) / 100.0);
+        self.refused += (refused - self.refused) * QUICK;
+        if let Some(offered) = offered {
+            self.refused = 0.0;
+            // How many come is known: so is how many of them are too many refusals.
+            self.width = self
+                .width
+                .min(wanted / (offered * LOOK.as_secs_f64()).max(1.0));
+            return;
+        }
         // Where nothing waits there is time for more: who was dropped and comes again is answered the sooner.
         let idle = self.idle > OVER;
         self.spare = match idle {
@@ -419,11 +494,12 @@ impl Sifting {
             false => self.spare * 0.9,
         };
         self.peak = self.taken.max(self.peak * LASTS);
-        let may = wanted + self.spare.min(self.peak * MOST);
+        self.spare = self.spare.min(self.peak * MOST);
+        let may = wanted + self.spare;
         // Those who were refused for a while are soon all known: the border goes back only where their refusals hold others up.
-        if refused > may && self.wait > 0.4 {
-            self.width *= (may / refused).powf(NARROWING).max(0.5);
-        } else if refused <= may * 0.5 {
+        if self.refused > may && self.wait > 0.4 {
+            self.width *= (may / self.refused).powf(NARROWING);
+        } else if self.refused <= may * 0.5 {
             let takes = f64::from(self.takes) / f64::from(ALL);
             self.width = match idle {
                 true => self.width * 1.3 + takes / 20.0,
@@ -458,9 +534,18 @@ impl Queue {
     }
 
     /// A new call that came at `arrived` was taken.
-    pub(crate) fn takes(&mut self, arrived: Time) {
+    pub(crate) fn takes(&mut self, bytes: &[u8], arrived: Time) {
         self.seen.taken += 1;
-        self.pace.comes(arrived);
+        match self.place(bytes) {
+            Some((place, view)) if place >= view.takes => self.seen.filled += 1,
+            _ => self.pace.comes(arrived),
+        }
+    }
+
+    /// Where a new call stands, while not everything is taken.
+    fn place(&self, bytes: &[u8]) -> Option<(u32, View)> {
+        let view = self.view.filter(|view| view.takes < ALL)?;
+        Some((u32::from(view.sieve.place(bytes)?), view))
     }
 
     /// A new call was dropped when it was read, see [`Queue::is_behind_sieve`].
@@ -483,17 +568,23 @@ impl Queue {
     /// taken nothing is to be learnt.
     pub(crate) fn refused_late(&mut self, arrived: Time) {
         match self.view.is_none_or(|view| arrived >= view.cut) {
-            true => {
-                self.seen.late += 1;
-                self.pace.comes(arrived);
-            }
-            false => self.seen.beyond += 1,
+            true => self.seen.late += 1,
+            false => (self.seen.beyond, self.seen.old) = (self.seen.beyond + 1, self.seen.old + 1),
         }
+        self.pace.comes(arrived);
     }
 
     /// A new call was refused because of its place.
-    pub(crate) fn refused_beyond(&mut self) {
+    pub(crate) fn refused_beyond(&mut self, bytes: &[u8], arrived: Time) {
         self.seen.beyond += 1;
+        if self.view.is_some_and(|view| arrived < view.cut) {
+            self.seen.old += 1;
+        } else if self
+            .place(bytes)
+            .is_some_and(|(place, view)| place < view.fills)
+        {
+            self.seen.left += 1;
+        }
     }
 
     /// New calls taken since the last look, and those that came, with those that were dropped unread as far as can be told.
@@ -517,14 +608,12 @@ impl Queue {
         self.view.is_some_and(|view| view.share < ALL)
     }
 
-    /// Whether a new call is too far behind in the row, or was perhaps dropped when it was sent before.
-    pub(crate) fn is_beyond(&self, bytes: &[u8]) -> bool {
-        self.view.is_some_and(|view| {
-            view.takes < ALL
-                && view
-                    .sieve
-                    .place(bytes)
-                    .is_some_and(|place| u32::from(place) >= view.takes)
+    /// Whether a new call is too far behind in the row, or was perhaps dropped when it was sent before; `early`: there is time
+    /// for some more.
+    pub(crate) fn is_beyond(&self, bytes: &[u8], early: bool) -> bool {
+        self.place(bytes).is_some_and(|(place, view)| match early {
+            true => place >= view.fills,
+            false => place >= view.takes,
         })
     }
 
@@ -540,12 +629,17 @@ impl Queue {
         &mut self,
         rows: &Rows,
         contact: &[u8],
+        work: f64,
         wanted: Option<Duration>,
         percent: Option<u32>,
         now: Time,
     ) -> Option<Option<Sieve>> {
         let mut seen = core::mem::take(&mut self.seen);
-        self.pace.look(&mut seen, now);
+        let part = self
+            .view
+            .map_or(1.0, |view| f64::from(view.takes.max(1)) / f64::from(ALL));
+        seen.work = work;
+        self.pace.look(&mut seen, part, work, now);
         let mut all = lock(&rows.rows);
         let at = match all.iter().position(|row| *row.contact == *contact) {
             Some(at) => at,
@@ -594,10 +688,17 @@ impl Row {
         let wait = seen.waited.checked_div(seen.came).unwrap_or_default();
         let wait = wait.as_secs_f64() / wanted.as_secs_f64().max(f64::MIN_POSITIVE);
         let sifting = &mut self.sifting;
-        if sifting.take(seen, wait) {
+        let part = f64::from(sifting.takes) / f64::from(ALL);
+        let flood = sifting.take(seen, wait);
+        if flood {
             self.cut = now;
         }
-        sifting.refuse((seen.late + seen.beyond) as f64, percent);
+        let offered = flood.then(|| seen.arriving / part.max(LEAST));
+        sifting.refuse(
+            (seen.late + seen.beyond - seen.old) as f64,
+            offered,
+            percent,
+        );
         sifting.remember();
         sifting.takes = of_all(sifting.could).min(sifting.clean);
         sifting.share = ALL.min(sifting.takes + of_all(sifting.width));
@@ -612,6 +713,7 @@ impl Row {
             },
             share,
             takes: self.sifting.takes,
+            fills: self.sifting.fills(),
             cut: self.cut,
         }
     }

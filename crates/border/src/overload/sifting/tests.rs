@@ -130,7 +130,7 @@ impl Flood {
             Comes::Ack => EFFORT[3],
             Comes::Invite(number) => {
                 let first = self.open.get(&number).copied();
-                let beyond = queue.is_beyond(&call(number));
+                let beyond = queue.is_beyond(&call(number), waited * 100 < LIMIT * 45);
                 match first {
                     // It will come again.
                     Some(_) if queue.is_behind_sieve(&call(number)) => {
@@ -142,7 +142,7 @@ impl Flood {
                     None => 1.0,
                     Some(_) if waited > LIMIT || beyond => {
                         match beyond {
-                            true => queue.refused_beyond(),
+                            true => queue.refused_beyond(&call(number), Time::from_millis(came)),
                             false => queue.refused_late(Time::from_millis(came)),
                         }
                         self.refused += 1;
@@ -152,7 +152,7 @@ impl Flood {
                         EFFORT[2]
                     }
                     Some(first) => {
-                        queue.takes(Time::from_millis(came));
+                        queue.takes(&call(number), Time::from_millis(came));
                         self.taken += 1;
                         self.late += u64::from(self.now - first > 400);
                         self.slow += u64::from(self.now - first > 30);
@@ -213,7 +213,7 @@ impl Flood {
         if (self.now + 37 * at as u64).is_multiple_of(look) {
             let Thread { queue, sieve, .. } = &mut self.threads[at];
             let now = Time::from_millis(self.now);
-            let new = queue.look(&self.rows, CONTACT, Some(WANTED), self.percent, now);
+            let new = queue.look(&self.rows, CONTACT, 0.0, Some(WANTED), self.percent, now);
             *sieve = new.unwrap_or(*sieve);
         }
     }
@@ -339,7 +339,7 @@ fn requests_of_dialogs_and_calls_for_help_are_spared() {
         let text = format!("{begin}\r\n{}", "X: y\r\n".repeat(60));
         assert!(sieve.passes(text.as_bytes()), "{begin}");
         assert!(
-            !flood.threads[0].queue.is_beyond(text.as_bytes()),
+            !flood.threads[0].queue.is_beyond(text.as_bytes(), false),
             "{begin}"
         );
     }
@@ -417,7 +417,7 @@ fn what_another_worker_dropped_is_known() {
     assert!(flood.threads[0].queue.drops());
     assert!(flood.rows.sifts());
     let second = &flood.threads[1].queue;
-    let beyond = (0..1_000).filter(|n| second.is_beyond(&call(*n)));
+    let beyond = (0..1_000).filter(|n| second.is_beyond(&call(*n), true));
     assert!(beyond.count() > 300);
 }
 
@@ -458,20 +458,20 @@ fn who_looks_after_the_row_was_forgotten_takes_everything() {
                 queue.comes_after(Duration::from_millis(100));
                 queue.refused_late(now);
             }
-            queue.look(&rows, b"sip:contact", wanted, Some(5), now);
+            queue.look(&rows, b"sip:contact", 0.0, wanted, Some(5), now);
         }
     }
     assert!(awake.drops() && asleep.drops());
     for _ in 0..10_000 {
         now += LOOK;
-        awake.look(&rows, b"sip:contact", wanted, Some(5), now);
+        awake.look(&rows, b"sip:contact", 0.0, wanted, Some(5), now);
         if !awake.sifts() {
             break;
         }
     }
     assert!(!awake.sifts() && asleep.sifts());
     rows.calm();
-    let change = asleep.look(&rows, b"sip:contact", wanted, Some(5), now);
+    let change = asleep.look(&rows, b"sip:contact", 0.0, wanted, Some(5), now);
     assert!(matches!(change, Some(None)), "its sieve is taken away");
     assert!(!asleep.sifts() && !asleep.drops() && !asleep.is_in_row());
 }

@@ -1,0 +1,191 @@
+//! What a thread that always has something to do tells of itself, and a flood in its first moments.
+
+use core::time::Duration;
+use engine::Time;
+
+/// Datagrams of a message, in and out, by which its work is counted.
+const MESSAGE: u32 = 2;
+/// And of a call of seven messages, with the 100 (Trying) to its caller.
+const CALL: f64 = 13.0;
+/// A message takes no longer: the thread was kept from running.
+const LONGEST: Duration = Duration::from_millis(10);
+/// So much work tells how fast it is done.
+const ENOUGH: u64 = 40;
+/// What was measured in so long is worth half of what comes then.
+const MEMORY: Duration = Duration::from_millis(500);
+
+/// How fast a thread works, measured while the next message waits already.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    /// When the last message was dealt with, and what work it is.
+    last: Time,
+    units: u32,
+    /// Work done so far, and how long it took.
+    done: u64,
+    busy: Duration,
+}
+
+impl Work {
+    /// A message that came at `arrived` is dealt with; where `waits` is not stated, the thread may have waited, too.
+    pub(super) fn comes(&mut self, arrived: Time, waits: bool, now: Time) {
+        if waits && arrived <= self.last {
+            self.done += u64::from(self.units);
+            self.busy += now.since(self.last).min(LONGEST);
+            if self.busy > MEMORY {
+                (self.done, self.busy) = (self.done / 2, self.busy / 2);
+            }
+        }
+        (self.last, self.units) = (now, MESSAGE);
+    }
+
+    /// The message begins a call: its caller is told that it is tried.
+    pub(super) fn begins_call(&mut self) {
+        self.units = MESSAGE + 1;
+    }
+
+    /// Nothing is sent for this message.
+    pub(super) fn ends_here(&mut self) {
+        self.units = 1;
+    }
+
+    /// Calls a second that could be taken, each with all of its messages; 0: not known.
+    pub(super) fn calls(&self) -> f64 {
+        match self.done >= ENOUGH && !self.busy.is_zero() {
+            true => self.done as f64 / CALL / self.busy.as_secs_f64(),
+            false => 0.0,
+        }
+    }
+}
+
+/// New calls are counted in parts of this length, by when they came.
+const PART: Duration = Duration::from_millis(5);
+/// A flood lasts through so many of them: what stood still sends what it owes in less.
+const PARTS: usize = 3;
+/// And has this many times as many calls as can be taken in each of them, beyond what chance may do.
+const TIMES: f64 = 2.0;
+/// Standard deviations of chance.
+const CHANCE: f64 = 3.0;
+
+/// New calls in the last moments.
+#[derive(Debug, Default)]
+pub(super) struct Onset {
+    /// When the part began that is being counted.
+    since: Time,
+    number: u32,
+    /// The parts before that, one after the other.
+    parts: [u32; PARTS],
+}
+
+impl Onset {
+    /// A new call came at `arrived`.
+    pub(super) fn comes(&mut self, arrived: Time) {
+        let past = arrived.since(self.since);
+        if past >= PART {
+            self.parts.rotate_left(1);
+            if let Some(last) = self.parts.last_mut() {
+                *last = self.number;
+            }
+            self.number = 0;
+            if past >= PART * 2 {
+                // Nothing came in at least one of them.
+                self.parts = [0; PARTS];
+                self.since = arrived;
+            } else {
+                self.since += PART;
+            }
+        }
+        self.number += 1;
+    }
+
+    /// Whether it is a flood where `possible` calls a second can be taken.
+    pub(super) fn is_flood(&self, possible: f64) -> bool {
+        let usual = possible * PART.as_secs_f64();
+        let most = usual * TIMES + CHANCE * (usual * TIMES).sqrt();
+        possible > 0.0 && self.parts.iter().all(|part| f64::from(*part) > most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `calls` a second for so many milliseconds from `start` on, evenly.
+    fn evenly(onset: &mut Onset, calls: u64, start: u64, milliseconds: u64) {
+        for number in 0..calls * milliseconds / 1_000 {
+            onset.comes(Time(start * 1_000_000 + number * 1_000_000_000 / calls));
+        }
+    }
+
+    #[test]
+    fn a_flood_is_known_within_moments() {
+        let mut onset = Onset::default();
+        evenly(&mut onset, 7_650, 1_000, 21);
+        assert!(onset.is_flood(765.0));
+        assert!(
+            !onset.is_flood(0.0),
+            "nothing is known of what can be taken"
+        );
+    }
+
+    /// What is more by a half, or by chance, shows by how long messages wait.
+    #[test]
+    fn a_little_too_much_is_no_flood() {
+        let mut onset = Onset::default();
+        evenly(&mut onset, 1_200, 1_000, 500);
+        assert!(!onset.is_flood(765.0));
+    }
+
+    /// Callers who stood still for 300 ms owe three hundred calls, and go on as before.
+    #[test]
+    fn a_heap_is_no_flood() {
+        let mut onset = Onset::default();
+        evenly(&mut onset, 700, 1_000, 500);
+        for number in 0..300 {
+            onset.comes(Time(1_800_000_000 + number * 20_000));
+            assert!(!onset.is_flood(765.0));
+        }
+        for step in 0..100 {
+            evenly(&mut onset, 700, 1_807 + step * 10, 10);
+            assert!(!onset.is_flood(765.0));
+        }
+    }
+
+    /// A thread that stood still finds a long queue, whose calls came no faster than before.
+    #[test]
+    fn a_standstill_of_the_thread_is_no_flood_and_no_work() {
+        let mut work = Work::default();
+        let mut onset = Onset::default();
+        let mut now = 1_000_000_000;
+        for number in 0..300 {
+            // Each came a millisecond after the one before; after the fiftieth, the thread was kept from running for 300 ms.
+            let came = 1_000_000_000 + number * 1_000_000;
+            now = now.max(came) + 500_000;
+            if number == 50 {
+                now += 300_000_000;
+            }
+            work.comes(Time(came), now - came > 10_000_000, Time(now));
+            onset.comes(Time(came));
+            assert!(!onset.is_flood(work.calls()), "{number}");
+        }
+        // Two units in half a millisecond, of thirteen that a call takes.
+        let calls = work.calls();
+        assert!((300.0..=320.0).contains(&calls), "{calls}");
+    }
+
+    #[test]
+    fn each_kind_of_message_counts_for_what_it_is() {
+        let run = |kind: fn(&mut Work)| {
+            let mut work = Work::default();
+            for number in 1..1_000 {
+                work.comes(Time::from_millis(1), true, Time::from_millis(number));
+                kind(&mut work);
+            }
+            work.calls() * CALL
+        };
+        let near = |value: f64, wanted: f64| (value - wanted).abs() < wanted / 50.0;
+        assert!(near(run(|_| {}), 2_000.0));
+        assert!(near(run(Work::begins_call), 3_000.0));
+        assert!(near(run(Work::ends_here), 1_000.0));
+        assert_eq!(Work::default().calls(), 0.0);
+    }
+}
