@@ -1,141 +1,26 @@
 //! Admission: how many calls fit into the machine. Each call costs memory and processor time while it stands, by its kind; a
 //! call that would take more than there is of either is refused before anything is opened for it. Calls for help always fit.
 //!
-//! The costs are estimates with margin, from what `make bench` shows of standing calls and relayed packets; no machine was
-//! calibrated for them.
-//! `[limits] memory` and `processor` say what there is.
+//! The costs (`price.rs`) are twice what was measured of standing calls, relayed packets, transcoders, SRTP and handshakes on the machine
+//! of the project; no other machine was calibrated for them. `[limits] memory` and `processor` say what there is.
+
+mod price;
+
+pub(crate) use price::Bill;
+pub use price::{Cost, Part};
 
 use crate::border::Core;
-use crate::call::CallKey;
-use crate::call::offered::Refused;
-use crate::config::MediaMode;
+use crate::call::offered::{Origin, Refused};
+use crate::call::{CallKey, Side};
+use crate::config::{Keying, MediaMode, SrtpPolicy};
 use crate::overload::calls_for_help;
 use crate::policy::{CallPlan, Place};
 use codec::kind::Kind;
-use core::ops::{AddAssign, SubAssign};
 use core::time::Duration;
-use engine::{Note, Time, Transport};
+use engine::{Note, Time};
+use protect::srtp::Suite;
 use sip::Flow;
 use wire::sip::HeaderId;
-
-/// What something takes while it stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Memory, KiB: ours and the kernel's.
-    pub memory: u64,
-    /// Processor time, microseconds in each second.
-    pub processor: u64,
-}
-
-impl Cost {
-    /// A call whose media passes us by: two legs.
-    pub const CALL: Cost = Cost {
-        memory: 8,
-        processor: 1,
-    };
-    /// What anchored media adds: two flows with their reports, four sockets, and 50 packets a second each way, received and
-    /// sent at 5 microseconds.
-    pub const ANCHORED: Cost = Cost {
-        memory: 40,
-        processor: 500,
-    };
-    /// What a side adds that speaks TLS, or WebSocket: its connection's share.
-    pub const SECURE: Cost = Cost {
-        memory: 16,
-        processor: 2,
-    };
-    /// What a seat in a conference adds to a call: its jitter buffer, coders and filters, and packets both ways.
-    pub const SEAT: Cost = Cost {
-        memory: 160,
-        processor: 1_500,
-    };
-    /// What a codec adds to a seat that models the voice (G.729, Opus), where one of four speaks at a time: `make bench` (part
-    /// `conference`) shows some 5 ms a second for a seat in all.
-    pub const VOCODER: Cost = Cost {
-        memory: 40,
-        processor: 4_000,
-    };
-    /// What a line adds whose speech is transcoded, by what its two sides speak: each is decoded and encoded, 50 packets a second.
-    pub fn of_transcoding(kinds: [Kind; 2]) -> Cost {
-        let processor = kinds.map(|kind| match kind {
-            Kind::Pcmu | Kind::Pcma => 200,
-            Kind::G722 => 2_000,
-            Kind::G729 => 8_000,
-            Kind::Opus => 12_000,
-        });
-        Cost {
-            memory: 64,
-            processor: processor.iter().sum(),
-        }
-    }
-
-    /// A registered contact.
-    pub const REGISTRATION: Cost = Cost {
-        memory: 1,
-        processor: 0,
-    };
-
-    /// What a call costs when it begins, by what becomes of its media and over which transports its sides come. Whether it is
-    /// transcoded is known by its answer and added then; SRTP has no price of its own.
-    pub fn of_call(anchored: bool, sides: [Option<Transport>; 2]) -> Cost {
-        let mut cost = Cost::CALL;
-        if anchored {
-            cost += Cost::ANCHORED;
-        }
-        for side in sides.into_iter().flatten() {
-            if matches!(side, Transport::Tls | Transport::Ws | Transport::Wss) {
-                cost += Cost::SECURE;
-            }
-        }
-        cost
-    }
-
-    /// What a participant of a conference costs, by his codec and what his signalling comes by.
-    pub fn of_seat(kind: codec::Kind, transport: Transport) -> Cost {
-        let mut cost = Cost::of_call(false, [Some(transport), None]);
-        cost += Cost::SEAT;
-        if matches!(kind, codec::Kind::G729 | codec::Kind::Opus) {
-            cost += Cost::VOCODER;
-        }
-        cost
-    }
-
-    /// The same `count` times.
-    pub fn times(self, count: u64) -> Cost {
-        Cost {
-            memory: self.memory.saturating_mul(count),
-            processor: self.processor.saturating_mul(count),
-        }
-    }
-
-    /// How many of `each` fit into this; `None` where nothing is limited that it needs.
-    pub fn holds(self, each: Cost) -> u64 {
-        let fits = |all: u64, one: u64| all.checked_div(one).unwrap_or(u64::MAX);
-        fits(self.memory, each.memory).min(fits(self.processor, each.processor))
-    }
-
-    /// What of `limit` would be exceeded with `more`.
-    fn beyond(self, more: Cost, limit: Cost) -> Option<&'static str> {
-        if self.memory.saturating_add(more.memory) > limit.memory {
-            return Some("memory");
-        }
-        (self.processor.saturating_add(more.processor) > limit.processor).then_some("processor")
-    }
-}
-
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
-        self.memory = self.memory.saturating_add(other.memory);
-        self.processor = self.processor.saturating_add(other.processor);
-    }
-}
-
-impl SubAssign for Cost {
-    fn sub_assign(&mut self, other: Cost) {
-        self.memory = self.memory.saturating_sub(other.memory);
-        self.processor = self.processor.saturating_sub(other.processor);
-    }
-}
 
 /// What a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,10 +77,40 @@ impl Admission {
 /// How often it is told that calls are refused.
 const TELL: Duration = Duration::from_secs(10);
 
+/// Work that was done once, of the last second, by tenths of it.
+#[derive(Debug, Default)]
+struct Lately {
+    tenths: [u64; 10],
+    /// The last one, counted from the start.
+    last: u64,
+}
+
+impl Lately {
+    fn advance(&mut self, now: Time) {
+        let tenth = now.0 / 100_000_000;
+        let passed = tenth.saturating_sub(self.last).min(10);
+        for step in 1..=passed {
+            self.tenths[((tenth - passed + step) % 10) as usize] = 0;
+        }
+        self.last = self.last.max(tenth);
+    }
+
+    fn add(&mut self, work: u64, now: Time) {
+        self.advance(now);
+        self.tenths[(self.last % 10) as usize] += work;
+    }
+
+    fn sum(&mut self, now: Time) -> u64 {
+        self.advance(now);
+        self.tenths.iter().sum()
+    }
+}
+
 /// What the calls that stand take.
 #[derive(Debug, Default)]
 pub(crate) struct Admitted {
-    taken: Cost,
+    taken: [Cost; Part::ALL.len()],
+    handshakes: Lately,
     refused: u64,
     told: Option<Time>,
 }
@@ -203,8 +118,31 @@ pub(crate) struct Admitted {
 impl Admitted {
     /// What calls take at present.
     pub(crate) fn taken(&self) -> Cost {
-        self.taken
+        let mut sum = Cost::default();
+        for &part in &self.taken {
+            sum += part;
+        }
+        sum
     }
+
+    fn add(&mut self, part: Part, cost: Cost) {
+        self.taken[part as usize] += cost;
+    }
+
+    /// A handshake was made.
+    pub(crate) fn shook_hands(&mut self, work: Cost, now: Time) {
+        self.handshakes.add(work.processor, now);
+    }
+}
+
+/// What is taken, by what for, of a limit; what nothing is taken for is left out.
+fn by_part(taken: &[(Part, Cost)], limit: u64, of: impl Fn(Cost) -> u64) -> String {
+    let mut text = String::new();
+    for (part, cost) in taken.iter().filter(|(_, cost)| of(*cost) > 0) {
+        text.push_str(&format!("{} {} ", part.name(), of(*cost)));
+    }
+    text.push_str(&format!("of {limit}"));
+    text
 }
 
 impl Core {
@@ -214,35 +152,73 @@ impl Core {
         uri: &[u8],
         plan: &CallPlan,
         flow: Flow,
+        origin: Origin,
         now: Time,
-    ) -> Result<Cost, Refused> {
-        let callee = plan.steps.first().map(|step| match &step.place {
+    ) -> Result<Bill, Refused> {
+        let first = plan.steps.first();
+        let callee = first.map(|step| match &step.place {
             Place::Address(_, transport) => Some(*transport),
             Place::Flow(flow) => Some(flow.transport),
             Place::Name(_, transport) => *transport,
         });
         let anchored = plan.media == MediaMode::Anchor;
-        let cost = Cost::of_call(anchored, [Some(flow.transport), callee.flatten()]);
-        self.take(uri, cost, now)
+        let mut bill = Bill::of_call(anchored, [Some(flow.transport), callee.flatten()]);
+        if anchored {
+            // Who must have keys will have them, or end. Of which kind is known then; until then of the dearest.
+            let sides = [
+                (Side::Caller, Some((origin.interface, origin.trunk))),
+                (Side::Callee, first.map(|step| (step.interface, step.trunk))),
+            ];
+            for (side, place) in sides {
+                let security = place.and_then(|(at, trunk)| self.config.security(at, trunk));
+                if let Some(security) = security
+                    && security.srtp == SrtpPolicy::Require
+                {
+                    bill.protect(0, side, Cost::of_security(security));
+                }
+            }
+        }
+        self.take(uri, bill, now)
+    }
+
+    /// What is taken at present, by what for, of this border's share of the machine.
+    pub(crate) fn taken(&mut self, now: Time) -> [(Part, Cost); Part::ALL.len()] {
+        // Workers have equal shares; registrations are in common.
+        let workers = u64::from(self.config.sip.workers.max(1));
+        let registrations = Cost::REGISTRATION.times(self.location.len() as u64 / workers);
+        let handshakes = Cost {
+            memory: 0,
+            processor: self.admitted.handshakes.sum(now),
+        };
+        let taken = &self.admitted.taken;
+        Part::ALL.map(|part| {
+            let cost = match part {
+                Part::Registrations => registrations,
+                Part::Handshakes => handshakes,
+                part => taken[part as usize],
+            };
+            (part, cost)
+        })
     }
 
     /// Takes this out of what there is.
-    pub(crate) fn take(&mut self, uri: &[u8], cost: Cost, now: Time) -> Result<Cost, Refused> {
-        // Workers have equal shares; registrations are in common.
+    pub(crate) fn take(&mut self, uri: &[u8], bill: Bill, now: Time) -> Result<Bill, Refused> {
         let workers = u64::from(self.config.sip.workers.max(1));
         let limit = self.config.admission.limit().map(|limit| Cost {
             memory: limit.memory / workers,
             processor: limit.processor / workers,
         });
         let Some(limit) = limit else {
-            self.admitted.taken += cost;
-            return Ok(cost);
+            return Ok(self.charge_for(bill));
         };
-        let mut taken = self.admitted.taken;
-        taken += Cost::REGISTRATION.times(self.location.len() as u64 / workers);
-        let Some(what) = taken.beyond(cost, limit).filter(|_| !calls_for_help(uri)) else {
-            self.admitted.taken += cost;
-            return Ok(cost);
+        let by_parts = self.taken(now);
+        let mut taken = Cost::default();
+        for (_, cost) in by_parts {
+            taken += cost;
+        }
+        let beyond = taken.beyond(bill.total(), limit);
+        let Some(what) = beyond.filter(|_| !calls_for_help(uri)) else {
+            return Ok(self.charge_for(bill));
         };
         self.counters.not_admitted += 1;
         let admitted = &mut self.admitted;
@@ -255,6 +231,8 @@ impl Core {
                 what: what.to_owned(),
                 calls,
                 refused,
+                memory: by_part(&by_parts, limit.memory, |cost| cost.memory),
+                processor: by_part(&by_parts, limit.processor, |cost| cost.processor),
             });
         }
         let status = self.config.admission.status;
@@ -267,6 +245,13 @@ impl Core {
         Err(refused)
     }
 
+    fn charge_for(&mut self, bill: Bill) -> Bill {
+        for (part, cost) in bill.parts() {
+            self.admitted.add(part, cost);
+        }
+        bill
+    }
+
     /// The speech of a call is transcoded from now on. It stands already, so it is not refused; the next one may be.
     pub(crate) fn take_cost_of_transcoding(&mut self, key: CallKey, kinds: [Kind; 2]) {
         let Some(call) = self.slot_of(key).and_then(|slot| self.calls.get_mut(slot)) else {
@@ -274,14 +259,38 @@ impl Core {
         };
         if !core::mem::replace(&mut call.transcoded, true) {
             let cost = Cost::of_transcoding(kinds);
-            call.cost += cost;
-            self.admitted.taken += cost;
+            call.bill.add(Part::Transcoding, cost);
+            self.admitted.add(Part::Transcoding, cost);
         }
     }
 
+    /// A side of a call's line has keys from now on, as above; other keys than before take their place. The price stands until the call
+    /// ends, also where a line is given up before.
+    pub(crate) fn take_cost_of_keys(
+        &mut self,
+        key: CallKey,
+        (line, side): (usize, Side),
+        (keying, suite): (Keying, Suite),
+        now: Time,
+    ) {
+        if keying == Keying::Dtls {
+            self.admitted.shook_hands(Cost::DTLS_HANDSHAKE, now);
+        }
+        let Some(call) = self.slot_of(key).and_then(|slot| self.calls.get_mut(slot)) else {
+            return;
+        };
+        let cost = Cost::of_srtp(keying, suite);
+        let before = call.bill.protect(line, side, cost);
+        let sum = &mut self.admitted.taken[Part::Srtp as usize];
+        *sum -= before;
+        *sum += cost;
+    }
+
     /// A call that cost this is over.
-    pub(crate) fn give_cost_back(&mut self, cost: Cost) {
-        self.admitted.taken -= cost;
+    pub(crate) fn give_cost_back(&mut self, bill: &Bill) {
+        for (part, cost) in bill.parts() {
+            self.admitted.taken[part as usize] -= cost;
+        }
     }
 }
 
@@ -290,18 +299,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_cost_by_their_kind() {
-        let plain = Cost::of_call(false, [Some(Transport::Udp), Some(Transport::Tcp)]);
-        assert_eq!(plain, Cost::CALL);
-        let all = Cost::of_call(true, [Some(Transport::Tls), Some(Transport::Wss)]);
-        let mut sum = Cost::CALL;
-        sum += Cost::ANCHORED;
-        sum += Cost::SECURE.times(2);
-        assert_eq!(all, sum);
-        assert_eq!(
-            Cost::of_call(false, [Some(Transport::Udp), None]),
-            Cost::CALL
-        );
+    fn work_counts_for_a_second() {
+        let mut lately = Lately::default();
+        let at = Time::from_millis;
+        lately.add(100, at(50));
+        lately.add(10, at(950));
+        assert_eq!(lately.sum(at(999)), 110);
+        assert_eq!(lately.sum(at(1_000)), 10);
+        // A clock that stands is no reason to forget.
+        lately.add(1, at(1_000));
+        assert_eq!(lately.sum(at(1_899)), 11);
+        assert_eq!(lately.sum(at(1_900)), 1);
+        assert_eq!(lately.sum(at(2_000)), 0);
+        lately.add(7, at(3_600_000));
+        assert_eq!(lately.sum(at(3_600_100)), 7);
+        assert_eq!(lately.sum(at(7_200_000)), 0);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(crate) use self::core::{Alarm, Core, MEDIA_SOCKETS, Placed, identities};
 pub(crate) use outside::address_of_record;
 pub use report::{BorderCensus, CallInfo, Counters, Outcome};
 
+use crate::admission::Cost;
 use crate::call::CallKey;
 use crate::config::Config;
 use crate::crew::Share;
@@ -205,6 +206,7 @@ impl Border {
             }
             Input::Secured { connection, names } => {
                 let known = self.core.has_proven(connection, names);
+                self.core.admitted.shook_hands(Cost::TLS_HANDSHAKE, now);
                 self.endpoint.feed(input, now, &mut self.core);
                 if !known {
                     self.core.drops.count(DropReason::SipUnauthorised);

@@ -10,7 +10,7 @@ pub(crate) mod pass;
 pub(crate) mod room;
 pub(crate) mod try_next;
 
-use crate::admission::Cost;
+use crate::admission::Bill;
 use crate::anchor::CallMedia;
 use crate::config::{InterfaceId, TrunkId};
 pub(crate) use crate::policy::{Place, Step};
@@ -301,8 +301,8 @@ pub(crate) struct Call {
     /// The side whose 2xx waits for our ACK until the other side has acknowledged.
     pub(crate) ack_due: Option<Side>,
     /// What it was admitted for.
-    pub(crate) cost: Cost,
-    /// That its speech is transcoded is in the cost.
+    pub(crate) bill: Bill,
+    /// That its speech is transcoded is in the bill.
     pub(crate) transcoded: bool,
     /// Hash of the Request-URI sent to the callee: an INVITE of ours that comes back with it has looped.
     pub(crate) mark: u64,

@@ -8,6 +8,7 @@ mod configurations;
 mod secure;
 mod speech;
 
+use crate::admission::Part;
 use crate::border::Border;
 use configurations::*;
 use core::time::Duration;
@@ -50,6 +51,8 @@ pub struct Reached {
     pub forwarded: usize,
     /// STUN and DTLS that its forwarder passed up.
     pub punted: usize,
+    /// The most that handshakes of a second were counted for, microseconds of processor time.
+    pub shaking: u64,
 }
 
 /// Where something came from, and where an answer to it goes.
@@ -647,7 +650,11 @@ impl World {
     }
 
     /// What must hold at any time.
-    fn check(&self) {
+    fn check(&mut self) {
+        let taken = self.border.taken(self.now);
+        let shaking = taken.iter().find(|(part, _)| *part == Part::Handshakes);
+        let shaking = shaking.map_or(0, |(_, cost)| cost.processor);
+        self.reached.shaking = self.reached.shaking.max(shaking);
         let census = self.border.census();
         let told = || format!("{census:?}");
         assert!(census.calls <= CALLS, "{}", told());

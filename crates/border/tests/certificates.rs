@@ -1,5 +1,6 @@
 //! Trunks that are known by the certificates which they show where they connect to us (RFC 5922), by one worker or several.
 
+use border::admission::Cost;
 use border::border::Border;
 use border::config;
 use engine::{ConnectionId, DropReason, Engine, Entropy, Input, Output, Parcel, SocketId, Time};
@@ -199,4 +200,22 @@ fn what_was_proven_ends_with_the_connection() {
     let again = edge.connect(0, "10.1.1.1:4001", &[]);
     assert_eq!(again, connection);
     assert_eq!(edge.call(0, again, 2).as_deref(), Some("404"));
+}
+
+/// A TLS handshake is work, which is taken for a second.
+#[test]
+fn handshakes_take_processor_time_for_a_second() {
+    let mut edge = Edge::new(1);
+    let taken = |edge: &mut Edge| {
+        let now = edge.now;
+        let all = edge.members[0].taken(now);
+        all.iter().map(|(_, cost)| cost.processor).sum::<u64>()
+    };
+    assert_eq!(taken(&mut edge), 0);
+    for port in 1..=3 {
+        edge.connect(0, &format!("10.1.1.1:{port}"), &[]);
+    }
+    assert_eq!(taken(&mut edge), 3 * Cost::TLS_HANDSHAKE.processor);
+    edge.now += std::time::Duration::from_secs(1);
+    assert_eq!(taken(&mut edge), 0);
 }

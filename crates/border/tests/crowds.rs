@@ -3,9 +3,11 @@
 
 mod neighbourhood;
 
-use border::admission::Cost;
-use engine::{DropReason, Transport};
+use border::admission::{Cost, Part};
+use border::config::Keying;
+use engine::{DropReason, Note, Transport};
 use neighbourhood::*;
+use protect::srtp::Suite;
 use sip::{Content, Failure, Flow, Outside, Target};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Method};
@@ -503,4 +505,127 @@ fn calls_that_do_not_fit_into_the_machine_are_refused() {
     }
     net.run(seconds(2));
     assert_eq!((count(&net, answered), count(&net, refused)), (fit + 1, 6));
+}
+
+/// A key of 30 bytes, of a suite in counter mode; and one of 28 for GCM.
+const KEYS: [&str; 2] = [
+    "a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\r\n",
+    "a=crypto:1 AEAD_AES_128_GCM inline:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==\r\n",
+];
+
+/// Microseconds of processor time that are taken for this.
+fn taken(net: &mut Neighbourhood, part: Part) -> u64 {
+    let all = net.operate(|border, now| border.taken(now));
+    let of = all.iter().find(|(known, _)| *known == part).unwrap();
+    of.1.processor
+}
+
+/// How many calls of as many are answered, each offered when the one before stands, or all at once; their legs.
+fn answered_of(
+    net: &mut Neighbourhood,
+    caller: usize,
+    count: usize,
+    offer: &str,
+    at_once: bool,
+) -> (usize, Vec<sip::LegId>) {
+    let offer = Content::sdp(offer.as_bytes());
+    let before = net.operate(|border, _| border.counters().answered);
+    let legs = (0..count)
+        .map(|_| {
+            let leg = net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+            if !at_once {
+                net.run(seconds(1));
+            }
+            leg
+        })
+        .collect();
+    net.run(seconds(2));
+    let after = net.operate(|border, _| border.counters().answered);
+    ((after - before) as usize, legs)
+}
+
+/// Protection takes of the machine: fewer calls fit, by the suite that they use; and their room comes back.
+#[test]
+fn calls_whose_media_is_protected_take_more_of_the_machine() {
+    // One percent of a processor: 10,000 microseconds in each second.
+    let config = |srtp: &str| {
+        let limits = format!("{PLAIN}\n[limits]\nprocessor=1\nstatus=486\n");
+        limits.replace("kind='access'", &format!("kind='access'\nsrtp='{srtp}'"))
+    };
+    let plain = Cost::of_call(true, [None, None]).processor;
+    let [counter, gcm] = [Suite::AesCm128HmacSha1_80, Suite::AeadAes128Gcm]
+        .map(|suite| Cost::of_srtp(Keying::Sdes, suite).processor);
+    let secret = |keys: &str| SDP_A.replace("RTP/AVP", "RTP/SAVP") + keys;
+    // Who must be protected is counted at once; who may be, when he has keys.
+    for (srtp, offer, price, at_once) in [
+        ("pass", SDP_A.to_owned(), 0, true),
+        ("prefer", SDP_A.to_owned(), 0, true),
+        ("prefer", secret(KEYS[0]), counter, false),
+        ("prefer", secret(KEYS[1]), gcm, false),
+        ("require", secret(KEYS[0]), counter, true),
+        // One of a cheaper kind than expected makes room for the next.
+        ("require", secret(KEYS[1]), gcm, false),
+    ] {
+        let mut net = Neighbourhood::new(&config(srtp), 1);
+        let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+        net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+        let fit = (10_000 / (plain + price)) as usize;
+        let (answered, legs) = answered_of(&mut net, caller, 25, &offer, at_once);
+        let expected = match (srtp, price == gcm) {
+            // Each is let in as one of the dearer kind.
+            ("require", true) => (1 + (10_000 - plain - counter) / (plain + gcm)) as usize,
+            _ => fit,
+        };
+        assert_eq!(answered, expected, "{srtp} {price}");
+        assert_eq!(taken(&mut net, Part::Srtp), answered as u64 * price);
+        let refused = net.events.iter().find_map(|event| match &event.note {
+            Note::AdmissionRefused {
+                what, processor, ..
+            } => Some((what.clone(), processor.clone())),
+            _ => None,
+        });
+        let (what, processor) = refused.unwrap();
+        assert_eq!(what, "processor");
+        assert!(processor.starts_with("call "), "{processor}");
+        assert!(processor.ends_with(" of 10000"), "{processor}");
+        assert_eq!(processor.contains(" srtp "), price > 0, "{processor}");
+        // All of it comes back.
+        for leg in legs {
+            net.tell(caller, |endpoint, now| {
+                let _ = endpoint.bye(leg, &Content::default(), now);
+            });
+        }
+        net.run(seconds(2));
+        let left = net.operate(|border, now| border.taken(now));
+        assert!(
+            left.iter().all(|(_, cost)| *cost == Cost::default()),
+            "{left:?}"
+        );
+    }
+}
+
+/// New keys of a call that stands take the place of its old ones.
+#[test]
+fn new_keys_are_no_second_price() {
+    let config = PLAIN.replace("kind='access'", "kind='access'\nsrtp='prefer'");
+    let mut net = Neighbourhood::new(&config, 1);
+    let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let secret = |keys: &str| SDP_A.replace("RTP/AVP", "RTP/SAVP") + keys;
+    let (answered, legs) = answered_of(&mut net, caller, 1, &secret(KEYS[0]), true);
+    assert_eq!(answered, 1);
+    let price = |suite| Cost::of_srtp(Keying::Sdes, suite).processor;
+    assert_eq!(
+        taken(&mut net, Part::Srtp),
+        price(Suite::AesCm128HmacSha1_80)
+    );
+    let again = secret(KEYS[1]).replace("1 1 IN", "1 2 IN");
+    net.tell(caller, |endpoint, now| {
+        let content = Content::sdp(again.as_bytes());
+        endpoint
+            .request(legs[0], Method::Invite, &content, now)
+            .unwrap();
+    });
+    net.run(seconds(2));
+    assert_eq!(taken(&mut net, Part::Srtp), price(Suite::AeadAes128Gcm));
 }

@@ -1,5 +1,6 @@
 //! The fuzzer's world with DTLS, whose randomness and clock are not the input's.
 
+use border::admission::Cost;
 use border::fuzz::explore;
 use protect::dtls::{Certificate, Endpoint, Epoch, Settings};
 use std::time::Instant;
@@ -17,5 +18,7 @@ fn a_call_with_ice_and_dtls_gets_its_keys() {
     println!("{reached:?}");
     assert_eq!(reached.counters.answered, 1);
     assert!(reached.events.contains(&"media_keyed"));
+    // One handshake, for a second.
+    assert_eq!(reached.shaking, Cost::DTLS_HANDSHAKE.processor);
     assert!(reached.punted > 0 && reached.forwarded > 0);
 }

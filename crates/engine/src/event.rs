@@ -140,6 +140,11 @@ events! {
         calls: u64,
         /// Calls refused since this was last told.
         refused: u64,
+        /// KiB that are taken, by what for (call, connection, media, srtp, transcoding, conference, registrations), and of how many.
+        memory: String,
+        /// Microseconds of processor time in each second that are taken, by what for (the same, and handshakes of the last second), and of how
+        /// many.
+        processor: String,
     }
     /// The border has more to do than it can: new calls and registrations are refused until it is over.
     Overload "overload" {

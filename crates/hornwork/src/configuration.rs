@@ -4,7 +4,7 @@ use crate::security::Loaded;
 use border::admission::Cost;
 use border::config::{
     Action, Authenticate, Config, Interface, InterfaceKind, MediaMode, Mistake, Register, Room,
-    Route, Trunk, TrunkId,
+    Route, SrtpPolicy, Trunk, TrunkId,
 };
 use clap::Args;
 use std::io::ErrorKind;
@@ -287,8 +287,25 @@ fn admission_line(config: &Config) -> String {
         let calls = limit.holds(Cost::of_call(anchored, [None, None]));
         calls.min(most)
     };
+    // Where some side may be protected: as many in which one is, by the dearest of its suites.
+    let sides = config
+        .interfaces
+        .iter()
+        .map(|interface| &interface.security);
+    let sides = sides.chain(config.trunks.iter().map(|trunk| &trunk.security));
+    let protected = sides
+        .filter(|security| matches!(security.srtp, SrtpPolicy::Require | SrtpPolicy::Prefer))
+        .map(|security| {
+            let mut cost = Cost::of_call(true, [None, None]);
+            cost += Cost::of_security(security);
+            limit.holds(cost).min(most)
+        })
+        .min();
+    let protected = protected.map_or(String::new(), |calls| {
+        format!(", {calls} where one side has SRTP")
+    });
     format!(
-        "room for {} calls with media anchored, or {} with media passed by: {} MiB, {} % of a core; beyond that {}\n",
+        "room for {} calls with media anchored{protected}, or {} with media passed by: {} MiB, {} % of a core; beyond that {}\n",
         fit(true),
         fit(false),
         limit.memory / 1_024,

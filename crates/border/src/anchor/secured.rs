@@ -619,6 +619,10 @@ impl Core {
         if let MediaWord::Transcoded(kinds) = note.word {
             self.take_cost_of_transcoding(CallKey(note.session), kinds);
         }
+        if let MediaWord::Keyed(keying, suite) = note.word {
+            let whose = (note.line, note.side);
+            self.take_cost_of_keys(CallKey(note.session), whose, (keying, suite), now);
+        }
         self.events.tell(now, || note.event());
         if note.ends
             && let Some(slot) = self.slot_of(CallKey(note.session))

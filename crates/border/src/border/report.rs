@@ -1,6 +1,7 @@
 //! What the border tells about itself, as plain values.
 
 use super::Border;
+use crate::admission::{Cost, Part};
 use crate::call::{Phase, Side};
 use engine::Time;
 
@@ -129,6 +130,8 @@ pub struct BorderCensus {
     pub timers: usize,
     /// Memory that calls were admitted for, KiB.
     pub admitted: u64,
+    /// Processor time that calls were admitted for, microseconds in each second.
+    pub working: u64,
     /// Calls counted on trunks.
     pub trunk_calls: u64,
     /// Registered users; of several workers, those of all.
@@ -191,9 +194,15 @@ impl Border {
             // Those of registrations of ours are no calls'.
             timers: core.timers.len().saturating_sub(core.kept.len()),
             admitted: core.admitted.taken().memory,
+            working: core.admitted.taken().processor,
             trunk_calls: core.trunk_calls(),
             registrations: core.location.len(),
         }
+    }
+
+    /// What calls, registrations and handshakes take of the machine, by what for.
+    pub fn taken(&mut self, now: Time) -> [(Part, Cost); Part::ALL.len()] {
+        self.core.taken(now)
     }
 
     /// Counters since the start.

@@ -282,7 +282,7 @@ impl Core {
         let Some(call) = self.calls.try_remove(slot) else {
             return;
         };
-        self.give_cost_back(call.cost);
+        self.give_cost_back(&call.bill);
         if let Some(trunk) = *call.trunks.get(Side::Callee)
             && call.answered_at.is_some()
         {

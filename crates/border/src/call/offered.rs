@@ -3,7 +3,7 @@
 use super::join::known_step;
 use super::try_next::{MAX_BREADTH, text};
 use super::{Call, CallKey, Phase, SetUp, Sides};
-use crate::admission::Cost;
+use crate::admission::Bill;
 use crate::border::{Alarm, Core, Outcome};
 use crate::config::{
     Authenticate, HostName, Interface, InterfaceId, InterfaceKind, MediaMode, TrunkId,
@@ -123,12 +123,12 @@ impl Core {
         }
         let planned = self.plan(request, origin, admitted.route);
         let planned = planned.and_then(|plan| {
-            let cost = self.take_cost(request.request_uri(), &plan, flow, now)?;
-            Ok((plan, cost))
+            let bill = self.take_cost(request.request_uri(), &plan, flow, origin, now)?;
+            Ok((plan, bill))
         });
         match planned {
-            Ok((plan, cost)) => {
-                let kept = (admitted.tags.clone(), admitted.user.clone(), cost);
+            Ok((plan, bill)) => {
+                let kept = (admitted.tags.clone(), admitted.user.clone(), bill);
                 self.begin_call(endpoint, leg, request, flow, origin, plan, kept, now);
             }
             Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
@@ -294,7 +294,7 @@ impl Core {
         flow: Flow,
         origin: Origin,
         plan: CallPlan,
-        (tags, user, cost): (Tags, Option<Box<str>>, Cost),
+        (tags, user, bill): (Tags, Option<Box<str>>, Bill),
         now: Time,
     ) {
         let number = self.next_number(endpoint);
@@ -346,7 +346,7 @@ impl Core {
             join: None,
             ack_due: None,
             mark: 0,
-            cost,
+            bill,
             offered_at: now,
             answered_at: None,
             end: None,

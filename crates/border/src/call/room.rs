@@ -8,7 +8,7 @@ use super::inside::refuse;
 use super::offered::{Origin, Refused};
 use super::pass::{has_sdp, session_of};
 use super::{Call, CallKey, Phase, Side, Sides};
-use crate::admission::Cost;
+use crate::admission::Bill;
 use crate::anchor::seat::SeatFacts;
 use crate::anchor::{AnchorError, CallMedia};
 use crate::border::Core;
@@ -260,15 +260,15 @@ impl Core {
         now: Time,
     ) {
         let admitted = self.admit_to_room(request, flow, origin, &called, now);
-        let cost = match admitted {
-            Ok(cost) => cost,
+        let bill = match admitted {
+            Ok(bill) => bill,
             Err(refused) => return self.refuse_call(endpoint, leg, request, flow, &refused, now),
         };
         let number = self.next_number(endpoint);
         let seed = self.entropy.u64();
         let session = self.entropy.u64() >> 2;
         let Some(side) = self.media_side(origin.interface, origin.trunk, flow.remote.ip()) else {
-            self.give_cost_back(cost);
+            self.give_cost_back(&bill);
             let refused = Refused::new(488, "the interface has no media");
             return self.refuse_call(endpoint, leg, request, flow, &refused, now);
         };
@@ -306,7 +306,7 @@ impl Core {
             join: None,
             ack_due: None,
             mark: 0,
-            cost,
+            bill,
             offered_at: now,
             answered_at: None,
             end: None,
@@ -353,7 +353,7 @@ impl Core {
         origin: Origin,
         called: &Called,
         now: Time,
-    ) -> Result<Cost, Refused> {
+    ) -> Result<Bill, Refused> {
         let uri = request.request_uri();
         let facts = self.facts_of_room(uri, origin);
         called_number(&self.config, &facts).map_err(Refused::from)?;
@@ -377,7 +377,7 @@ impl Core {
             _ => None,
         };
         let kind = kind.or(room.codecs.first().copied()).unwrap_or(Kind::Pcma);
-        self.take(uri, Cost::of_seat(kind, flow.transport), now)
+        self.take(uri, Bill::of_seat(kind, flow.transport), now)
     }
 
     fn tell_full(&mut self, name: &Name, full: &Full, now: Time) {
