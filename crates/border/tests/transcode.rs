@@ -342,3 +342,94 @@ fn digits_reach_a_side_without_events_as_tones() {
     assert_eq!(detector.digit(), Some('1'), "{pressed:?}");
     call.end();
 }
+
+#[test]
+fn digits_of_a_side_without_events_reach_the_other_as_events() {
+    let lone = |host: &str, port, formats: &str| sdp(host, port, formats, &[]);
+    let both = |host: &str, port, formats: &str| {
+        sdp(host, port, formats, &["rtpmap:101 telephone-event/8000"])
+    };
+    for (from, offer, answer, speaks, hears) in [
+        (
+            0,
+            lone("10.1.0.1", 4000, "0"),
+            both("10.2.0.1", 5000, "8 101"),
+            (0, Kind::Pcmu),
+            8,
+        ),
+        (
+            1,
+            both("10.1.0.1", 4000, "0 101"),
+            lone("10.2.0.1", 5000, "8"),
+            (8, Kind::Pcma),
+            0,
+        ),
+    ] {
+        let mut call = Call::new("transcode='PCMA'", &offer, &answer);
+        let body = match from {
+            0 => call.answered(),
+            _ => call.offered(),
+        };
+        let (source, ours) = BOTH[from];
+        let to = format!("{ours}:{}", port_of(&body));
+        // The other side speaks first, so that it is known where it is.
+        let silent = Kind::Pcma;
+        let other = if from == 0 {
+            (8, silent)
+        } else {
+            (0, Kind::Pcmu)
+        };
+        call.heard(1 - from, other, speaks);
+        let before = call.net.media.len();
+        let mut packets =
+            Packetiser::new(&Format::new(speaks.1), 8_000, Default::default()).unwrap();
+        let mut generator = ToneGenerator::new(Tone::sine(600.0, -12.0), 8_000);
+        for sequence in 0..40u16 {
+            match sequence {
+                10 => generator = ToneGenerator::new(Tone::dtmf('3', -12.0).unwrap(), 8_000),
+                15 => generator = ToneGenerator::new(Tone::sine(600.0, -12.0), 8_000),
+                _ => {}
+            }
+            let mut samples = vec![0; packets.packet_samples()];
+            generator.fill(&mut samples);
+            let mut bytes = Vec::new();
+            packets
+                .push(&samples, &mut |packet| {
+                    bytes = RtpHeader {
+                        payload_type: speaks.0,
+                        ssrc: 99,
+                        sequence,
+                        timestamp: packet.timestamp,
+                        ..RtpHeader::default()
+                    }
+                    .packet(packet.payload);
+                })
+                .unwrap();
+            call.net.throw(source, &to, &bytes);
+            call.net.run(Duration::from_millis(20));
+        }
+        let mut receiver = media::dtmf::EventReceiver::default();
+        let destination = BOTH[1 - from].0.parse().unwrap();
+        let mut spoken = 0;
+        for (to, _, bytes) in &call.net.media[before..] {
+            if *to != destination {
+                continue;
+            }
+            let view = RtpView::parse(bytes).unwrap();
+            match view.payload_type() {
+                101 => {
+                    let event = wire::rtp::TelephoneEvent::parse(view.payload().unwrap()).unwrap();
+                    receiver.receive(view.timestamp(), event);
+                }
+                number => {
+                    assert_eq!(number, hears);
+                    spoken += 1;
+                }
+            }
+        }
+        assert_eq!(receiver.text(), "3");
+        assert!(receiver.digits().all(|digit| digit.ended));
+        assert!((34..=37).contains(&spoken), "{spoken}");
+        call.end();
+    }
+}

@@ -67,8 +67,30 @@ impl Transcoder {
         payload: &[u8],
         send: &mut dyn FnMut(Packet<'_>),
     ) -> Result<(), CodecError> {
+        let count = self.decode(payload)?.len();
+        self.encode(count, send)
+    }
+
+    /// Decodes a payload of speech: its samples at [`Unpacker::sample_rate`], which may be changed before
+    /// [`Transcoder::encode`] has them.
+    ///
+    /// # Errors
+    /// [`CodecError::Payload`].
+    pub fn decode(&mut self, payload: &[u8]) -> Result<&mut [i16], CodecError> {
         let count = self.unpacker.audio(payload, &mut self.samples)?;
-        self.pass(count, send)
+        Ok(self.samples.get_mut(..count).unwrap_or_default())
+    }
+
+    /// Encodes the first `count` of the samples that were decoded last.
+    ///
+    /// # Errors
+    /// As [`Packetiser::push`].
+    pub fn encode(
+        &mut self,
+        count: usize,
+        send: &mut dyn FnMut(Packet<'_>),
+    ) -> Result<(), CodecError> {
+        self.pass(count.min(self.samples.len()), send)
     }
 
     /// Takes a comfort noise payload that stands for `units` of the sender's timestamp.

@@ -17,6 +17,7 @@
 //! place. Nothing of such a side counts, its address least of all, before its tag was right. DTLS on such a side, and STUN on any, is
 //! control's affair.
 
+mod digits;
 pub(crate) mod flow;
 pub(crate) mod fuzz;
 mod latch;

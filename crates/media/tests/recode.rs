@@ -32,6 +32,7 @@ fn plan(from: (u8, Kind), to: (u8, Kind), packet_ms: u32, events: Events) -> Rec
         packet_ms,
         events: [(EVENT, events)].into_iter().collect(),
         noise: None,
+        digits: None,
     }
 }
 
@@ -472,4 +473,199 @@ fn what_is_made_is_sealed() {
     }
     assert_eq!(opened.len(), 10);
     heard(&opened, to);
+}
+
+/// What left while a caller without events pressed keys: speech at -10 dBm0, digits with pauses of 600 Hz between them.
+fn pressed(
+    from: (u8, Kind),
+    to: (u8, Kind),
+    events: (u8, u32),
+    keys: &[(char, u32)],
+    digits: bool,
+) -> Vec<Left> {
+    let recode = RecodePlan {
+        events: Default::default(),
+        digits: digits.then_some(events),
+        ..plan(from, to, 20, Events::Tones)
+    };
+    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let mut speaker = Speaker::new(from, 600.0);
+    let rate = from.1.sample_rates()[0];
+    let mut left = Vec::new();
+    for (key, milliseconds) in keys {
+        for (tone, milliseconds) in [
+            (codec::tone::Tone::sine(600.0, -10.0), 200),
+            (codec::tone::Tone::dtmf(*key, -10.0).unwrap(), *milliseconds),
+        ] {
+            speaker.generator = codec::tone::ToneGenerator::new(tone, rate);
+            for _ in 0..milliseconds / 20 {
+                left.extend(line.pass(A, &speaker.next()).unwrap());
+            }
+        }
+    }
+    speaker.generator =
+        codec::tone::ToneGenerator::new(codec::tone::Tone::sine(600.0, -10.0), rate);
+    for _ in 0..10 {
+        left.extend(line.pass(A, &speaker.next()).unwrap());
+    }
+    left
+}
+
+/// Events by their timestamps: code, durations told, how many said the end, whether the first had the marker.
+type Event = (u8, Vec<u16>, usize, bool);
+
+/// Divides what left into events and the speech beside them; numbers go on from each to the next.
+fn divided(left: &[Left], events: (u8, u32), speech: u8) -> (Vec<(u32, Event)>, Vec<Left>) {
+    let (mut told, mut spoken): (Vec<(u32, Event)>, _) = (Vec::new(), Vec::new());
+    let mut next = None;
+    for packet in left {
+        let view = RtpView::parse(packet).unwrap();
+        assert!(next.is_none_or(|next| view.sequence() == next));
+        next = Some(view.sequence().wrapping_add(1));
+        if view.payload_type() == speech {
+            spoken.push(packet.clone());
+            continue;
+        }
+        assert_eq!((view.payload_type(), view.ssrc()), (events.0, 7));
+        let event = TelephoneEvent::parse(view.payload().unwrap()).unwrap();
+        assert!((8..=12).contains(&event.volume), "{}", event.volume);
+        let known = told.iter_mut().find(|(at, _)| *at == view.timestamp());
+        match known {
+            Some((_, (code, durations, ends, _))) => {
+                assert_eq!(*code, event.event);
+                assert!(*ends == 0 || event.end, "the end is the end");
+                durations.push(event.duration);
+                *ends += usize::from(event.end);
+            }
+            None => told.push((
+                view.timestamp(),
+                (
+                    event.event,
+                    vec![event.duration],
+                    usize::from(event.end),
+                    view.marker(),
+                ),
+            )),
+        }
+    }
+    (told, spoken)
+}
+
+fn digits_in(packets: &[Left], kind: Kind) -> Vec<char> {
+    let rate = kind.sample_rates()[0];
+    let mut unpacker = Unpacker::new(&Format::new(kind), rate, 1).unwrap();
+    let mut detector = codec::dtmf::Detector::new(rate);
+    let (mut digits, mut buffer) = (Vec::new(), vec![0; 5760]);
+    for packet in packets {
+        let view = RtpView::parse(packet).unwrap();
+        let count = unpacker
+            .audio(view.payload().unwrap(), &mut buffer)
+            .unwrap();
+        detector.push(&buffer[..count], &mut |heard| {
+            if let codec::dtmf::Heard::Begin { digit, .. } = heard {
+                digits.push(digit);
+            }
+        });
+    }
+    digits
+}
+
+#[test]
+fn digits_in_sound_become_events_where_only_the_other_side_has_them() {
+    let keys = [('1', 100), ('5', 60), ('#', 40), ('D', 200)];
+    for from in available() {
+        // G.729 leaves too little of digits.
+        for to in available().into_iter().filter(|to| *to != from) {
+            if from.1 == Kind::G729 {
+                continue;
+            }
+            let clock = to.1.rtp_clock();
+            let events = (101, clock);
+            let left = pressed(from, to, events, &keys, true);
+            let (told, spoken) = divided(&left, events, to.0);
+            let codes: Vec<u8> = told.iter().map(|(_, event)| event.0).collect();
+            assert_eq!(codes, [1, 5, 11, 15], "{from:?} {to:?}");
+            for ((_, (_, durations, ends, marker)), (key, milliseconds)) in told.iter().zip(keys) {
+                assert!(*marker && *ends == 3, "{key}: {ends} ends");
+                assert!(durations.is_sorted(), "{durations:?}");
+                let last = u32::from(*durations.last().unwrap()) * 1_000 / clock;
+                let off = last.abs_diff(milliseconds);
+                assert!(off <= 25, "{from:?} {to:?} {key}: {last} ms");
+            }
+            assert_eq!(digits_in(&spoken, to.1), [], "{from:?} {to:?}");
+            // Speech is left out for events alone.
+            let most = left.len() - 4 * 3;
+            assert!(
+                spoken.len() < most && spoken.len() >= most - 24,
+                "{} of {most}",
+                spoken.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn digits_stay_sound_where_nobody_has_events() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let left = pressed(from, to, EVENT, &[('1', 100), ('5', 60)], false);
+    let (told, spoken) = divided(&left, EVENT, to.0);
+    assert!(told.is_empty());
+    assert_eq!(digits_in(&spoken, to.1), ['1', '5']);
+}
+
+/// At 48,000 Hz an event can tell of 1.36 s (RFC 4733 section 2.5.1.3).
+#[test]
+fn a_long_digit_goes_on_in_segments() {
+    let (from, to) = ((0, Kind::Pcmu), (111, Kind::Opus));
+    if !to.1.is_available() {
+        println!("skipped: there is no Opus here");
+        return;
+    }
+    let events = (110, 48_000);
+    let left = pressed(from, to, events, &[('7', 3_000)], true);
+    let (told, _) = divided(&left, events, to.0);
+    assert_eq!(told.len(), 3, "{told:?}");
+    let (mut all, mut at) = (0, told[0].0);
+    for (count, (timestamp, (code, durations, ends, marker))) in told.iter().enumerate() {
+        assert_eq!((*code, *timestamp), (7, at));
+        assert_eq!(
+            (*marker, *ends),
+            (count == 0, if count == 2 { 3 } else { 0 })
+        );
+        let last = *durations.last().unwrap();
+        assert!(count == 2 || last == u16::MAX);
+        at = at.wrapping_add(u32::from(last));
+        all += u32::from(last);
+    }
+    assert!((all / 48).abs_diff(3_000) <= 25, "{all}");
+}
+
+/// A packet that is lost within a digit makes no two of it.
+#[test]
+fn a_loss_within_a_digit_is_no_pause() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let recode = RecodePlan {
+        events: Default::default(),
+        digits: Some(EVENT),
+        ..plan(from, to, 20, Events::Tones)
+    };
+    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let mut speaker = Speaker::new(from, 600.0);
+    let mut left = Vec::new();
+    for at in 0..40 {
+        if at == 10 || at == 25 {
+            let tone = match at {
+                10 => codec::tone::Tone::dtmf('9', -10.0).unwrap(),
+                _ => codec::tone::Tone::sine(600.0, -10.0),
+            };
+            speaker.generator = codec::tone::ToneGenerator::new(tone, 8_000);
+        }
+        let packet = speaker.next();
+        if at != 17 {
+            left.extend(line.pass(A, &packet).unwrap());
+        }
+    }
+    let (told, _) = divided(&left, EVENT, to.0);
+    let codes: Vec<u8> = told.iter().map(|(_, event)| event.0).collect();
+    assert_eq!(codes, [9]);
 }

@@ -30,6 +30,7 @@ fn transcoding_asks_for_no_memory() {
             packet_ms: 20,
             events: Default::default(),
             noise: None,
+            digits: Some((101, 8_000)),
         }));
         let plan = SessionPlan::single(session.into(), Carriage::Rtp, sides);
         forwarder.command(MediaCommand::Add(plan), Time::ZERO);

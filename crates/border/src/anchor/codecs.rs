@@ -94,6 +94,12 @@ impl Spoken {
     }
 }
 
+/// Whether a side that speaks `kind` is listened to for digits: it has no events of its own, and the other side has those under which
+/// they go on. G.729 leaves too little of them.
+fn listens(own: Option<Clocked>, other: Option<Clocked>, kind: Kind) -> Option<Clocked> {
+    other.filter(|_| own.is_none() && kind != Kind::G729)
+}
+
 /// The speech of a description, for whoever speaks to its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Speech {
@@ -506,6 +512,7 @@ impl Line {
                 .map(|events| (events, becomes(heard)))
                 .collect(),
             noise: spoken.noise,
+            digits: listens(pressed, heard, kind),
         };
         // A side sends under the numbers of the other's description (RFC 3264 section 5.1), which was ours; what it wrote itself is
         // taken as well.
@@ -528,6 +535,7 @@ impl Line {
                 .map(|events| (*events, becomes(pressed)))
                 .collect(),
             noise: answered.noise,
+            digits: listens(heard, pressed, other),
         };
         let mut plans = [Some(Arc::new(to_answerer)), Some(Arc::new(to_offerer))];
         self.spoke = [Some(kind), Some(other)];

@@ -65,6 +65,7 @@ fn recode(from: Kind, to: Kind, events: Events) -> Arc<RecodePlan> {
         packet_ms: 20,
         events: [((1, 8000), events)].into_iter().collect(),
         noise: Some(2),
+        digits: (from == Kind::Pcmu).then_some((4, 48_000)),
     })
 }
 

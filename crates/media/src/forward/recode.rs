@@ -5,6 +5,7 @@
 //! Source and sequence of its making: the synchronisation source stays the sender's, so that RTCP means the same to both; numbers and
 //! timestamps are ours, and RTCP is rewritten to them.
 
+use super::digits::{Digits, Place};
 use super::made::{Outbox, head};
 use codec::dtmf::Inserter;
 use codec::format::Format;
@@ -42,6 +43,8 @@ pub struct RecodePlan {
     pub events: SmallVec<[(Clocked, Events); 2]>,
     /// Payload type of its comfort noise (RFC 3389).
     pub noise: Option<u8>,
+    /// Digits in its sound become telephone events of the other side, under this payload type and clock; `None`: they stay sound.
+    pub digits: Option<Clocked>,
 }
 
 /// Sequence numbers further apart than this are another stream's (RFC 3550 appendix A.1, MAX_DROPOUT).
@@ -57,6 +60,7 @@ struct Stream {
     ssrc: u32,
     transcoder: Transcoder,
     inserter: Option<Inserter>,
+    digits: Option<Digits>,
     next_sequence: u16,
     next_timestamp: u32,
     /// A moment in the sender's timestamps and in ours.
@@ -244,24 +248,28 @@ impl Recoder {
             .iter()
             .any(|(_, what)| *what == Events::Tones);
         let rate = transcoder.packetiser().encoder().sample_rate();
+        let hears = transcoder.unpacker().sample_rate();
+        let mut digits = self.plan.digits.map(|to| Digits::new(hears, to));
         let begin = view.timestamp();
         // Another codec of the same source goes on where the last one was.
         let ours = match &self.stream {
             Some(stream) if stream.ssrc == view.ssrc() => stream.mapped(begin),
             _ => begin,
         };
-        if self
-            .stream
-            .as_ref()
-            .is_none_or(|stream| stream.ssrc != view.ssrc())
-        {
-            self.highest = u32::from(view.sequence());
+        match self.stream.take() {
+            Some(stream) if stream.ssrc == view.ssrc() => {
+                if let (Some(digits), Some(before)) = (&mut digits, stream.digits) {
+                    digits.follow(before);
+                }
+            }
+            _ => self.highest = u32::from(view.sequence()),
         }
         self.stream = Some(Stream {
             payload_type: number,
             ssrc: view.ssrc(),
             transcoder,
             inserter: tones.then(|| Inserter::new(rate)),
+            digits,
             next_sequence: view.sequence(),
             next_timestamp: begin,
             origin: (begin, ours),
@@ -289,10 +297,25 @@ impl Recoder {
             ssrc: view.ssrc(),
         };
         let origin = stream.origin.1;
-        let mut put = |packet: codec::packet::Packet<'_>| {
+        let clock = stream.clocks.1;
+        let units = (u64::from(clock) * u64::from(self.plan.packet_ms) / 1_000) as u32;
+        let mut put = |packet: codec::packet::Packet<'_>, digits: &mut Option<Digits>| {
             // Comfort noise is not asked for: silence towards the other side is speech that is quiet.
-            if packet.content == Content::Audio {
-                let timestamp = origin.wrapping_add(packet.timestamp);
+            if packet.content != Content::Audio {
+                return;
+            }
+            let timestamp = origin.wrapping_add(packet.timestamp);
+            let spoken = digits.as_mut().is_none_or(|digits| {
+                let place = Place {
+                    timestamp,
+                    units,
+                    clock,
+                };
+                digits.tell(place, &mut |number, marker, timestamp, payload| {
+                    sending.put(number, marker, timestamp, payload, send);
+                })
+            });
+            if spoken {
                 sending.put(to, packet.marker, timestamp, packet.payload, send);
             }
         };
@@ -305,22 +328,36 @@ impl Recoder {
                     let units = stream.scaled(gap);
                     stream.transcoder.packetiser().skip(units);
                 }
-                _ => stream.transcoder.gap(gap, &mut put).map_err(failed)?,
+                _ => {
+                    let digits = &mut stream.digits;
+                    let transcoder = &mut stream.transcoder;
+                    let filled = transcoder.gap(gap, &mut |packet| put(packet, digits));
+                    filled.map_err(failed)?;
+                }
             }
         }
         stream.next_sequence = view.sequence().wrapping_add(1);
         stream.next_timestamp = view.timestamp();
         if noise {
-            return stream
-                .transcoder
-                .noise(payload, 0, &mut put)
+            let digits = &mut stream.digits;
+            let transcoder = &mut stream.transcoder;
+            return transcoder
+                .noise(payload, 0, &mut |packet| put(packet, digits))
                 .map_err(failed);
         }
         let unpacker = stream.transcoder.unpacker();
         let samples = unpacker.samples_of(payload).map_err(failed)?;
         let rate = u64::from(unpacker.sample_rate().max(1));
         let units = (samples as u64 * u64::from(stream.clocks.0) / rate) as u32;
-        stream.transcoder.audio(payload, &mut put).map_err(failed)?;
+        let samples = stream.transcoder.decode(payload).map_err(failed)?;
+        let count = samples.len();
+        if let Some(digits) = &mut stream.digits {
+            digits.listen(samples);
+        }
+        let digits = &mut stream.digits;
+        let transcoder = &mut stream.transcoder;
+        let spoken = transcoder.encode(count, &mut |packet| put(packet, digits));
+        spoken.map_err(failed)?;
         stream.next_timestamp = view.timestamp().wrapping_add(units);
         Ok(())
     }
