@@ -669,3 +669,72 @@ fn a_loss_within_a_digit_is_no_pause() {
     let codes: Vec<u8> = told.iter().map(|(_, event)| event.0).collect();
     assert_eq!(codes, [9]);
 }
+
+/// A sender whose clock jumps while a key is held gets no flood of segments out of it.
+#[test]
+fn a_jump_of_the_clock_ends_a_digit() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    for jump in [8_000, 1 << 24, 1 << 30, 0x7fff_0000u32] {
+        let recode = RecodePlan {
+            events: Default::default(),
+            digits: Some(EVENT),
+            ..plan(from, to, 20, Events::Tones)
+        };
+        let mut line = Line::new(session(Some(recode), None, Protection::None));
+        let mut speaker = Speaker::new(from, 600.0);
+        let tone = codec::tone::Tone::dtmf('9', -10.0).unwrap();
+        speaker.generator = codec::tone::ToneGenerator::new(tone, 8_000);
+        let mut left = Vec::new();
+        for at in 0..20 {
+            if at == 10 {
+                speaker.start = speaker.start.wrapping_add(jump);
+            }
+            let made = line.pass(A, &speaker.next()).unwrap();
+            assert!(made.len() <= 2, "{jump}: {}", made.len());
+            left.extend(made);
+        }
+        let (told, _) = divided(&left, EVENT, to.0);
+        let ends: Vec<usize> = told.iter().map(|(_, event)| event.2).collect();
+        assert_eq!(ends, [3, 0], "{jump}: {told:?}");
+    }
+}
+
+/// Who is listened to for digits sounds like who is not.
+#[test]
+fn speech_is_left_alone() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    for voice in [codec::speech::speech(), codec::speech::answer()] {
+        let lines = [None, Some(EVENT)].map(|digits| {
+            let recode = RecodePlan {
+                events: Default::default(),
+                digits,
+                ..plan(from, to, 20, Events::Tones)
+            };
+            Line::new(session(Some(recode), None, Protection::None))
+        });
+        let left = lines.map(|mut line| {
+            let mut packets =
+                codec::packet::Packetiser::new(&Format::new(from.1), 8_000, Default::default())
+                    .unwrap();
+            let (mut sequence, mut left) = (0, Vec::new());
+            packets
+                .push(voice, &mut |packet| {
+                    let packet = RtpHeader {
+                        payload_type: from.0,
+                        ssrc: 7,
+                        sequence,
+                        timestamp: packet.timestamp,
+                        ..RtpHeader::default()
+                    }
+                    .packet(packet.payload);
+                    sequence += 1;
+                    left.extend(line.pass(A, &packet).unwrap());
+                })
+                .unwrap();
+            left
+        });
+        assert!(left[0].len() > 100);
+        let different = left[0].iter().zip(&left[1]).filter(|(a, b)| a != b).count();
+        assert_eq!((different, left[0].len()), (0, left[1].len()));
+    }
+}

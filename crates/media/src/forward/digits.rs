@@ -25,6 +25,8 @@ struct Sounding {
     volume: u8,
     /// Timestamp of the event, or of its last segment, once it has been told.
     begin: Option<u32>,
+    /// Where the packet of speech ends at which it was told of last.
+    until: u32,
     /// Duration that was told of that, and of the segments before, in units of the events.
     told: u32,
     before: u32,
@@ -105,6 +107,7 @@ impl Digits {
                         code,
                         volume: event_volume(level_dbm0),
                         begin: None,
+                        until: 0,
                         told: 0,
                         before: 0,
                         ends: 0,
@@ -130,6 +133,15 @@ impl Digits {
     /// Tells of digits at a packet of speech; whether that one leaves, too.
     pub(super) fn tell(&mut self, place: Place, send: Send<'_>) -> bool {
         let (number, clock) = self.to;
+        // Nobody holds a key through silence: a timestamp that jumps is no duration, and would take any number of segments.
+        if let Some(sounding) = self.sounding
+            && sounding.begin.is_some()
+            && place.timestamp.wrapping_sub(sounding.until) > place.clock / 2
+        {
+            self.sounding = None;
+            self.ends(sounding);
+            self.detector = Detector::new(self.rate);
+        }
         for ending in &mut self.ending {
             let marker = ending.begin.is_none();
             let begin = *ending.begin.get_or_insert(place.timestamp);
@@ -145,8 +157,9 @@ impl Digits {
         };
         let marker = sounding.begin.is_none();
         let mut begin = *sounding.begin.get_or_insert(place.timestamp);
-        let until = place.timestamp.wrapping_add(place.units);
-        let mut duration = scaled(until.wrapping_sub(begin), place.clock, clock);
+        sounding.until = place.timestamp.wrapping_add(place.units);
+        let since = sounding.until.wrapping_sub(begin);
+        let mut duration = scaled(since, place.clock, clock);
         // What lasts longer than a packet can tell goes on in another segment (RFC 4733 section 2.5.1.3).
         while duration > LONGEST {
             send(number, false, begin, &sounding.payload(false, LONGEST));
