@@ -3,7 +3,7 @@
 use crate::grammar::MAX_ADDED;
 use crate::scene::Scene;
 use smallvec::SmallVec;
-use wire::sip::{COLON, Edit, HeaderId, Line as Written, Message, Values};
+use wire::sip::{COLON, Edit, FieldLine, HeaderId, Message, Values};
 
 /// A piece of [`Effects::arena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +71,13 @@ impl Field {
 
     /// The field as it is written; `None` where its name is longer than a line has room for.
     #[inline]
-    fn written(self, id: HeaderId, text: &[u8]) -> Option<Written<'_>> {
+    fn written(self, id: HeaderId, text: &[u8]) -> Option<FieldLine<'_>> {
         let name = self.value as usize - self.start as usize - COLON.len();
         let whole = Span {
             start: self.start,
             end: self.end,
         };
-        Written::new(id, name, whole.of(text))
+        FieldLine::new(id, name, whole.of(text))
     }
 }
 
@@ -311,7 +311,7 @@ impl Effects {
         let decided = edits.iter().fold(0, |set, edit| set | edited(edit));
         for op in &self.ops {
             let (id, name) = (op.id(), op.name());
-            if matches!(op, Op::Add { .. }) || decided & bit(id) == 0 {
+            if matches!(op, Op::Add { .. }) || decided & id.bit() == 0 {
                 continue;
             }
             let name = self.at(name);
@@ -449,11 +449,6 @@ impl Effects {
     }
 }
 
-/// The place of a header in a set.
-const fn bit(id: HeaderId) -> u128 {
-    1 << (id as u32 & 127)
-}
-
 /// The header that an edit is about, as a set; a name may be written in any way, so that all without an identifier are one.
 fn edited(edit: &Edit<'_>) -> u128 {
     match *edit {
@@ -461,9 +456,9 @@ fn edited(edit: &Edit<'_>) -> u128 {
         | Edit::RemoveFirst(id)
         | Edit::Replace { id, .. }
         | Edit::Prepend { id, .. }
-        | Edit::Add { id, .. } => bit(id),
-        Edit::Line(line) | Edit::OnlyLine(line) => bit(line.id()),
-        Edit::RemoveNamed(name) | Edit::AddNamed { name, .. } => bit(HeaderId::from_name(name)),
+        | Edit::Add { id, .. } => id.bit(),
+        Edit::Line(line) | Edit::OnlyLine(line) => line.id().bit(),
+        Edit::RemoveNamed(name) | Edit::AddNamed { name, .. } => HeaderId::from_name(name).bit(),
         Edit::RequestUri(_) | Edit::Body { .. } => 0,
     }
 }

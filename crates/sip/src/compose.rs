@@ -112,7 +112,7 @@ impl Lines<'_> {
     pub(crate) fn content(&mut self, content: &Content<'_>, defaults: &[(HeaderId, &[u8])]) {
         let touched = Touched::by(content.edits);
         for (id, value) in defaults {
-            if !value.is_empty() && touched.overridden & bit(*id) == 0 {
+            if !value.is_empty() && touched.overridden & id.bit() == 0 {
                 self.header(*id, value);
             }
         }
@@ -131,12 +131,12 @@ impl Lines<'_> {
             if left_aside(id) || self.body_header_gone(id, content) {
                 continue;
             }
-            if touched.fields & bit(id) == 0 {
+            if touched.fields & id.bit() == 0 {
                 self.copy(header.raw);
                 continue;
             }
-            let first = id != HeaderId::Other && seen & bit(id) == 0;
-            seen |= bit(id);
+            let first = id != HeaderId::Other && seen & id.bit() == 0;
+            seen |= id.bit();
             self.edited(template, header.raw, header.name, id, first, content.edits);
         }
     }
@@ -233,11 +233,6 @@ fn in_template(content: &Content<'_>, id: HeaderId) -> bool {
     !left_aside(id) && content.template.is_some_and(|template| template.has(id))
 }
 
-/// The place of a header in a set.
-const fn bit(id: HeaderId) -> u128 {
-    1 << (id as u32 & 127)
-}
-
 /// Which headers edits are about, so that those which they leave alone are passed over at once.
 #[derive(Default)]
 struct Touched {
@@ -253,16 +248,16 @@ impl Touched {
         for edit in edits {
             match *edit {
                 Edit::Remove(id) | Edit::Replace { id, .. } => {
-                    touched.overridden |= bit(id);
-                    touched.fields |= bit(id);
+                    touched.overridden |= id.bit();
+                    touched.fields |= id.bit();
                 }
                 Edit::OnlyLine(line) => {
-                    touched.overridden |= bit(line.id());
-                    touched.fields |= bit(line.id());
+                    touched.overridden |= line.id().bit();
+                    touched.fields |= line.id().bit();
                 }
-                Edit::RemoveFirst(id) | Edit::Prepend { id, .. } => touched.fields |= bit(id),
+                Edit::RemoveFirst(id) | Edit::Prepend { id, .. } => touched.fields |= id.bit(),
                 // A name may stand for a header with an identifier.
-                Edit::RemoveNamed(name) => touched.fields |= bit(HeaderId::from_name(name)),
+                Edit::RemoveNamed(name) => touched.fields |= HeaderId::from_name(name).bit(),
                 Edit::Add { .. }
                 | Edit::AddNamed { .. }
                 | Edit::Line(_)

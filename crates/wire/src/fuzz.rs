@@ -2,7 +2,7 @@
 
 use crate::sdp::{Direction, MediaRewrite, OriginRewrite, Rewrite, RtcpPort, Sdp, offer, rewrite};
 use crate::sip::{
-    AuthParams, Edit, Frame, FrameLimits, HeaderId, Line, Message, NameAddr, Response,
+    AuthParams, Edit, FieldLine, Frame, FrameLimits, HeaderId, Message, NameAddr, Response,
     StreamFramer, Uri, emit, percent_decode, unquote,
 };
 
@@ -168,7 +168,7 @@ fn edited(message: &Message<'_>) {
             body: b"body",
         },
         Edit::OnlyLine(
-            Line::new(HeaderId::Subject, 7, b"Subject: ahead").expect("a line put together"),
+            FieldLine::new(HeaderId::Subject, 7, b"Subject: ahead").expect("a line put together"),
         ),
     ];
     let mut out = Vec::new();

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv6Addr};
 use wire::sip::{
-    Credentials, Edit, Frame, FrameError, FrameLimits, HeaderId, Host, HostPort, Line, Message,
-    Method, NameAddr, Refresher, Response, Scheme, StreamFramer, Unparsable, Uri, ViaParts, Writer,
-    emit, percent_decode, unquote, write_response,
+    Credentials, Edit, FieldLine, Frame, FrameError, FrameLimits, HeaderId, Host, HostPort,
+    Message, Method, NameAddr, Refresher, Response, Scheme, StreamFramer, Unparsable, Uri,
+    ViaParts, Writer, emit, percent_decode, unquote, write_response,
 };
 
 const INVITE: &str = "INVITE sip:bob@example.com SIP/2.0\r\n\
@@ -125,7 +125,7 @@ fn lines_put_together_ahead_are_copied_and_take_the_place_of_what_was_there() {
     let message =
         Message::parse(b"OPTIONS sip:a@b SIP/2.0\r\ns: old\r\nSubject: older\r\nX-A: 1\r\n\r\n")
             .unwrap();
-    let line = |id, name, text: &'static [u8]| Line::new(id, name, text).expect("a line");
+    let line = |id, name, text: &'static [u8]| FieldLine::new(id, name, text).expect("a line");
     let subject = line(HeaderId::Subject, 7, b"Subject: new");
     let other = line(HeaderId::Other, 3, b"X-A: 2");
     assert_eq!(
@@ -149,7 +149,10 @@ fn lines_put_together_ahead_are_copied_and_take_the_place_of_what_was_there() {
         (9, b"X-A: x"),
         (70_000, b""),
     ] {
-        assert!(Line::new(HeaderId::Other, name, text).is_none(), "{name}");
+        assert!(
+            FieldLine::new(HeaderId::Other, name, text).is_none(),
+            "{name}"
+        );
     }
 }
 

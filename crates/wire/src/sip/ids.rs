@@ -183,6 +183,13 @@ const COMPACT: [HeaderId; 256] = {
 };
 
 impl HeaderId {
+    /// Its place in a set of headers; all without an identifier have the same.
+    #[inline]
+    pub const fn bit(self) -> u128 {
+        // There are no more than that, see `Message`.
+        1 << (self as u32 & 127)
+    }
+
     /// The identifier of a long or compact name in any case; [`HeaderId::Other`] where it is not declared.
     pub fn from_name(name: &[u8]) -> HeaderId {
         match name.contains(&b'\r') {

@@ -38,5 +38,5 @@ pub use typed::{
 pub use uri::{Scheme, Uri, percent_decode};
 pub use validate::Rejection;
 pub use writer::{
-    COLON, Edit, Line, Response, Writer, append_decimal, append_text, emit, write_response,
+    COLON, Edit, FieldLine, Response, Writer, append_decimal, append_text, emit, write_response,
 };

@@ -228,26 +228,26 @@ pub fn append_decimal(out: &mut Vec<u8>, mut value: u64) {
 
 /// A header field put together ahead, `name: value` without its line end, so that writing it is copying it.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'e> {
+pub struct FieldLine<'e> {
     id: HeaderId,
     name: u16,
     text: &'e [u8],
 }
 
-/// What stands between the name and the value of a [`Line`].
+/// What stands between the name and the value of a [`FieldLine`].
 pub const COLON: &[u8] = b": ";
 
-impl<'e> Line<'e> {
+impl<'e> FieldLine<'e> {
     /// The line whose first `name` octets are its name, behind which stand [`COLON`] and the value. `None` where they do not.
     ///
     /// That the name is a token with this identifier, and that there is no CR or LF, is not looked at again: it is for
     /// whoever put the line together, once, to see to.
     #[inline]
-    pub fn new(id: HeaderId, name: usize, text: &'e [u8]) -> Option<Line<'e>> {
+    pub fn new(id: HeaderId, name: usize, text: &'e [u8]) -> Option<FieldLine<'e>> {
         debug_assert!(memchr::memchr2(b'\r', b'\n', text).is_none());
         let sound = name > 0 && text.get(name..)?.starts_with(COLON);
         let name = u16::try_from(name).ok().filter(|_| sound)?;
-        Some(Line { id, name, text })
+        Some(FieldLine { id, name, text })
     }
 
     /// The identifier of the name; [`HeaderId::Other`] where it has none.
@@ -313,9 +313,9 @@ pub enum Edit<'e> {
         value: &'e [u8],
     },
     /// A field behind all others whose line was put together ahead.
-    Line(Line<'e>),
+    Line(FieldLine<'e>),
     /// The same in the place of all fields with its identifier, which go (names with an identifier).
-    OnlyLine(Line<'e>),
+    OnlyLine(FieldLine<'e>),
     /// Another body. Content-Length follows it; Content-Type as given, and without one (or with an empty body) the old
     /// one stays (or goes).
     Body {
