@@ -524,6 +524,14 @@ mod tests {
             }
         }
         assert!(plain >= 2, "{plain}");
+        // What is broken behind or before the brackets is refused where messages come in; the user is the same.
+        for value in [
+            "A,b <sip:alice@h>",
+            "<sip:alice@h>;tag=",
+            "<sip:alice@h>, x",
+        ] {
+            assert_eq!(plain_user_of(value.as_bytes()), Some("alice"), "{value}");
+        }
     }
 
     fn with(value: &str, part: &str, new: Option<&str>) -> Option<String> {
