@@ -475,6 +475,15 @@ fn what_is_made_is_sealed() {
     heard(&opened, to);
 }
 
+/// A sender without events, whose digits become the other side's where there are such.
+fn listening(from: (u8, Kind), to: (u8, Kind), digits: Option<(u8, u32)>) -> RecodePlan {
+    RecodePlan {
+        events: Default::default(),
+        digits,
+        ..plan(from, to, 20, Events::Tones)
+    }
+}
+
 /// What left while a caller without events pressed keys: speech at -10 dBm0, digits with pauses of 600 Hz between them.
 fn pressed(
     from: (u8, Kind),
@@ -483,11 +492,7 @@ fn pressed(
     keys: &[(char, u32)],
     digits: bool,
 ) -> Vec<Left> {
-    let recode = RecodePlan {
-        events: Default::default(),
-        digits: digits.then_some(events),
-        ..plan(from, to, 20, Events::Tones)
-    };
+    let recode = listening(from, to, digits.then_some(events));
     let mut line = Line::new(session(Some(recode), None, Protection::None));
     let mut speaker = Speaker::new(from, 600.0);
     let rate = from.1.sample_rates()[0];
@@ -644,11 +649,7 @@ fn a_long_digit_goes_on_in_segments() {
 #[test]
 fn a_loss_within_a_digit_is_no_pause() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
-    let recode = RecodePlan {
-        events: Default::default(),
-        digits: Some(EVENT),
-        ..plan(from, to, 20, Events::Tones)
-    };
+    let recode = listening(from, to, Some(EVENT));
     let mut line = Line::new(session(Some(recode), None, Protection::None));
     let mut speaker = Speaker::new(from, 600.0);
     let mut left = Vec::new();
@@ -675,11 +676,7 @@ fn a_loss_within_a_digit_is_no_pause() {
 fn a_jump_of_the_clock_ends_a_digit() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
     for jump in [8_000, 1 << 24, 1 << 30, 0x7fff_0000u32] {
-        let recode = RecodePlan {
-            events: Default::default(),
-            digits: Some(EVENT),
-            ..plan(from, to, 20, Events::Tones)
-        };
+        let recode = listening(from, to, Some(EVENT));
         let mut line = Line::new(session(Some(recode), None, Protection::None));
         let mut speaker = Speaker::new(from, 600.0);
         let tone = codec::tone::Tone::dtmf('9', -10.0).unwrap();
@@ -705,11 +702,7 @@ fn speech_is_left_alone() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
     for voice in [codec::speech::speech(), codec::speech::answer()] {
         let lines = [None, Some(EVENT)].map(|digits| {
-            let recode = RecodePlan {
-                events: Default::default(),
-                digits,
-                ..plan(from, to, 20, Events::Tones)
-            };
+            let recode = listening(from, to, digits);
             Line::new(session(Some(recode), None, Protection::None))
         });
         let left = lines.map(|mut line| {
