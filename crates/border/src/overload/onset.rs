@@ -17,9 +17,11 @@ const MEMORY: Duration = Duration::from_millis(500);
 /// How fast a thread works, measured while the next message waits already.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// When the last message was dealt with, and what work it is.
+    /// When the last messages were dealt with, and what work they are: those of one turn of a driver have the same time.
     last: Time,
     units: u32,
+    /// The same of those before, until it is known whether the thread was busy in between.
+    before: Option<(Time, u32)>,
     /// Work done so far, and how long it took.
     done: u64,
     busy: Duration,
@@ -28,24 +30,30 @@ pub(super) struct Work {
 impl Work {
     /// A message that came at `arrived` is dealt with; where `waits` is not stated, the thread may have waited, too.
     pub(super) fn comes(&mut self, arrived: Time, waits: bool, now: Time) {
-        if waits && arrived <= self.last {
-            self.done += u64::from(self.units);
-            self.busy += now.since(self.last).min(LONGEST);
+        if now > self.last {
+            self.before = Some((self.last, self.units));
+            (self.last, self.units) = (now, 0);
+        }
+        // One that waited tells it of all that were dealt with at its time, whichever socket they came to.
+        if let Some((last, units)) = self.before.filter(|(last, _)| waits && arrived <= *last) {
+            self.before = None;
+            self.done += u64::from(units);
+            self.busy += now.since(last).min(LONGEST);
             if self.busy > MEMORY {
                 (self.done, self.busy) = (self.done / 2, self.busy / 2);
             }
         }
-        (self.last, self.units) = (now, MESSAGE);
+        self.units += MESSAGE;
     }
 
     /// The message begins a call: its caller is told that it is tried.
     pub(super) fn begins_call(&mut self) {
-        self.units = MESSAGE + 1;
+        self.units += 1;
     }
 
     /// Nothing is sent for this message.
     pub(super) fn ends_here(&mut self) {
-        self.units = 1;
+        self.units = self.units.saturating_sub(1);
     }
 
     /// Calls a second that could be taken, each with all of its messages; 0: not known.
@@ -170,6 +178,25 @@ mod tests {
         // Two units in half a millisecond, of thirteen that a call takes.
         let calls = work.calls();
         assert!((300.0..=320.0).contains(&calls), "{calls}");
+    }
+
+    /// A driver gives what it read from several sockets at one time; at some of them nothing waits.
+    #[test]
+    fn what_is_read_in_one_turn_counts_as_a_whole() {
+        let mut work = Work::default();
+        let first = Time::from_secs(1);
+        for turn in 1..200 {
+            let now = first + Duration::from_millis(2) * turn;
+            for number in 0..8 {
+                match number % 2 {
+                    0 => work.comes(first, true, now),
+                    _ => work.comes(now, false, now),
+                }
+            }
+        }
+        // Eight messages in two milliseconds.
+        let units = work.calls() * CALL;
+        assert!((7_900.0..=8_100.0).contains(&units), "{units}");
     }
 
     #[test]

@@ -61,6 +61,9 @@ const REFUSAL: f64 = 0.3;
 const GLANCE: f64 = 0.12;
 /// While nothing waits there may be more refusals at each look, until something does.
 const SPARE: f64 = 1.2;
+/// What is refused behind those who are taken when a flood begins, of these: what is known of so few moments may be wrong by so
+/// much, and whoever is dropped cannot be taken for a while.
+const DOUBT: f64 = 0.2;
 /// What remains at each look of the most that was taken.
 const LASTS: f64 = 0.9995;
 /// Refusals between two looks, at most, of that.
@@ -482,9 +485,8 @@ impl Sifting {
         if let Some(offered) = offered {
             self.refused = 0.0;
             // How many come is known: so is how many of them are too many refusals.
-            self.width = self
-                .width
-                .min(wanted / (offered * LOOK.as_secs_f64()).max(1.0));
+            let enough = wanted / (offered * LOOK.as_secs_f64()).max(1.0);
+            self.width = self.width.min(enough.max(self.could * DOUBT));
             return;
         }
         // Where nothing waits there is time for more: who was dropped and comes again is answered the sooner.
