@@ -63,14 +63,18 @@ impl Border {
     }
 
     /// What comes at a listening point is another worker's, and handed to it.
-    fn is_handed_on(&mut self, input: &Input<'_>) -> bool {
+    fn is_handed_on(&mut self, input: &Input<'_>, now: Time) -> bool {
         match input {
             Input::Datagram(datagram)
                 if datagram.socket.0 < MEDIA_BASE && !self.endpoint.worker().is_alone() =>
             {
-                !self.core.is_resolver(datagram.socket)
+                let hands = !self.core.is_resolver(datagram.socket)
                     && !self.core.is_for_nodes(datagram.socket)
-                    && self.endpoint.hand_datagram(datagram)
+                    && self.endpoint.hand_datagram(datagram);
+                if hands {
+                    self.core.is_handed_on(datagram.arrived, now);
+                }
+                hands
             }
             _ => false,
         }
@@ -167,7 +171,7 @@ impl Border {
                     } => {
                         let point = self.core.point(LocalId(local));
                         if let Some(socket) = point.map(|point| point.socket) {
-                            self.core.comes_after(socket, now.since(arrived), now);
+                            self.core.is_handed(socket, now.since(arrived), now);
                             if !self.is_welcome(socket, source, parcel.bytes) {
                                 self.core.drops.count(DropReason::SipUnauthorised);
                                 return;
@@ -251,7 +255,7 @@ fn stream_of(input: &Input<'_>) -> Option<engine::ConnectionId> {
 
 impl Engine for Border {
     fn handle(&mut self, input: Input<'_>, now: Time) {
-        if self.is_handed_on(&input) {
+        if self.is_handed_on(&input, now) {
             return;
         }
         let timeout = matches!(input, Input::Timeout);

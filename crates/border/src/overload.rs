@@ -114,7 +114,8 @@ impl Lately {
 }
 
 impl Overload {
-    pub(crate) fn new(rows: Arc<Rows>) -> Overload {
+    /// Of one of so many workers.
+    pub(crate) fn new(rows: Arc<Rows>, workers: u8) -> Overload {
         Overload {
             waited: Duration::ZERO,
             socket: None,
@@ -128,7 +129,7 @@ impl Overload {
             rows,
             looks: false,
             lately: Lately::default(),
-            work: Work::default(),
+            work: Work::new(workers),
             onset: Onset::default(),
         }
     }
@@ -240,8 +241,29 @@ impl Border {
 }
 
 impl Core {
+    /// A datagram comes that is another worker's.
+    pub(crate) fn is_handed_on(&mut self, arrived: Time, now: Time) {
+        let Some(limit) = self.config.sip.queue else {
+            return;
+        };
+        let work = &mut self.overload.work;
+        work.comes(arrived, now.since(arrived) > limit / 2, now);
+        // Nothing is sent for it.
+        work.ends_here();
+    }
+
+    /// A datagram comes from another worker, which took so long since it came there.
+    pub(crate) fn is_handed(&mut self, socket: SocketId, waited: Duration, now: Time) {
+        self.comes_after_all(socket, waited, false, now);
+    }
+
     /// A datagram that lay in its socket for so long comes now.
     pub(crate) fn comes_after(&mut self, socket: SocketId, waited: Duration, now: Time) {
+        self.comes_after_all(socket, waited, true, now);
+    }
+
+    /// Where not all of that was `here`, this thread may have had nothing to do meanwhile.
+    fn comes_after_all(&mut self, socket: SocketId, waited: Duration, here: bool, now: Time) {
         let overload = &mut self.overload;
         overload.waited = waited;
         overload.socket = Some(socket);
@@ -249,7 +271,7 @@ impl Core {
         let limit = self.config.sip.queue.unwrap_or(Duration::MAX);
         let arrived = overload.arrived(now);
         let forms = waited > limit / 2;
-        overload.work.comes(arrived, forms, now);
+        overload.work.comes(arrived, forms && here, now);
         if waited > limit {
             let since = overload.queue(now).map(|queue| {
                 queue.comes_after(waited);

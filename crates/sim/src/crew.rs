@@ -2,12 +2,12 @@
 //! them by who sent it; what they hand to each other is carried between them.
 
 use crate::HostId;
-use crate::host::{Node, Pair};
+use crate::host::{Handed, Node, Pair};
 use crate::world::World;
 use engine::io::Checked;
 use engine::{
-    ConnectionId, Control, Deadline, Engine, Event, Forward, Input, Output, Packet, Parcel,
-    ParcelHead, SocketId, SocketKind, Time, Verdict,
+    ConnectionId, Control, Deadline, Engine, Event, Forward, Input, Output, Packet, Parcel, Sieve,
+    SocketId, SocketKind, Time, Verdict,
 };
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,21 +27,33 @@ enum Out {
     Event(Event),
 }
 
+/// What a member is told of a socket of its own.
+enum Told {
+    /// It stands already, at this address.
+    Opened(SocketAddr),
+    /// Its sieve has dropped so many.
+    Sifted(u64),
+}
+
 /// A socket of the world's that several members have: address, whether it is for streams, each member's number for it.
 type Point = (SocketAddr, bool, Vec<(usize, SocketId)>);
 
 /// The workers of a host.
 pub(crate) struct Crew<C, F> {
     members: Vec<Pair<C, F>>,
-    parcels: VecDeque<(usize, ParcelHead, Vec<u8>)>,
+    parcels: VecDeque<Handed>,
     /// Sockets of several: the address and kind, and each member's number for it; the first one's is the world's.
     points: Vec<Point>,
-    /// What members have to be told of sockets that stand already.
-    told: VecDeque<(usize, SocketId, SocketAddr)>,
+    /// What members have to be told of their sockets.
+    told: VecDeque<(usize, SocketId, Told)>,
+    /// What members have before their sockets, and what it dropped since that was last told.
+    sieves: BTreeMap<(usize, SocketId), (Sieve, u64)>,
     /// Who holds which accepted connection.
     accepted: BTreeMap<u64, usize>,
     out: Option<Out>,
     bytes: Vec<u8>,
+    /// Who said what came out last.
+    speaker: usize,
     /// Parcels carried so far.
     carried: u64,
 }
@@ -64,9 +76,11 @@ where
             parcels: VecDeque::new(),
             points: Vec::new(),
             told: VecDeque::new(),
+            sieves: BTreeMap::new(),
             accepted: BTreeMap::new(),
             out: None,
             bytes: Vec::new(),
+            speaker: 0,
             carried: 0,
         }
     }
@@ -139,6 +153,7 @@ where
     fn take(&mut self, member: usize) -> Option<bool> {
         let count = self.members.len();
         let output = self.members[member].control.next_output()?;
+        self.speaker = member;
         let mut copy = |bytes: &[u8]| {
             self.bytes.clear();
             self.bytes.extend_from_slice(bytes);
@@ -173,12 +188,23 @@ where
             Output::Hand { worker, parcel } => {
                 let to = usize::from(worker);
                 assert!(to != member && to < count, "to nobody: {worker}");
-                self.parcels
-                    .push_back((to, parcel.head, parcel.bytes.to_vec()));
+                self.parcels.push_back(Handed {
+                    to,
+                    head: parcel.head,
+                    bytes: parcel.bytes.to_vec(),
+                });
                 return Some(false);
             }
-            // Members share the world's sockets: one's wish is not the others'. Nothing is dropped.
-            Output::Sieve { .. } => return Some(false),
+            // Members share the world's sockets: one's sieve drops what would have been that one's.
+            Output::Sieve { socket, sieve } => {
+                let own = (member, socket);
+                let dropped = self.sieves.remove(&own).map_or(0, |(_, dropped)| dropped);
+                self.told.push_back((member, socket, Told::Sifted(dropped)));
+                if let Some(sieve) = sieve {
+                    self.sieves.insert(own, (sieve, 0));
+                }
+                return Some(false);
+            }
             // There is no disk.
             Output::Record { .. } => return Some(false),
             Output::Event(event) => Out::Event(event),
@@ -190,7 +216,7 @@ where
                 match self.points.iter_mut().find(same) {
                     Some((.., members)) => {
                         members.push((member, id));
-                        self.told.push_back((member, id, local));
+                        self.told.push_back((member, id, Told::Opened(local)));
                         None
                     }
                     None => {
@@ -401,24 +427,53 @@ where
         Some((socket, to, &self.bytes))
     }
 
-    /// Beside commands and reports: one parcel, or one word of a socket.
+    /// Beside commands and reports: one word of a socket.
     fn shuttle(&mut self, now: Time) -> bool {
-        if let Some((member, socket, local)) = self.told.pop_front() {
-            let input = Input::Opened { socket, local };
-            self.members[member].control.handle(input, now);
-            return true;
-        }
-        if let Some((to, head, bytes)) = self.parcels.pop_front() {
-            self.carried += 1;
-            let parcel = Parcel {
-                head,
-                bytes: &bytes,
+        if let Some((member, socket, told)) = self.told.pop_front() {
+            let input = match told {
+                Told::Opened(local) => Input::Opened { socket, local },
+                Told::Sifted(dropped) => Input::Sifted { socket, dropped },
             };
-            self.members[to].control.handle(Input::Handed(parcel), now);
+            self.members[member].control.handle(input, now);
             return true;
         }
         let reported = self.members.iter_mut().map(|member| member.shuttle(now));
         reported.fold(false, |any, one| any | one)
+    }
+
+    fn member_at(&self, socket: SocketId, source: SocketAddr) -> usize {
+        self.at(socket, source).0
+    }
+
+    fn speaker(&self) -> usize {
+        self.speaker
+    }
+
+    fn sifts(&mut self, socket: SocketId, source: SocketAddr, bytes: &[u8]) -> bool {
+        let own = self.at(socket, source);
+        match self.sieves.get_mut(&own) {
+            Some((sieve, dropped)) if !sieve.passes(bytes) => {
+                *dropped += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn next_parcel(&mut self) -> Option<Handed> {
+        let handed = self.parcels.pop_front()?;
+        self.carried += 1;
+        Some(handed)
+    }
+
+    fn hand(&mut self, handed: &Handed, now: Time) {
+        let parcel = Parcel {
+            head: handed.head,
+            bytes: &handed.bytes,
+        };
+        self.members[handed.to]
+            .control
+            .handle(Input::Handed(parcel), now);
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

@@ -3,8 +3,8 @@
 use crate::stream::{Side, StreamId};
 use engine::io::Checked;
 use engine::{
-    ConnectionId, Control, Deadline, Engine, Forward, Input, Output, Packet, Sieve, SocketId,
-    SocketKind, Time, Verdict,
+    ConnectionId, Control, Deadline, Engine, Forward, Input, Output, Packet, ParcelHead, Sieve,
+    SocketId, SocketKind, Time, Verdict,
 };
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -35,6 +35,23 @@ pub(crate) trait Node {
     fn shuttle(&mut self, _now: Time) -> bool {
         false
     }
+    /// Which of several workers gets what comes from `source` at a socket.
+    fn member_at(&self, _socket: SocketId, _source: SocketAddr) -> usize {
+        0
+    }
+    /// Which of them the last output came from.
+    fn speaker(&self) -> usize {
+        0
+    }
+    /// Whether a sieve of its own before its socket drops this.
+    fn sifts(&mut self, _socket: SocketId, _source: SocketAddr, _bytes: &[u8]) -> bool {
+        false
+    }
+    /// What one of them hands to another.
+    fn next_parcel(&mut self) -> Option<Handed> {
+        None
+    }
+    fn hand(&mut self, _handed: &Handed, _now: Time) {}
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -112,12 +129,32 @@ pub(crate) struct Socket {
     pub(crate) sifted: u64,
 }
 
-/// A datagram that waits until its host has time.
-pub(crate) struct Waiting {
-    pub(crate) arrived: Time,
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: SocketAddr,
+/// What waits until its host has time.
+pub(crate) enum Waiting {
+    Datagram {
+        arrived: Time,
+        source: SocketAddr,
+        destination: SocketAddr,
+        bytes: Vec<u8>,
+    },
+    Handed(Handed),
+}
+
+/// A parcel on its way from one worker to another.
+pub(crate) struct Handed {
+    pub(crate) to: usize,
+    pub(crate) head: ParcelHead,
     pub(crate) bytes: Vec<u8>,
+}
+
+/// What a worker of a host that is not infinitely fast has before it.
+#[derive(Default)]
+pub(crate) struct Processor {
+    pub(crate) busy_until: Time,
+    /// In the order in which it came.
+    pub(crate) waiting: VecDeque<Waiting>,
+    /// Whether its next turn is in the agenda.
+    pub(crate) planned: bool,
 }
 
 pub(crate) struct Host {
@@ -140,8 +177,8 @@ pub(crate) struct Host {
     pub(crate) next_port: u16,
     /// How long it takes for each signalling datagram.
     pub(crate) effort: Duration,
-    pub(crate) busy_until: Time,
-    pub(crate) waiting: VecDeque<Waiting>,
+    /// Of each worker.
+    pub(crate) processors: Vec<Processor>,
 }
 
 impl Host {
@@ -161,9 +198,15 @@ impl Host {
             next_accepted: ConnectionId::ACCEPTED,
             next_port: 32_768,
             effort: Duration::ZERO,
-            busy_until: Time::ZERO,
-            waiting: VecDeque::new(),
+            processors: Vec::new(),
         }
+    }
+
+    pub(crate) fn processor(&mut self, member: usize) -> &mut Processor {
+        if self.processors.len() <= member {
+            self.processors.resize_with(member + 1, Processor::default);
+        }
+        &mut self.processors[member]
     }
 
     pub(crate) fn forget(&mut self) {
@@ -174,8 +217,7 @@ impl Host {
         self.connections.clear();
         self.life += 1;
         self.wake = None;
-        self.waiting.clear();
-        self.busy_until = Time::ZERO;
+        self.processors.clear();
     }
 
     /// Opens a socket; the error is in the operating system's words.

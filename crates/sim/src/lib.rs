@@ -5,6 +5,7 @@
 //! same seed gives the same log, byte for byte.
 #![forbid(unsafe_code)]
 
+mod busy;
 mod crew;
 mod fault;
 mod host;

@@ -76,6 +76,7 @@ pub(crate) enum Happening {
     /// A host that is not infinitely fast takes the next datagram.
     Turn {
         host: HostId,
+        member: usize,
         life: u32,
     },
     Fault(Fault),
@@ -218,6 +219,7 @@ impl World {
     }
 
     /// Makes a host take this long for each signalling datagram from now on, in or out; those that come meanwhile wait in its socket.
+    /// Of several workers each has a processor of its own, and takes as long for what another hands to it, too.
     pub fn set_effort(&mut self, host: HostId, effort: Duration) {
         self.hosts[host.0 as usize].effort = effort;
     }
@@ -463,7 +465,7 @@ impl World {
                 destination,
                 bytes,
             } => self.deliver(host, source, destination, bytes),
-            Happening::Turn { host, life } => self.turn(host, life),
+            Happening::Turn { host, member, life } => self.turn(host, member, life),
             Happening::Tell { host, life, told } => self.tell(host, life, told),
             Happening::Attempt {
                 stream,
@@ -526,14 +528,26 @@ impl World {
         let result = work(&mut *node, now);
         loop {
             while let Some(output) = node.next_output() {
-                self.perform(id, output);
+                if self.perform(id, output) {
+                    self.takes_effort(id, node.speaker());
+                }
             }
             let reported = node.shuttle(now);
             while let Some((socket, destination, bytes)) = node.next_packet() {
                 self.send(id, socket, destination, bytes);
             }
-            if !reported {
-                break;
+            match node.next_parcel() {
+                Some(handed) if self.hosts[id.0 as usize].effort.is_zero() => {
+                    node.hand(&handed, now);
+                }
+                Some(handed) => {
+                    let to = handed.to;
+                    let processor = self.hosts[id.0 as usize].processor(to);
+                    processor.waiting.push_back(Waiting::Handed(handed));
+                    self.plan_turn(id, to);
+                }
+                None if !reported => break,
+                None => {}
             }
         }
         let next = Deadline::earlier(node.next_deadline(), node.forward_deadline());
@@ -558,7 +572,8 @@ impl World {
         }
     }
 
-    fn perform(&mut self, id: HostId, output: Output<'_>) {
+    /// Carries out an output; whether that was a signalling datagram, which takes its effort.
+    fn perform(&mut self, id: HostId, output: Output<'_>) -> bool {
         match output {
             Output::Open {
                 socket,
@@ -581,7 +596,7 @@ impl World {
                 socket,
                 destination,
                 bytes,
-            } => self.send(id, socket, destination, bytes),
+            } => return self.send(id, socket, destination, bytes),
             // There are no WebSockets in virtual time.
             Output::Connect {
                 connection,
@@ -609,6 +624,7 @@ impl World {
                 }
             }
         }
+        false
     }
 
     fn open_socket(&mut self, id: HostId, socket: SocketId, kind: SocketKind, local: SocketAddr) {
@@ -657,7 +673,14 @@ impl World {
         });
     }
 
-    fn send(&mut self, id: HostId, socket: SocketId, destination: SocketAddr, bytes: &[u8]) {
+    /// Whether it left by a socket for signalling.
+    fn send(
+        &mut self,
+        id: HostId,
+        socket: SocketId,
+        destination: SocketAddr,
+        bytes: &[u8],
+    ) -> bool {
         let host = &self.hosts[id.0 as usize];
         let source = host
             .sockets
@@ -666,17 +689,11 @@ impl World {
         let Some(source) = source.filter(|_| bytes.len() <= 65_507) else {
             self.counts.strays += 1;
             self.counts.drops.count(DropReason::SendFailed);
-            return;
+            return false;
         };
+        let open = host.sockets.get(&socket);
+        let signalling = open.is_some_and(|open| open.kind == SocketKind::UdpSignalling);
         self.counts.sent += 1;
-        let now = self.now;
-        let host = &mut self.hosts[id.0 as usize];
-        if !host.effort.is_zero()
-            && let Some(open) = host.sockets.get(&socket)
-            && open.kind == SocketKind::UdpSignalling
-        {
-            host.busy_until = host.busy_until.max(now) + host.effort;
-        }
         self.tap(
             TapPoint::Sent(id),
             source,
@@ -687,12 +704,12 @@ impl World {
         let Some(&to) = self.by_address.get(&destination.ip()) else {
             self.counts.nowhere += 1;
             self.packet_line("nowhere", source, destination, bytes);
-            return;
+            return signalling;
         };
         if self.is_partitioned(id, to) {
             self.counts.partitioned += 1;
             self.packet_line("partition", source, destination, bytes);
-            return;
+            return signalling;
         }
         match self.offer(id, to, bytes.len() + UDP_HEADER) {
             Fate::Lost(reason) => {
@@ -715,6 +732,7 @@ impl World {
                 }
             }
         }
+        signalling
     }
 
     fn packet_line(&mut self, what: &str, source: SocketAddr, to: SocketAddr, bytes: &[u8]) {
@@ -756,81 +774,47 @@ impl World {
         }
     }
 
-    /// A host with something to do takes the datagram that has waited longest.
-    fn turn(&mut self, id: HostId, life: u32) {
-        let host = &mut self.hosts[id.0 as usize];
-        if host.life != life {
-            return;
-        }
-        if host.busy_until > self.now {
-            // What it sent took time, too.
-            let turn = Happening::Turn { host: id, life };
-            self.agenda.push(host.busy_until, turn);
-        } else if let Some(waiting) = host.waiting.pop_front() {
-            self.work(id, waiting);
-        }
-    }
-
-    /// Keeps a host busy with a datagram.
-    fn work(&mut self, id: HostId, waiting: Waiting) {
-        let host = &mut self.hosts[id.0 as usize];
-        host.busy_until = self.now + host.effort;
-        let life = host.life;
-        let Waiting {
-            arrived,
-            source,
-            destination,
-            bytes,
-        } = waiting;
-        self.take_in(id, (source, destination), bytes, arrived);
-        let host = &self.hosts[id.0 as usize];
-        if host.life == life && !host.waiting.is_empty() {
-            let turn = Happening::Turn { host: id, life };
-            self.agenda.push(host.busy_until, turn);
-        }
-    }
-
     fn deliver(&mut self, id: HostId, source: SocketAddr, destination: SocketAddr, bytes: Vec<u8>) {
+        let now = self.now;
         let host = &mut self.hosts[id.0 as usize];
         let socket = host
             .socket_at(destination, false)
-            .filter(|_| host.node.is_some())
-            .and_then(|socket| host.sockets.get_mut(&socket));
-        if let Some(open) = socket {
-            if open.sieve.is_some_and(|sieve| !sieve.passes(&bytes)) {
-                open.sifted += 1;
+            .filter(|_| host.node.is_some());
+        if let Some(socket) = socket
+            && let Some(open) = host.sockets.get_mut(&socket)
+            && let Some(node) = &mut host.node
+        {
+            let dropped = open.sieve.is_some_and(|sieve| !sieve.passes(&bytes));
+            open.sifted += u64::from(dropped);
+            let slow = !host.effort.is_zero() && open.kind == SocketKind::UdpSignalling;
+            if dropped || node.sifts(socket, source, &bytes) {
                 self.packet_line("sifted", source, destination, &bytes);
                 return;
             }
-            if !host.effort.is_zero() && open.kind == SocketKind::UdpSignalling {
-                let waiting = Waiting {
-                    arrived: self.now,
+            if slow {
+                let member = node.member_at(socket, source);
+                let waiting = Waiting::Datagram {
+                    arrived: now,
                     source,
                     destination,
                     bytes,
                 };
-                if host.busy_until <= self.now && host.waiting.is_empty() {
-                    return self.work(id, waiting);
+                let processor = host.processor(member);
+                if processor.busy_until <= now && processor.waiting.is_empty() {
+                    return self.work(id, member, waiting);
                 }
-                if host.waiting.len() >= ROOM {
+                if processor.waiting.len() >= ROOM {
                     self.counts.drops.count(DropReason::LinkQueueFull);
                     return;
                 }
-                if host.waiting.is_empty() {
-                    let turn = Happening::Turn {
-                        host: id,
-                        life: host.life,
-                    };
-                    self.agenda.push(host.busy_until, turn);
-                }
-                host.waiting.push_back(waiting);
-                return;
+                processor.waiting.push_back(waiting);
+                return self.plan_turn(id, member);
             }
         }
         self.take_in(id, (source, destination), bytes, self.now);
     }
 
-    fn take_in(
+    pub(crate) fn take_in(
         &mut self,
         id: HostId,
         (source, destination): (SocketAddr, SocketAddr),
@@ -888,7 +872,9 @@ impl World {
             Some(Verdict::Forward {
                 socket,
                 destination,
-            }) => self.send(id, socket, destination, &bytes),
+            }) => {
+                self.send(id, socket, destination, &bytes);
+            }
             Some(Verdict::Punt(_)) => self.counts.punted += 1,
             Some(Verdict::Drop(reason)) => self.counts.drops.count(reason),
             Some(Verdict::Consumed) | None => {}

@@ -250,7 +250,7 @@ impl Core {
             admitted: Admitted::default(),
             throttles: Throttles::default(),
             asks_trunks: false,
-            overload: Overload::new(share.rows),
+            overload: Overload::new(share.rows, share.worker.of),
             carriers,
             asked: Slab::new(),
             asked_serial: 0,

@@ -7,6 +7,8 @@ use engine::Time;
 const MESSAGE: u32 = 2;
 /// And of a call of seven messages, with the 100 (Trying) to its caller.
 const CALL: f64 = 13.0;
+/// Of these come in.
+const IN: f64 = 6.0;
 /// A message takes no longer: the thread was kept from running.
 const LONGEST: Duration = Duration::from_millis(10);
 /// So much work tells how fast it is done.
@@ -15,8 +17,10 @@ const ENOUGH: u64 = 40;
 const MEMORY: Duration = Duration::from_millis(500);
 
 /// How fast a thread works, measured while the next message waits already.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Work {
+    /// What a call takes, with what is handed on of others.
+    call: f64,
     /// When the last messages were dealt with, and what work they are: those of one turn of a driver have the same time.
     last: Time,
     units: u32,
@@ -28,6 +32,20 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// Of one of so many workers. Which of them a message comes to is chance: what it reads of its own calls and hands on of
+    /// others' is together as much as comes in of a call, and what others hand to it was read by them.
+    pub(super) fn new(workers: u8) -> Work {
+        let others = 1.0 - 1.0 / f64::from(workers.max(1));
+        Work {
+            call: CALL + IN * others,
+            last: Time::ZERO,
+            units: 0,
+            before: None,
+            done: 0,
+            busy: Duration::ZERO,
+        }
+    }
+
     /// A message that came at `arrived` is dealt with; where `waits` is not stated, the thread may have waited, too.
     pub(super) fn comes(&mut self, arrived: Time, waits: bool, now: Time) {
         if now > self.last {
@@ -59,7 +77,7 @@ impl Work {
     /// Calls a second that could be taken, each with all of its messages; 0: not known.
     pub(super) fn calls(&self) -> f64 {
         match self.done >= ENOUGH && !self.busy.is_zero() {
-            true => self.done as f64 / CALL / self.busy.as_secs_f64(),
+            true => self.done as f64 / self.call / self.busy.as_secs_f64(),
             false => 0.0,
         }
     }
@@ -161,7 +179,7 @@ mod tests {
     /// A thread that stood still finds a long queue, whose calls came no faster than before.
     #[test]
     fn a_standstill_of_the_thread_is_no_flood_and_no_work() {
-        let mut work = Work::default();
+        let mut work = Work::new(1);
         let mut onset = Onset::default();
         let mut now = 1_000_000_000;
         for number in 0..300 {
@@ -183,7 +201,7 @@ mod tests {
     /// A driver gives what it read from several sockets at one time; at some of them nothing waits.
     #[test]
     fn what_is_read_in_one_turn_counts_as_a_whole() {
-        let mut work = Work::default();
+        let mut work = Work::new(1);
         let first = Time::from_secs(1);
         for turn in 1..200 {
             let now = first + Duration::from_millis(2) * turn;
@@ -202,7 +220,7 @@ mod tests {
     #[test]
     fn each_kind_of_message_counts_for_what_it_is() {
         let run = |kind: fn(&mut Work)| {
-            let mut work = Work::default();
+            let mut work = Work::new(1);
             for number in 1..1_000 {
                 work.comes(Time::from_millis(1), true, Time::from_millis(number));
                 kind(&mut work);
@@ -213,6 +231,6 @@ mod tests {
         assert!(near(run(|_| {}), 2_000.0));
         assert!(near(run(Work::begins_call), 3_000.0));
         assert!(near(run(Work::ends_here), 1_000.0));
-        assert_eq!(Work::default().calls(), 0.0);
+        assert_eq!(Work::new(1).calls(), 0.0);
     }
 }

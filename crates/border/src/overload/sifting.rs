@@ -94,11 +94,10 @@ struct Seen {
     came: u32,
     /// Dropped when they were read.
     unread: u64,
-    /// How fast calls came that are to be taken, by when they came, and how fast calls can be taken, a second, of those workers
-    /// that knew both.
-    arriving: f64,
+    /// How fast calls came, by when they came, and how fast calls can be taken, a second, of those workers that knew both.
+    offered: f64,
     possible: f64,
-    /// The standard deviation of the first by chance.
+    /// Of those that came, the standard deviation by chance of those that are to be taken.
     chance: f64,
     /// Calls a second that could be taken by how fast messages are dealt with, where that is known.
     work: f64,
@@ -115,7 +114,7 @@ impl Seen {
         self.waited += other.waited;
         self.came += other.came;
         self.unread += other.unread;
-        self.arriving += other.arriving;
+        self.offered += other.offered;
         self.possible += other.possible;
         self.chance += other.chance;
         self.work += other.work;
@@ -140,10 +139,12 @@ pub(super) struct Queue {
 struct Pace {
     /// When it was last looked at.
     since: Time,
-    /// When the first and the last call came that were to be taken, of those read since then, and how many they were.
+    /// When the first and the last call came that were to be taken, of those read since then, how many they were, and of how many
+    /// that came.
     first: Time,
     last: Time,
     number: u64,
+    all: f64,
     /// All calls that came a second, as far as those tell who were to be taken, on average of some seconds.
     offered: f64,
     /// How many calls told that at the beginning, and when the last of them came.
@@ -168,23 +169,25 @@ impl Pace {
             first: Time::ZERO,
             last: Time::ZERO,
             number: 0,
+            all: 0.0,
             possible: 0.0,
             looks: 0,
         }
     }
 
-    /// A call that came at `arrived` is to be taken.
-    fn comes(&mut self, arrived: Time) {
+    /// A call that came at `arrived` is to be taken, as `part` of those that come are.
+    fn comes(&mut self, arrived: Time, part: f64) {
         if self.number == 0 {
             (self.first, self.last) = (arrived, arrived);
         }
         self.last = self.last.max(arrived);
         self.number += 1;
+        self.all += 1.0 / part;
     }
 
     /// Brings what can be taken up to date with what was done since the last look, and adds both to that.
     ///
-    /// `part` of all that came was to be taken since then; `work` calls a second can be taken by how fast messages are dealt
+    /// `part` of all that come is to be taken; `work` calls a second can be taken by how fast messages are dealt
     /// with, 0 where that is not known.
     fn look(&mut self, seen: &mut Seen, part: f64, work: f64, now: Time) {
         let past = now.since(self.since).as_secs_f64();
@@ -210,22 +213,23 @@ impl Pace {
             true => self.possible + (rate - self.possible) * SLOW,
         };
         let number = self.number as f64;
+        let all = core::mem::take(&mut self.all);
         self.number = 0;
         // By when they came, and not by when they were read.
         let from = self.until.unwrap_or(self.first).min(self.first);
         let span = self.last.since(from).as_secs_f64();
         if self.looks >= BEGINNING {
             // Calls come in heaps, too: the mean of some seconds counts, however they came and were read in them.
-            self.offered += (number / past / part - self.offered) * SLOW;
-            seen.arriving = self.offered * part;
-            seen.chance = seen.arriving.sqrt() + self.possible * HEAPS;
+            self.offered += (all / past - self.offered) * SLOW;
+            seen.offered = self.offered;
+            seen.chance = (self.offered * part).sqrt() + self.possible * HEAPS;
             seen.possible = self.possible;
         } else if number >= ENOUGH && span > LOOK.as_secs_f64() / 20.0 {
             self.until = Some(self.last);
             self.told += number;
-            self.offered += (number / span / part - self.offered) * number / self.told;
-            seen.arriving = self.offered * part;
-            seen.chance = seen.arriving / self.told.sqrt();
+            self.offered += (all / span - self.offered) * number / self.told;
+            seen.offered = self.offered;
+            seen.chance = self.offered * part / self.told.sqrt();
             seen.possible = self.possible;
         }
     }
@@ -433,14 +437,16 @@ impl Sifting {
         self.left += (seen.left as f64 - self.left) * QUICK;
         let margin = self.filled + self.left;
         let filled = self.filled / margin.max(f64::MIN_POSITIVE);
-        // When calls came does not depend on when they were read: a thread that was kept from running is no flood.
-        let arriving = seen.arriving - 2.0 * seen.chance;
-        let flood =
-            (late > free || !known) && seen.possible > 0.0 && arriving > FLOOD * seen.possible;
+        // When calls came does not depend on when they were read: a thread that was kept from running is no flood. A worker that
+        // has only just heard what is taken has counted others, too.
+        let arriving = seen.offered * f64::from(self.takes.max(1)) / f64::from(ALL);
+        let flood = (late > free || !known)
+            && seen.possible > 0.0
+            && arriving - 2.0 * seen.chance > FLOOD * seen.possible;
         let late = self.late / (self.taken + self.late).max(1.0);
         let factor = if flood {
             self.late = 0.0;
-            (seen.possible / (seen.arriving - seen.chance * 0.5)).max(AT_ONCE)
+            (seen.possible / (arriving - seen.chance * 0.5)).max(AT_ONCE)
         } else if late > EDGE {
             1.0 - CLOSING * (late - EDGE) * (1.0 - REFUSAL)
         } else if self.idle > OVER {
@@ -540,8 +546,17 @@ impl Queue {
         self.seen.taken += 1;
         match self.place(bytes) {
             Some((place, view)) if place >= view.takes => self.seen.filled += 1,
-            _ => self.pace.comes(arrived),
+            _ => {
+                let part = self.part();
+                self.pace.comes(arrived, part);
+            }
         }
+    }
+
+    /// How many of all that come are to be taken, as far as this worker knows.
+    fn part(&self) -> f64 {
+        self.view
+            .map_or(1.0, |view| f64::from(view.takes.max(1)) / f64::from(ALL))
     }
 
     /// Where a new call stands, while not everything is taken.
@@ -573,7 +588,8 @@ impl Queue {
             true => self.seen.late += 1,
             false => (self.seen.beyond, self.seen.old) = (self.seen.beyond + 1, self.seen.old + 1),
         }
-        self.pace.comes(arrived);
+        let part = self.part();
+        self.pace.comes(arrived, part);
     }
 
     /// A new call was refused because of its place.
@@ -637,10 +653,8 @@ impl Queue {
         now: Time,
     ) -> Option<Option<Sieve>> {
         let mut seen = core::mem::take(&mut self.seen);
-        let part = self
-            .view
-            .map_or(1.0, |view| f64::from(view.takes.max(1)) / f64::from(ALL));
         seen.work = work;
+        let part = self.part();
         self.pace.look(&mut seen, part, work, now);
         let mut all = lock(&rows.rows);
         let at = match all.iter().position(|row| *row.contact == *contact) {
@@ -690,12 +704,11 @@ impl Row {
         let wait = seen.waited.checked_div(seen.came).unwrap_or_default();
         let wait = wait.as_secs_f64() / wanted.as_secs_f64().max(f64::MIN_POSITIVE);
         let sifting = &mut self.sifting;
-        let part = f64::from(sifting.takes) / f64::from(ALL);
         let flood = sifting.take(seen, wait);
         if flood {
             self.cut = now;
         }
-        let offered = flood.then(|| seen.arriving / part.max(LEAST));
+        let offered = flood.then_some(seen.offered);
         sifting.refuse(
             (seen.late + seen.beyond - seen.old) as f64,
             offered,
