@@ -217,6 +217,34 @@ mod tests {
         assert!((7_900.0..=8_100.0).contains(&units), "{units}");
     }
 
+    /// Of two workers one reads half of its own messages and as many of the other's, and has the rest handed to it.
+    #[test]
+    fn what_is_handed_on_of_others_is_work_and_costs_calls() {
+        let mut work = Work::new(2);
+        let first = Time::from_secs(1);
+        let mut now = first;
+        // Each datagram takes a tenth of a millisecond: sixteen of them are a call, with three that are handed on.
+        for _ in 0..200 {
+            for message in 0..9 {
+                work.comes(first, true, now);
+                let datagrams = match message {
+                    0 => {
+                        work.begins_call();
+                        3
+                    }
+                    1..6 => 2,
+                    _ => {
+                        work.ends_here();
+                        1
+                    }
+                };
+                now += Duration::from_micros(100) * datagrams;
+            }
+        }
+        let calls = work.calls();
+        assert!((620.0..=630.0).contains(&calls), "{calls}");
+    }
+
     #[test]
     fn each_kind_of_message_counts_for_what_it_is() {
         let run = |kind: fn(&mut Work)| {

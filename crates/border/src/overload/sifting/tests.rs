@@ -415,6 +415,46 @@ fn heaps_of_calls_cost_little() {
     }
 }
 
+/// Who hears of a flood a moment after another has counted all who came before: they are no reason to take less a second time.
+#[test]
+fn a_flood_is_cut_once_for_all_workers() {
+    let rows = Rows::new(99);
+    let start = Time::from_secs(1);
+    let mut queues = [1, 2].map(|id| Queue::new(SocketId(id), 0.0, start));
+    // Each can take 800 calls a second, and 4,000 come to it.
+    let (mut number, mut could) = (0, [0.0; 2]);
+    for step in 0..500 {
+        let now = start + Duration::from_millis(step);
+        for (at, queue) in queues.iter_mut().enumerate() {
+            could[at] += 0.8;
+            for _ in 0..4 {
+                number += 1;
+                let bytes = call(number);
+                if queue.is_behind_sieve(&bytes) {
+                    continue;
+                }
+                queue.comes_after(Duration::from_millis(20));
+                match queue.is_beyond(&bytes, false) {
+                    true => queue.refused_beyond(&bytes, now),
+                    false if could[at] >= 1.0 => {
+                        could[at] -= 1.0;
+                        queue.takes(&bytes, now);
+                    }
+                    false => queue.refused_late(now),
+                }
+            }
+            let due = step % 100 == if at == 0 { 99 } else { 36 };
+            if due && (step >= 99 || at == 0) {
+                queue.look(&rows, CONTACT, 800.0, Some(WANTED), Some(5), now);
+            }
+        }
+    }
+    for queue in &queues {
+        let takes = queue.part();
+        assert!((0.17..=0.23).contains(&takes), "{takes}");
+    }
+}
+
 /// What one worker has dropped others refuse, though there is room.
 #[test]
 fn what_another_worker_dropped_is_known() {
