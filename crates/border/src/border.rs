@@ -70,7 +70,7 @@ impl Border {
             {
                 let hands = !self.core.is_resolver(datagram.socket)
                     && !self.core.is_for_nodes(datagram.socket)
-                    && self.endpoint.hand_datagram(datagram);
+                    && self.endpoint.hand_datagram(datagram, &self.core);
                 if hands {
                     self.core.is_handed_on(datagram.arrived, now);
                 }
@@ -391,6 +391,10 @@ impl User for Core {
 
     fn greet(&mut self, request: &Message<'_>, flow: &Flow, now: Time) -> Option<Stateless> {
         self.answer_at_the_gate(request, *flow, now)
+    }
+
+    fn owner(&self, bytes: &[u8], flow: &Flow) -> Option<u8> {
+        self.room_owner(bytes, flow)
     }
 }
 

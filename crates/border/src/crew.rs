@@ -2,15 +2,18 @@
 //!
 //! | in common | divided evenly | each for itself |
 //! |---|---|---|
-//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers, what certificates have proven, who is taken under overload | media ports, connections and those of a source, transactions | the queue and its sieve under overload, lookups of names, draining |
+//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers, what certificates have proven, who is taken under overload, how many conferences take place | media ports, connections and those of a source, transactions, memory and processor time for calls | the queue and its sieve under overload, lookups of names, draining |
 //!
-//! Trunks are pinged, and carriers registered at, by the first of them.
+//! Trunks are pinged, and carriers registered at, by the first of them. A conference is wholly one worker's, whom the number that is
+//! called tells ([`crate::rooms::worker_of`]).
 
 use crate::border::Border;
+use crate::call::room::TakingPlace;
 use crate::config::Config;
 use crate::gate::Gate;
 use crate::overload::sifting::Rows;
 use crate::registrar::{Admission, Authority, Location, Parts, Registry};
+use crate::rooms::worker_of;
 use crate::trunks::{Boards, Trunks};
 use engine::worker::lock;
 use engine::{BoundedMap, ConnectionId, Entropy, HashKey, Held, Time, Worker};
@@ -36,6 +39,7 @@ pub(crate) struct Share {
     pub(crate) gate: Held<Gate>,
     pub(crate) located_peers: Held<BoundedMap<IpAddr, ()>>,
     pub(crate) proven: Held<Proven>,
+    pub(crate) conferences: Held<TakingPlace>,
     pub(crate) crew: Option<Crew>,
     /// New calls while there are too many.
     pub(crate) rows: Arc<Rows>,
@@ -74,6 +78,17 @@ impl Crew {
             .iter()
             .map(|calls| calls.load(Ordering::Relaxed))
             .sum()
+    }
+
+    /// Whether the conferences of a called number are ours.
+    pub(crate) fn has_room(&self, number: &str) -> bool {
+        self.number == usize::from(self.room_owner(number))
+    }
+
+    /// Whose the conferences of a called number are.
+    pub(crate) fn room_owner(&self, number: &str) -> u8 {
+        // There are as many as a worker's number can say.
+        worker_of(number, self.calls.len() as u8)
     }
 
     /// Whether we are the one who tells what concerns all.
@@ -123,6 +138,7 @@ impl Share {
             gate: Held::Own(Gate::new(entropy)),
             located_peers: Held::Own(BoundedMap::new(LOCATED_PEERS, marks)),
             proven: Held::Own(Proven::new(config.limits.connections, marks)),
+            conferences: Held::Own(TakingPlace::default()),
             crew: None,
             rows: Arc::new(Rows::new(entropy.u64() as u32)),
         }
@@ -146,6 +162,7 @@ impl Share {
         let peers = common(peers);
         let connections = config.limits.connections;
         let proven = common(Proven::new(connections, HashKey::new(entropy)));
+        let conferences = common(TakingPlace::default());
         let crew = Crew {
             calls: (0..of).map(|_| AtomicUsize::new(0)).collect(),
             number: 0,
@@ -164,6 +181,7 @@ impl Share {
             gate: Held::Common(gate.clone()),
             located_peers: Held::Common(peers.clone()),
             proven: Held::Common(proven.clone()),
+            conferences: Held::Common(conferences.clone()),
             crew: Some(Crew {
                 number: usize::from(number),
                 ..crew.clone()

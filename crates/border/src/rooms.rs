@@ -3,8 +3,10 @@
 //! the figures of participants are the forwarder's.
 
 use crate::border::Border;
+use core::hash::Hasher as _;
 use engine::Time;
 use media::room::Muted;
+use siphasher::sip::SipHasher13;
 
 /// Questions at a time; further ones are answered [`RoomReply::Busy`].
 pub const MAX_QUESTIONS: usize = 64;
@@ -16,6 +18,14 @@ pub struct RoomName {
     pub room: String,
     /// The number that was called, which tells its conferences from each other.
     pub number: String,
+}
+
+/// Which of `of` workers has the conferences of a called number: SipHash-1-3 of its octets under a key of zeros, modulo `of`. It is no
+/// secret, and the same after each start: who plans a machine's load can work it out.
+pub fn worker_of(number: &str, of: u8) -> u8 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(number.as_bytes());
+    (hasher.finish() % u64::from(of.max(1))) as u8
 }
 
 /// What is wanted.
@@ -103,8 +113,8 @@ pub struct SeatView {
 }
 
 impl Border {
-    /// Wants something of the conference `name` (of all for [`RoomWish::List`]); [`Border::next_room_reply`] gives the answer, under the
-    /// same `number`, after this or one of the next turns.
+    /// Wants something of the conference `name` (of all of this worker's for [`RoomWish::List`]); [`Border::next_room_reply`] gives the answer,
+    /// under the same `number`, after this or one of the next turns. Of several workers the one is asked whom [`worker_of`] says.
     pub fn ask_rooms(&mut self, number: u64, name: &RoomName, wish: &RoomWish, now: Time) {
         self.core.begin(now);
         self.core

@@ -229,18 +229,7 @@ impl Core {
         if !self.config.rules.concerns(Direction::In, true, &method) {
             return Ok(admitted);
         }
-        let mut effects = Effects::default();
-        let scene = Scene {
-            user: admitted.user.as_deref().unwrap_or_default(),
-            initial: true,
-            ..self.scene(
-                Direction::In,
-                (origin.interface, origin.trunk),
-                Some(flow),
-                request,
-            )
-        };
-        self.config.rules.run(&scene, &mut effects);
+        let mut effects = self.judge_first(request, origin, flow, admitted.user.as_deref());
         admitted.tags = kept(&effects.tags);
         effects.tags.clear();
         self.say(0, || None, &mut effects);
@@ -252,6 +241,25 @@ impl Core {
             admitted.bytes = Some(changed(request, &effects));
         }
         Ok(admitted)
+    }
+
+    /// What rules make of a request that begins something; nothing is done yet.
+    pub(crate) fn judge_first(
+        &self,
+        request: &Message<'_>,
+        origin: Origin,
+        flow: Flow,
+        user: Option<&str>,
+    ) -> Effects {
+        let at = (origin.interface, origin.trunk);
+        let scene = Scene {
+            user: user.unwrap_or_default(),
+            initial: true,
+            ..self.scene(Direction::In, at, Some(flow), request)
+        };
+        let mut effects = Effects::default();
+        self.config.rules.run(&scene, &mut effects);
+        effects
     }
 
     /// Deals with an indication as rules leave it.

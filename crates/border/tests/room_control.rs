@@ -52,7 +52,9 @@ fn seat(reply: RoomReply) -> SeatView {
 /// The call that asks for `number` with PCMA; it is not looked at what comes of it.
 fn knock(net: &mut Neighbourhood, number: u8, uri: &str) -> usize {
     let phone = net.phone(&format!("10.1.0.{number}:5060"), Manners::answering(SDP_A));
-    net.call(phone, uri, OUT, &Content::sdp(SDP_A.as_bytes()));
+    let own = format!("10.1.0.{number}:4000").parse().unwrap();
+    let offer = sdp(own, Kind::Pcma, 20, "");
+    net.call(phone, uri, OUT, &Content::sdp(offer.as_bytes()));
     net.run(millis(200));
     phone
 }
@@ -351,45 +353,145 @@ fn wrong_pins_and_none_end_the_call() {
     net.assert_quiet();
 }
 
+fn ended(net: &Neighbourhood, phone: usize) -> bool {
+    net.has(phone, |told| *told == Told::Ended(Ending::Peer))
+}
+
+fn refused(net: &Neighbourhood, phone: usize, status: u16) -> bool {
+    net.has(phone, |told| {
+        *told == Told::Failed(Failure::Response, status)
+    })
+}
+
+fn fulls(net: &Neighbourhood) -> Vec<String> {
+    let notes = net.events.iter().filter_map(|event| match &event.note {
+        Note::RoomFull { what, .. } => Some(what.clone()),
+        _ => None,
+    });
+    notes.collect()
+}
+
 #[test]
-fn those_who_wait_take_no_seat_and_are_bounded() {
+fn those_who_wait_take_no_seat_and_find_what_is_full_when_they_come_in() {
     let mut net = Neighbourhood::new(&PIN.replace("rooms=1", "rooms=2"), 6);
     let dial = |net: &mut Neighbourhood, number: u8, uri: &str| {
         [Talker::dial(net, number, uri, Kind::Pcma, 20, 700.0)]
     };
+    // More wait than could take part, and in more conferences than may take place.
     let mut waiting = three(&mut net);
-    // As many wait as could take part: a fourth may not.
-    let phone = knock(&mut net, 4, "sip:800@192.0.2.1");
-    assert!(net.has(phone, |told| *told == Told::Failed(Failure::Response, 486)));
-    // Nobody takes part yet; but in as many conferences as may be somebody waits.
+    let mut fourth = dial(&mut net, 4, "sip:800@192.0.2.1");
     let mut second = dial(&mut net, 5, "sip:801@192.0.2.1");
-    let phone = knock(&mut net, 6, "sip:802@192.0.2.1");
-    assert!(net.has(phone, |told| *told == Told::Failed(Failure::Response, 503)));
-    // One takes place: a third can be waited for. When two take place, who gives its PIN finds none left.
-    press(&mut net, &mut waiting, 0, "2468");
     let mut third = dial(&mut net, 7, "sip:802@192.0.2.1");
+    // Two take place: who gives the PIN of a third finds none left.
+    press(&mut net, &mut waiting, 0, "2468");
     press(&mut net, &mut second, 0, "2468");
     press(&mut net, &mut third, 0, "2468");
-    let ended = |net: &Neighbourhood, talker: &Talker| {
-        net.has(talker.phone, |told| *told == Told::Ended(Ending::Peer))
-    };
-    assert!(ended(&net, &third[0]) && !ended(&net, &second[0]));
-    // A lock counts for those who wait, too.
-    let lock = ask(&mut net, "800", RoomWish::Lock(true));
-    assert!(matches!(lock, RoomReply::Room(..)));
+    assert!(ended(&net, third[0].phone) && !ended(&net, second[0].phone));
+    // A conference is full, and whoever comes then is told so at once.
     press(&mut net, &mut waiting, 1, "2468");
-    assert!(ended(&net, &waiting[1]));
-    let full: Vec<String> = net
-        .events
-        .iter()
-        .filter_map(|event| match &event.note {
-            Note::RoomFull { what, .. } => Some(what.clone()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(full, ["seats", "rooms", "rooms", "lock"]);
-    assert_eq!(ask(&mut net, "800", RoomWish::End), RoomReply::Ended(2));
+    press(&mut net, &mut waiting, 2, "2468");
+    press(&mut net, &mut fourth, 0, "2468");
+    assert!(ended(&net, fourth[0].phone));
+    let phone = knock(&mut net, 8, "sip:800@192.0.2.1");
+    assert!(refused(&net, phone, 486));
+    // A lock counts for those who wait, too.
+    let mut fifth = dial(&mut net, 9, "sip:801@192.0.2.1");
+    let lock = ask(&mut net, "801", RoomWish::Lock(true));
+    assert!(matches!(lock, RoomReply::Room(..)));
+    press(&mut net, &mut fifth, 0, "2468");
+    assert!(ended(&net, fifth[0].phone));
+    assert_eq!(fulls(&net), ["rooms", "seats", "seats", "lock"]);
+    assert_eq!(ask(&mut net, "800", RoomWish::End), RoomReply::Ended(3));
     assert_eq!(ask(&mut net, "801", RoomWish::End), RoomReply::Ended(1));
     net.run(Duration::from_secs(40));
     net.assert_quiet();
+    // Both have ended: others may take place.
+    let mut again = dial(&mut net, 10, "sip:802@192.0.2.1");
+    press(&mut net, &mut again, 0, "2468");
+    assert!(!ended(&net, again[0].phone));
+    assert_eq!(room(&mut net, "802").0.seats, 1);
+}
+
+/// Everybody has time to dial; then who is still gives way, and who dials does not.
+#[test]
+fn who_is_still_for_long_gives_way_to_another() {
+    let config = PIN.replace("pin='2468'", "pin='2468'\nwaiting=3");
+    let mut net = Neighbourhood::new(&config, 7);
+    let mut waiting = three(&mut net);
+    let phone = knock(&mut net, 4, "sip:801@192.0.2.1");
+    assert!(refused(&net, phone, 486), "all places are taken");
+    talk(&mut net, &mut waiting, 7_000);
+    press(&mut net, &mut waiting, 0, "2");
+    let phone = knock(&mut net, 5, "sip:800@192.0.2.1");
+    assert!(refused(&net, phone, 486), "nobody was still for long");
+    talk(&mut net, &mut waiting, 3_000);
+    let phone = knock(&mut net, 6, "sip:800@192.0.2.1");
+    assert!(net.has(phone, |told| *told == Told::Answered));
+    let gone: Vec<bool> = waiting
+        .iter()
+        .map(|talker| ended(&net, talker.phone))
+        .collect();
+    assert_eq!(
+        gone,
+        [false, true, false],
+        "the second was still for longest"
+    );
+    let bye = net.find(waiting[1].phone, |told| *told == Told::Ended(Ending::Peer));
+    assert!(
+        bye.text().contains("Reason: SIP;cause=486"),
+        "{}",
+        bye.text()
+    );
+    // The first goes on where he was.
+    press(&mut net, &mut waiting, 0, "468");
+    let (view, _) = room(&mut net, "800");
+    assert_eq!((view.seats, view.waiting), (1, 2));
+    let told = ["asked", "asked", "asked", "gave_way", "asked", "right"];
+    assert_eq!(outcomes(&net), told);
+    assert_eq!(fulls(&net), ["waiting", "waiting"]);
+    assert_eq!(net.border.counters().pins_refused, 1);
+    // Half a minute is over for the others.
+    net.run(Duration::from_secs(30));
+    hang_up(&mut net, &waiting[0]);
+    net.run(Duration::from_secs(40));
+    net.assert_quiet();
+}
+
+/// Somebody who does not know the PIN takes all places again and again: whoever comes from elsewhere gets in.
+#[test]
+fn one_source_keeps_nobody_out() {
+    let config = PIN.replace("pin='2468'", "pin='2468'\nwaiting=4");
+    let mut net = Neighbourhood::new(&config, 8);
+    let strange = |net: &mut Neighbourhood, port: u16| {
+        let phone = net.phone(&format!("10.9.0.1:{port}"), Manners::answering(SDP_A));
+        let offer = sdp("10.9.0.1:4000".parse().unwrap(), Kind::Pcma, 20, "");
+        let content = Content::sdp(offer.as_bytes());
+        net.call(phone, "sip:800@192.0.2.1", OUT, &content);
+        net.run(millis(50));
+        phone
+    };
+    let mut strangers: Vec<usize> = (0..4).map(|at| strange(&mut net, 6_000 + at)).collect();
+    let mut friends = Vec::new();
+    for host in 1..=3 {
+        // The strangers come faster than anybody could dial.
+        let again: Vec<usize> = (0..20)
+            .map(|at| strange(&mut net, 7_000 + 100 * u16::from(host) + at))
+            .collect();
+        for phone in again {
+            assert!(refused(&net, phone, 486), "{:?}", net.told(phone));
+        }
+        let uri = "sip:800@192.0.2.1";
+        friends.push(Talker::dial(&mut net, host, uri, Kind::Pcma, 20, 440.0));
+        let gone = strangers.remove(0);
+        assert!(ended(&net, gone), "the oldest of them");
+        assert!(strangers.iter().all(|phone| !ended(&net, *phone)));
+    }
+    // Now each source has a place: nobody comes before another.
+    let phone = knock(&mut net, 4, "sip:800@192.0.2.1");
+    assert!(refused(&net, phone, 486));
+    for who in 0..3 {
+        press(&mut net, &mut friends, who, "2468");
+    }
+    let (view, _) = room(&mut net, "800");
+    assert_eq!((view.seats, view.waiting), (3, 1));
 }

@@ -311,7 +311,7 @@ events! {
         room: String,
         /// The number that was called.
         number: String,
-        /// `asked`, `right`, `wrong`, or `late`: it was not given in time.
+        /// `asked`, `right`, `wrong`, `late`: it was not given in time, or `gave_way`: the place was another caller's.
         outcome: String,
         /// Wrong PINs of this call so far.
         wrong: u64,
@@ -344,7 +344,7 @@ events! {
         room: String,
         /// The number that was called.
         number: String,
-        /// What is full: `seats` or `rooms`; or `lock`.
+        /// What is full: `seats`, `rooms`, or `waiting`: as many callers as may wait to give the PIN; or `lock`.
         what: String,
         /// With which status the call was refused, or would have been.
         status: u16,

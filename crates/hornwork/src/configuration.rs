@@ -266,8 +266,8 @@ pub fn summary(config: &Config) -> String {
             None => "by whoever is on this machine",
         };
         text.push_str(&format!(
-            "control: http:{}, {token}; at most {} connections\n",
-            control.listen, control.connections
+            "control: http:{}, {token}; at most {} connections, {} of one source\n",
+            control.listen, control.connections, control.connections_per_source
         ));
     }
     text.push_str(&admission_line(config));

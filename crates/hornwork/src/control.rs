@@ -1,6 +1,6 @@
 //! Control of conferences over HTTP (docs/control.md). A thread of its own serves the requests; what they want of the border is put
 //! into a queue, which the border's thread looks at after each turn, and the answer goes back the same way. So whoever talks to this
-//! server holds up no call, however he does it.
+//! server holds up no call, however he does it. Of several workers the first one's thread looks, and asks the one whose conference it is.
 
 mod access;
 mod api;
@@ -9,10 +9,11 @@ mod server;
 pub(crate) use access::{Access, Token};
 
 use crate::log::Log;
+use crate::workers::Mates;
 use api::Shared;
 use border::border::Border;
 use border::config::ControlSpec;
-use border::rooms::{RoomName, RoomReply, RoomWish};
+use border::rooms::{RoomName, RoomReply, RoomView, RoomWish, worker_of};
 use engine::{Event, Note, Time};
 use net::{Clock, Waker};
 use std::collections::BTreeMap;
@@ -34,12 +35,22 @@ struct Order {
     reply: oneshot::Sender<RoomReply>,
 }
 
+/// An order that waits for its answer.
+#[derive(Debug)]
+struct Asked {
+    reply: oneshot::Sender<RoomReply>,
+    /// Workers that have yet to answer.
+    left: u8,
+    /// What others have listed.
+    rooms: Vec<RoomView>,
+}
+
 /// The border's end of the queue.
 #[derive(Debug)]
 pub(crate) struct Control {
     listen: SocketAddr,
     orders: Receiver<Order>,
-    waiting: BTreeMap<u64, oneshot::Sender<RoomReply>>,
+    waiting: BTreeMap<u64, Asked>,
     numbers: u64,
     access: watch::Sender<Access>,
 }
@@ -65,7 +76,7 @@ impl Control {
         let (orders, taken) = sync_channel(QUEUE);
         let (access, current) = watch::channel(access);
         let shared = Arc::new(Shared::new(orders, waker, current, log.clone(), clock));
-        server::start(listener, spec.connections.into(), shared)?;
+        server::start(listener, spec, shared)?;
         let note = Note::SocketOpened {
             what: "control http".to_owned(),
             address: spec.listen.to_string(),
@@ -89,21 +100,61 @@ impl Control {
     }
 
     /// Gives the border what was ordered, and what it answered to those who wait; after each turn.
-    pub(crate) fn serve(&mut self, border: &mut Border, now: Time) {
-        while let Some((number, reply)) = border.next_room_reply() {
-            if let Some(waiting) = self.waiting.remove(&number) {
-                // Whoever waits no longer needs no answer.
-                let _ = waiting.send(reply);
-            }
+    pub(crate) fn serve(&mut self, border: &mut Border, mates: &Mates, now: Time) {
+        while let Some((number, reply)) =
+            border.next_room_reply().or_else(|| mates.next_room_reply())
+        {
+            self.answered(number, reply);
         }
         if !self.waiting.is_empty() {
-            self.waiting.retain(|_, waiting| !waiting.is_closed());
+            self.waiting.retain(|_, asked| !asked.reply.is_closed());
         }
-        while let Ok(order) = self.orders.try_recv() {
+        while let Ok(Order { name, wish, reply }) = self.orders.try_recv() {
             self.numbers += 1;
-            self.waiting.insert(self.numbers, order.reply);
-            border.ask_rooms(self.numbers, &order.name, &order.wish, now);
+            let workers = border.worker().of;
+            let asked = match wish {
+                RoomWish::List => 0..workers,
+                _ => {
+                    let owner = worker_of(&name.number, workers);
+                    owner..owner + 1
+                }
+            };
+            let waits = Asked {
+                reply,
+                left: asked.len() as u8,
+                rooms: Vec::new(),
+            };
+            self.waiting.insert(self.numbers, waits);
+            for worker in asked {
+                match worker {
+                    0 => border.ask_rooms(self.numbers, &name, &wish, now),
+                    _ => mates.ask_rooms(worker, self.numbers, &name, &wish),
+                }
+            }
         }
+    }
+
+    /// A worker has answered; who asked is told when all have.
+    fn answered(&mut self, number: u64, reply: RoomReply) {
+        let Some(mut asked) = self.waiting.remove(&number) else {
+            return;
+        };
+        let reply = match reply {
+            RoomReply::Rooms(rooms) => {
+                asked.left -= 1;
+                asked.rooms.extend(rooms);
+                if asked.left > 0 {
+                    self.waiting.insert(number, asked);
+                    return;
+                }
+                let mut rooms = asked.rooms;
+                rooms.sort_by(|one, other| one.name.cmp(&other.name));
+                RoomReply::Rooms(rooms)
+            }
+            reply => reply,
+        };
+        // Whoever waits no longer needs no answer.
+        let _ = asked.reply.send(reply);
     }
 
     /// A new configuration: token and names count at once, but only for the address that they were written for.

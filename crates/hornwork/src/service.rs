@@ -343,7 +343,16 @@ fn serve(
             driver.join(desk);
         }
         let others = borders.into_iter().zip(desks).collect();
-        mates = Mates::start(others, relay, &placing, &loaded.security, &log, clock)?;
+        let first = driver.waker();
+        mates = Mates::start(
+            others,
+            relay,
+            &placing,
+            &loaded.security,
+            &log,
+            clock,
+            &first,
+        )?;
     }
     let control = match &border.config().control {
         None => None,
@@ -373,7 +382,7 @@ fn serve(
         };
         driver.turn(&mut border, wait)?;
         if let Some(control) = &mut service.control {
-            control.serve(&mut border, clock.now());
+            control.serve(&mut border, &service.mates, clock.now());
         }
         service.mates.look()?;
         kernel_news(relay, &service.log, &service.clock);
@@ -412,7 +421,7 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     };
     let listens = |config: &Config| {
         let control = config.control.as_ref();
-        control.map(|control| (control.listen, control.connections))
+        control.map(|c| (c.listen, c.connections, c.connections_per_source))
     };
     let differ = [
         ("[sip]", once(old) != once(new)),

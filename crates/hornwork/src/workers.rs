@@ -6,6 +6,7 @@ use crate::service::{driver_config, opened};
 use crate::threads::Placing;
 use border::border::Border;
 use border::config::Config;
+use border::rooms::{RoomName, RoomReply, RoomWish};
 use engine::{HashKey, Worker};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::tls::Security;
@@ -19,10 +20,13 @@ use std::time::Duration;
 
 /// How long a thread sleeps where nothing happens and nobody wakes it.
 const IDLE: Duration = Duration::from_secs(60);
+/// And where somebody waits for what a border has yet to answer.
+const ASKED: Duration = Duration::from_millis(1);
 
 enum Order {
     Reload(Arc<Config>, Security),
     Drain(Duration),
+    Ask(u64, RoomName, RoomWish),
     Stop,
 }
 
@@ -36,7 +40,12 @@ struct Mate {
 
 /// The threads beside the first.
 #[derive(Default)]
-pub(crate) struct Mates(Vec<Mate>);
+pub(crate) struct Mates {
+    /// The first of them is the second worker.
+    mates: Vec<Mate>,
+    /// What they answer to questions about conferences.
+    replies: Option<Receiver<(u64, RoomReply)>>,
+}
 
 /// The driver's settings for one of several workers, `cpus` being those that the program may use.
 pub(crate) fn shared(config: DriverConfig, worker: &Worker, cpus: &[usize]) -> DriverConfig {
@@ -55,7 +64,7 @@ pub(crate) fn shared(config: DriverConfig, worker: &Worker, cpus: &[usize]) -> D
 }
 
 impl Mates {
-    /// Starts a thread for each of these.
+    /// Starts a thread for each of these; `first` wakes the first one, where there is something for it.
     ///
     /// # Errors
     /// Where the system gives no thread, epoll set or randomness.
@@ -66,9 +75,11 @@ impl Mates {
         security: &Security,
         log: &Log,
         clock: Clock,
+        first: &Waker,
     ) -> io::Result<Mates> {
         let cpus = net::allowed_cpus();
-        let mut mates = Mates::default();
+        let (said, replies) = channel();
+        let mut mates = Vec::new();
         for (border, desk) in borders {
             let worker = *border.worker();
             let settings = shared(driver_config(border.config(), relay), &worker, &cpus);
@@ -89,27 +100,44 @@ impl Mates {
                 log: log.clone(),
                 clock,
                 inbox,
+                asked: 0,
+                replies: said.clone(),
+                first: first.clone(),
                 drained: drained.clone(),
             };
             let thread = std::thread::Builder::new()
                 .name(format!("worker {}", worker.number))
                 .spawn(move || thread.run())?;
-            mates.0.push(Mate {
+            mates.push(Mate {
                 orders,
                 waker,
                 drained,
                 thread,
             });
         }
-        Ok(mates)
+        Ok(Mates {
+            mates,
+            replies: Some(replies),
+        })
     }
 
     fn order(&self, order: impl Fn() -> Order) {
-        for mate in &self.0 {
-            // A thread that has ended is noticed by [`Mates::look`].
-            let _ = mate.orders.send(order());
-            mate.waker.wake();
+        for mate in &self.mates {
+            mate.order(order());
         }
+    }
+
+    /// Wants something of a worker's conferences ([`Border::ask_rooms`]); of the first, or of one that is not there, nothing.
+    pub(crate) fn ask_rooms(&self, worker: u8, number: u64, name: &RoomName, wish: &RoomWish) {
+        let mate = usize::from(worker).checked_sub(1);
+        if let Some(mate) = mate.and_then(|at| self.mates.get(at)) {
+            mate.order(Order::Ask(number, name.clone(), wish.clone()));
+        }
+    }
+
+    /// The next answer of any of them.
+    pub(crate) fn next_room_reply(&self) -> Option<(u64, RoomReply)> {
+        self.replies.as_ref()?.try_recv().ok()
     }
 
     /// Gives all of them a new configuration.
@@ -124,7 +152,7 @@ impl Mates {
 
     /// Whether all have ended their drain.
     pub(crate) fn are_drained(&self) -> bool {
-        let mut mates = self.0.iter();
+        let mut mates = self.mates.iter();
         mates.all(|mate| mate.drained.load(Ordering::Acquire))
     }
 
@@ -133,10 +161,11 @@ impl Mates {
     /// # Errors
     /// Why one does not.
     pub(crate) fn look(&mut self) -> io::Result<()> {
-        let Some(ended) = self.0.iter().position(|mate| mate.thread.is_finished()) else {
+        let mut mates = self.mates.iter();
+        let Some(ended) = mates.position(|mate| mate.thread.is_finished()) else {
             return Ok(());
         };
-        match self.0.swap_remove(ended).thread.join() {
+        match self.mates.swap_remove(ended).thread.join() {
             Ok(Err(error)) => Err(error),
             _ => Err(io::Error::other("a worker has ended")),
         }
@@ -145,10 +174,18 @@ impl Mates {
     /// Ends all of them.
     pub(crate) fn stop(self) {
         self.order(|| Order::Stop);
-        for mate in self.0 {
+        for mate in self.mates {
             // What it has to say is said; the program ends.
             let _ = mate.thread.join();
         }
+    }
+}
+
+impl Mate {
+    fn order(&self, order: Order) {
+        // A thread that has ended is noticed by [`Mates::look`].
+        let _ = self.orders.send(order);
+        self.waker.wake();
     }
 }
 
@@ -158,6 +195,10 @@ struct Thread {
     log: Log,
     clock: Clock,
     inbox: Receiver<Order>,
+    /// Questions that the border has not answered.
+    asked: usize,
+    replies: Sender<(u64, RoomReply)>,
+    first: Waker,
     drained: Arc<AtomicBool>,
 }
 
@@ -168,9 +209,10 @@ impl Thread {
         let mut ready = false;
         let mut at_once = true;
         loop {
-            let wait = match at_once {
-                true => Duration::ZERO,
-                false => IDLE,
+            let wait = match (at_once, self.asked) {
+                (true, _) => Duration::ZERO,
+                (false, 0) => IDLE,
+                (false, _) => ASKED,
             };
             self.driver.turn(&mut self.border, wait)?;
             while let Some(event) = self.driver.next_event() {
@@ -180,6 +222,12 @@ impl Thread {
                 }
             }
             self.log.flush();
+            while let Some(reply) = self.border.next_room_reply() {
+                self.asked = self.asked.saturating_sub(1);
+                // Where nobody listens any more the program ends.
+                let _ = self.replies.send(reply);
+                self.first.wake();
+            }
             ready = true;
             at_once = false;
             while let Ok(order) = self.inbox.try_recv() {
@@ -191,6 +239,10 @@ impl Thread {
                         self.border.reload(config, now);
                     }
                     Order::Drain(limit) => self.border.drain(limit, now),
+                    Order::Ask(number, name, wish) => {
+                        self.asked += 1;
+                        self.border.ask_rooms(number, &name, &wish, now);
+                    }
                     Order::Stop => {
                         self.driver.turn(&mut self.border, Duration::ZERO)?;
                         return Ok(());

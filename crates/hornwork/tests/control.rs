@@ -5,11 +5,12 @@
 mod callers;
 mod common;
 
+use border::rooms::worker_of;
 use callers::{Caller, eventually};
-use common::{Process, border, free_port, installed, root, scratch};
+use common::{Process, free_port, installed, root, scratch};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,7 +49,7 @@ impl Rig {
         write_token(&token, TOKEN, 0o600);
         let control = format!("[control]\nlisten = \"http:127.0.0.1:{http}\"\n{more}")
             .replace("TOKEN", &token.display().to_string());
-        let border = border(&folder, &configuration(sip, &control, room), sip);
+        let border = common::border(&folder, &configuration(sip, &control, room), sip);
         Rig {
             sip,
             http,
@@ -497,6 +498,150 @@ fn a_pin_is_dialled_over_sockets() {
     eventually("BYE", || third.ended());
     assert!(callers.iter().all(|caller| !caller.ended()));
     rig.said("outcome=wrong wrong=3");
+}
+
+/// A number of a conference of this one of two workers.
+fn number_at(worker: u8) -> String {
+    let mut numbers = (800..900).map(|number: u16| number.to_string());
+    let found = numbers.find(|number| worker_of(number, 2) == worker);
+    found.expect("a number")
+}
+
+/// Each conference is one worker's, whichever socket the kernel gives its callers' datagrams to; who commands sees all of them.
+#[test]
+fn conferences_of_two_workers_are_commanded_in_one_place() {
+    let rig = Rig::new(
+        "control-workers",
+        "token_file = \"TOKEN\"\n[sip]\nworkers = 2",
+        "",
+    );
+    let numbers = [0, 1].map(number_at);
+    let tones = [[440.0, 1_000.0], [1_300.0, 1_900.0]];
+    let rooms: Vec<Vec<Caller>> = numbers
+        .iter()
+        .zip(tones)
+        .map(|(number, tones)| {
+            // One after the other: they are named in the order in which they came.
+            tones
+                .into_iter()
+                .map(|hz| {
+                    let caller = Caller::dial(rig.sip, number, hz);
+                    assert_eq!(caller.status(), 200);
+                    caller
+                })
+                .collect()
+        })
+        .collect();
+    for callers in &rooms {
+        callers[0].hears(callers[1].hz, true);
+        callers[1].hears(callers[0].hz, true);
+    }
+    let listed = || {
+        let (status, list) = rig.get("/v1/rooms");
+        assert_eq!(status, 200);
+        let rooms = list["rooms"].as_array().expect("rooms").clone();
+        rooms
+            .iter()
+            .map(|room| {
+                let number = room["number"].as_str().unwrap_or_default().to_owned();
+                (number, room["seats"].as_u64().unwrap_or_default())
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut all: Vec<(String, u64)> = numbers.iter().map(|number| (number.clone(), 2)).collect();
+    all.sort();
+    assert_eq!(listed(), all);
+    // A new configuration is taken over by both, and nobody is torn out.
+    rig.border.signal("HUP");
+    rig.said("configuration_reloaded");
+    for (worker, (number, callers)) in numbers.iter().zip(&rooms).enumerate() {
+        let ids = rig.participants(number);
+        assert_eq!(ids.len(), 2);
+        // Numbers of calls tell whose they are.
+        assert!(
+            ids.iter().all(|id| (id - 1) % 2 == worker as u64),
+            "{worker}: {ids:?}"
+        );
+        let room = format!("/v1/rooms/meetings/{number}");
+        let seat = format!("{room}/participants/{}", ids[0]);
+        let (status, muted) = rig.patch(&seat, "{\"muted\": true}");
+        assert_eq!((status, &muted["muted_by"]), (200, &"control".into()));
+        // Now he hears nobody: nor does he those of the other conference.
+        callers[1].hears(callers[0].hz, false);
+        for stranger in &rooms[1 - worker] {
+            callers[1].hears(stranger.hz, false);
+        }
+        assert_eq!(rig.patch(&seat, "{\"muted\": false}").0, 200);
+        callers[1].hears(callers[0].hz, true);
+        let (status, locked) = rig.patch(&room, "{\"locked\": true}");
+        assert_eq!((status, &locked["locked"]), (200, &true.into()));
+        for _ in 0..4 {
+            assert_eq!(Caller::dial(rig.sip, number, 2_200.0).status(), 403);
+        }
+        let other = &numbers[1 - worker];
+        let elsewhere = format!("/v1/rooms/meetings/{other}/participants/{}", ids[0]);
+        assert_eq!(rig.get(&elsewhere).0, 404);
+        assert_eq!(rig.delete(&seat), (200, serde_json::json!({"ended": 1})));
+        eventually("BYE", || callers[0].ended());
+        assert!(!callers[1].ended());
+    }
+    for (number, callers) in numbers.iter().zip(&rooms) {
+        let room = format!("/v1/rooms/meetings/{number}");
+        assert_eq!(rig.delete(&room), (200, serde_json::json!({"ended": 1})));
+        eventually("BYE", || callers.iter().all(Caller::ended));
+        assert_eq!(rig.get(&room).0, 404);
+    }
+    assert_eq!(listed(), []);
+}
+
+/// A connection from an address of this machine's own network.
+fn from_address(source: [u8; 4], port: u16) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let own = SocketAddrV4::new(Ipv4Addr::from(source), 0);
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&fd, &own).expect("an address");
+    let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+    connect(&fd, &server).expect("control");
+    let stream = TcpStream::from(fd);
+    let limit = Some(Duration::from_secs(30));
+    stream.set_read_timeout(limit).expect("timeout");
+    stream
+}
+
+#[test]
+fn one_client_leaves_places_for_others() {
+    let rig = Rig::new(
+        "control-sources",
+        "connections = 6\nconnections_per_source = 3",
+        "",
+    );
+    let asked = |source: [u8; 4]| {
+        let mut stream = from_address(source, rig.http);
+        let request = format!(
+            "GET /v1/rooms HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n",
+            rig.http
+        );
+        let _ = stream.write_all(request.as_bytes());
+        let mut said = String::new();
+        let _ = stream.read_to_string(&mut said);
+        said.get(9..12).unwrap_or_default().to_owned()
+    };
+    // They hold their places for five seconds; on a machine that stands still they may be gone before anybody looks.
+    eventually("places that are taken", || {
+        let held: Vec<TcpStream> = (0..10)
+            .map(|_| {
+                let mut stream = from_address([127, 0, 0, 1], rig.http);
+                let _ = stream.write_all(b"GET /v1/rooms HTTP/1.1\r\nX: ");
+                stream
+            })
+            .collect();
+        let (same, other) = (asked([127, 0, 0, 1]), asked([127, 0, 0, 2]));
+        assert_eq!(other, "200", "ten of one client leave a place");
+        drop(held);
+        same == "503"
+    });
+    rig.said("too many connections of one source");
+    eventually("places again", || asked([127, 0, 0, 1]) == "200");
 }
 
 /// The examples of docs/control.md, as they stand there but for port, token and participant.

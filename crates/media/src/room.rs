@@ -280,7 +280,10 @@ impl Rooms {
         let known = self.by_number.get(&plan.room).copied();
         let room = known.and_then(|index| self.rooms.get(index as usize));
         match room {
-            Some(room) if self.like(room, plan.waits) >= usize::from(plan.terms.seats) => {
+            // Who waits takes none of the conference's seats: how many may is control's to say.
+            Some(room)
+                if !plan.waits && self.taking_part(room) >= usize::from(plan.terms.seats) =>
+            {
                 return Err(PlanError::RoomFull);
             }
             None if plan.terms.seats == 0 => return Err(PlanError::RoomFull),

@@ -547,6 +547,14 @@ pub trait User {
         None
     }
 
+    /// Which of several workers is to have an INVITE outside of any dialog, and its CANCEL, where another than its Call-ID leads
+    /// to; `bytes` are what came. The same bytes of the same flow have the same answer from all workers: repetitions find each
+    /// other by it. A CANCEL may be answered otherwise, it is looked for at all of them.
+    fn owner(&self, bytes: &[u8], flow: &Flow) -> Option<u8> {
+        let _ = (bytes, flow);
+        None
+    }
+
     /// Something happened. Commands may be given to `endpoint` at once; they never call back from inside.
     fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time);
 }

@@ -382,7 +382,7 @@ impl Endpoint {
                 self.pong_came(flow);
                 self.drops.count(DropReason::SipKeepAlive);
             }
-            _ if self.hand_message(bytes, flow) => {}
+            _ if self.hand_message(bytes, flow, user) => {}
             _ => match Message::parse_datagram(bytes) {
                 Ok(message) => self.message(&message, flow, now, user),
                 Err(_) => self.drops.count(DropReason::SipUnparsable),
@@ -437,7 +437,7 @@ impl Endpoint {
                 }
                 Some(Frame::Message(bytes)) => {
                     used(self);
-                    if !self.hand_message(bytes, flow) {
+                    if !self.hand_message(bytes, flow, user) {
                         match Message::parse_framed(bytes) {
                             Ok(message) => self.message(&message, flow, now, user),
                             Err(_) => self.drops.count(DropReason::SipUnparsable),

@@ -1,6 +1,7 @@
 //! Several endpoints that share their addresses. What one of them began it alone continues: its number stands in every branch
 //! and tag of its making. What is new belongs to whom the keyed hash of its Call-ID says, whichever way it comes; so INVITE,
-//! CANCEL and the ACK of a refusal find each other. What comes to another one is handed to its owner, messages of
+//! CANCEL and the ACK of a refusal find each other. An INVITE belongs to another one where the user says so
+//! ([`User::owner`]). What comes to another one is handed to its owner, messages of
 //! connections together with the connection, by which the owner answers through the one who holds it.
 
 use crate::api::{Flow, LocalId, User};
@@ -38,22 +39,36 @@ fn of_call_id(worker: &Worker, call_id: &[u8]) -> u8 {
     ours().unwrap_or_else(|| (worker.key.hash_one(call_id) % u64::from(worker.of)) as u8)
 }
 
-/// The worker whose message this is; `None`: whoever has it.
-pub(crate) fn owner(worker: &Worker, bytes: &[u8]) -> Option<u8> {
+/// The worker whose message this is; `None`: whoever has it. `wanted`: who is to have the INVITE that it is, or that it cancels.
+pub(crate) fn owner(
+    worker: &Worker,
+    bytes: &[u8],
+    wanted: impl FnOnce() -> Option<u8>,
+) -> Option<u8> {
+    // Line ends in front of a message are nothing (RFC 3261 section 7.5); alone they keep a way open.
+    let skipped = bytes
+        .iter()
+        .position(|byte| !matches!(byte, b'\r' | b'\n'))?;
+    let bytes = bytes.get(skipped..)?;
     match bytes.first()? {
         // An answer to a STUN request of ours begins its transaction's number with ours (RFC 8489 section 5).
         1 if bytes.get(1) == Some(&1) => return bytes.get(8).copied().filter(|n| *n < worker.of),
-        ..4 | b'\r' | b'\n' => return None,
+        ..4 => return None,
         _ => {}
     }
     let glance = Glance::at(bytes);
     if !glance.request {
         return of_branch(worker, glance.branch?);
     }
+    let begins = || {
+        let invite = bytes.starts_with(b"INVITE ") || bytes.starts_with(b"CANCEL ");
+        (invite && glance.to_tag.is_none()).then(wanted)?
+    };
     glance
         .to_tag
         .or(glance.replaces)
         .and_then(|tag| named(worker, tag))
+        .or_else(|| begins().filter(|number| *number < worker.of))
         .or_else(|| Some(of_call_id(worker, glance.call_id?)))
 }
 
@@ -80,20 +95,35 @@ impl Endpoint {
     }
 
     /// The other worker whose message this is.
-    fn elsewhere(&self, bytes: &[u8]) -> Option<u8> {
+    fn elsewhere(
+        &self,
+        bytes: &[u8],
+        flow: impl FnOnce() -> Option<Flow>,
+        user: &dyn User,
+    ) -> Option<u8> {
         let worker = &self.config.worker;
         if worker.is_alone() {
             return None;
         }
-        owner(worker, bytes).filter(|owner| *owner != worker.number)
+        let owner = owner(worker, bytes, || user.owner(bytes, &flow()?));
+        owner.filter(|owner| *owner != worker.number)
     }
 
     /// Hands a datagram to its owner, where that is another worker; `false`: it is ours.
-    pub fn hand_datagram(&mut self, datagram: &Datagram<'_>) -> bool {
-        let Some(worker) = self.elsewhere(datagram.bytes) else {
+    pub fn hand_datagram(&mut self, datagram: &Datagram<'_>, user: &dyn User) -> bool {
+        let local = || self.net.local_of(datagram.socket, None);
+        let flow = || {
+            Some(Flow {
+                local: local()?,
+                transport: Transport::Udp,
+                remote: datagram.source,
+                connection: None,
+            })
+        };
+        let Some(worker) = self.elsewhere(datagram.bytes, flow, user) else {
             return false;
         };
-        let Some(local) = self.net.local_of(datagram.socket, None) else {
+        let Some(local) = local() else {
             return false;
         };
         let head = ParcelHead::Datagram {
@@ -135,8 +165,8 @@ impl Endpoint {
     }
 
     /// The same for a whole message of a connection that we hold.
-    pub(crate) fn hand_message(&mut self, bytes: &[u8], flow: &Flow) -> bool {
-        let Some(worker) = self.elsewhere(bytes) else {
+    pub(crate) fn hand_message(&mut self, bytes: &[u8], flow: &Flow, user: &dyn User) -> bool {
+        let Some(worker) = self.elsewhere(bytes, || Some(*flow), user) else {
             return false;
         };
         self.lend(bytes, flow, worker, 0)
@@ -302,7 +332,8 @@ mod tests {
         for call in 0..4_000 {
             let text =
                 format!("INVITE sip:a@b SIP/2.0\r\nTo: <sip:a@b>\r\nCall-ID: {call}@phone\r\n\r\n");
-            let owners = [0, 3].map(|number| owner(&worker(number, 4), text.as_bytes()).unwrap());
+            let owners =
+                [0, 3].map(|number| owner(&worker(number, 4), text.as_bytes(), || None).unwrap());
             assert_eq!(owners[0], owners[1]);
             counts[usize::from(owners[0])] += 1;
         }
@@ -328,17 +359,44 @@ mod tests {
                 "0".repeat(46)
             ),
         ] {
-            assert_eq!(owner(&mine, text.as_bytes()), Some(2), "{text}");
+            // Whatever is wanted of what begins something: this is ours already.
+            let wanted = || {
+                assert!(!text.contains("to-tag") && !text.starts_with("BYE"));
+                None
+            };
+            assert_eq!(owner(&mine, text.as_bytes(), wanted), Some(2), "{text}");
         }
         let far = Name::new(77, 0x03ff_0000_0000_0001);
         let far = std::str::from_utf8(far.as_bytes()).unwrap();
         let text = format!("SIP/2.0 180 R\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK{far}\r\n\r\n");
         assert_eq!(
-            owner(&mine, text.as_bytes()),
+            owner(&mine, text.as_bytes(), || None),
             None,
             "there is no such worker"
         );
-        assert_eq!(owner(&mine, b"\r\n\r\n"), None);
-        assert_eq!(owner(&mine, &[1, 1, 0, 0, 0, 0, 0, 0, 2]), Some(2));
+        assert_eq!(owner(&mine, b"\r\n\r\n", || None), None);
+        assert_eq!(owner(&mine, &[1, 1, 0, 0, 0, 0, 0, 0, 2], || None), Some(2));
+    }
+
+    #[test]
+    fn an_invite_is_whose_the_user_says() {
+        let mine = worker(2, 3);
+        let text = |method: &str, tag: &str| {
+            format!("{method} sip:800@h SIP/2.0\r\nTo: <sip:800@h>{tag}\r\nCall-ID: x\r\n\r\n")
+        };
+        let by_call_id = owner(&mine, text("INVITE", "").as_bytes(), || None).unwrap();
+        let other = (by_call_id + 1) % 3;
+        for (method, tag, wanted, owns) in [
+            ("INVITE", "", Some(other), other),
+            ("CANCEL", "", Some(other), other),
+            ("INVITE", "", Some(3), by_call_id),
+            ("OPTIONS", "", Some(other), by_call_id),
+            ("INVITE", ";tag=strange", Some(other), by_call_id),
+            ("\r\n\r\nINVITE", "", Some(other), other),
+            ("\r\nOPTIONS", "", Some(other), by_call_id),
+        ] {
+            let owner = owner(&mine, text(method, tag).as_bytes(), || wanted);
+            assert_eq!(owner, Some(owns), "{method}{tag}");
+        }
     }
 }

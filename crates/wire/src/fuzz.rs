@@ -3,7 +3,7 @@
 use crate::sdp::{Direction, MediaRewrite, OriginRewrite, Rewrite, RtcpPort, Sdp, offer, rewrite};
 use crate::sip::{
     AuthParams, Edit, FieldLine, Frame, FrameLimits, HeaderId, Message, NameAddr, Response,
-    StreamFramer, Uri, emit, percent_decode, unquote,
+    StreamFramer, Uri, emit, percent_decode, request_uri, unquote,
 };
 
 /// Parses `data` as SIP in every way there is, checks what must always hold.
@@ -13,6 +13,8 @@ use crate::sip::{
 pub fn fuzz_sip(data: &[u8]) {
     for message in [Message::parse_datagram(data), Message::parse_framed(data)] {
         let Ok(message) = message else { continue };
+        let uri = request_uri(data).unwrap_or_default();
+        assert_eq!(uri, message.request_uri(), "read alone it is the same");
         exercise(&message);
         remembered(&message);
         unedited(&message);

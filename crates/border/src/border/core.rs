@@ -265,7 +265,7 @@ impl Core {
             queries: VecDeque::new(),
             question: None,
             said: RefCell::default(),
-            conferences: crate::call::room::Conferences::default(),
+            conferences: crate::call::room::Conferences::new(share.conferences),
             questions: Default::default(),
             nodes,
             flushing: VecDeque::new(),

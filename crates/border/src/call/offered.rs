@@ -118,7 +118,15 @@ impl Core {
         if admitted.route.is_none()
             && let Some(called) = self.room_called(request.request_uri(), origin)
         {
-            let kept = (admitted.tags.clone(), called);
+            if let Some(crew) = &self.crew
+                && !crew.has_room(&called.number)
+            {
+                // Another worker has read another configuration, or the caller has just registered: it is so for a moment.
+                let mut refused = Refused::new(503, "the conference is at another worker");
+                refused.headers.push((HeaderId::RetryAfter, b"1".to_vec()));
+                return self.refuse_call(endpoint, leg, request, flow, &refused, now);
+            }
+            let kept = (admitted.tags.clone(), admitted.user.clone(), called);
             return self.seat_offered(endpoint, leg, request, flow, origin, kept, now);
         }
         let planned = self.plan(request, origin, admitted.route);
@@ -148,10 +156,7 @@ impl Core {
         let config = self.config.clone();
         let trunk = self.trunk_at(interface, &flow);
         let origin = Origin { interface, trunk };
-        let proven = config
-            .interface(interface)
-            .is_some_and(|interface| interface.authenticate == Authenticate::Digest);
-        if !proven || trunk.is_some() {
+        if !self.asks_for_proof(origin) {
             return Ok((origin, self.registered_user(origin, request, flow)));
         }
         let proof = self.authority.hold().check(&config, request, now);
@@ -165,9 +170,16 @@ impl Core {
         }
     }
 
+    /// Whether who comes from there has to prove who he is.
+    pub(crate) fn asks_for_proof(&self, origin: Origin) -> bool {
+        let interface = self.config.interface(origin.interface);
+        let asks = interface.is_some_and(|i| i.authenticate == Authenticate::Digest);
+        asks && origin.trunk.is_none()
+    }
+
     /// The user who is registered from just where a request comes from, where that is taken for proof: the one whom the
     /// caller wants to be (RFC 3325 section 6), else whom From names.
-    fn registered_user(
+    pub(crate) fn registered_user(
         &self,
         origin: Origin,
         request: &Message<'_>,
@@ -415,7 +427,7 @@ impl Core {
 }
 
 /// The user part of an address, decoded.
-fn user_at(address: &NameAddr<'_>) -> Option<Box<str>> {
+pub(crate) fn user_at(address: &NameAddr<'_>) -> Option<Box<str>> {
     let uri = address.parse_uri().filter(Uri::is_sip)?;
     let user = percent_decode(uri.user?);
     Some(std::str::from_utf8(&user).ok()?.into())

@@ -1,6 +1,8 @@
 //! A call to a conference of ours: the border answers it, and a seat in the forwarder is its other side.
 
 mod describe;
+mod lobby;
+mod owner;
 mod pin;
 pub(crate) mod questions;
 
@@ -17,7 +19,8 @@ use crate::policy::{Facts, called_number};
 use crate::rules::Tags;
 use codec::Kind;
 use describe::Description;
-use engine::{Note, Time};
+use engine::{Held, Note, Time};
+use lobby::Lobby;
 use media::room::SeatEvent;
 use sip::{Content, Endpoint, Flow, LegId, ServerTransaction, TransactionId};
 use std::collections::BTreeMap;
@@ -53,26 +56,57 @@ struct Full {
     reason: &'static [u8],
 }
 
-/// The conferences that take place, bounded by what their rooms allow.
+/// How many conferences of each room take place, of several workers at all of them. In one in which everybody waits nothing does.
 #[derive(Debug, Default)]
+pub(crate) struct TakingPlace(BTreeMap<String, u32>);
+
+impl TakingPlace {
+    fn is_full(&self, room: &Room) -> bool {
+        self.0.get(&room.name).copied().unwrap_or_default() >= room.rooms
+    }
+
+    /// One begins; `false`: no further one may.
+    fn begin(&mut self, room: &Room) -> bool {
+        let full = self.is_full(room);
+        if !full {
+            *self.0.entry(room.name.clone()).or_default() += 1;
+        }
+        !full
+    }
+
+    fn end(&mut self, room: &str) {
+        if let Some(count) = self.0.get_mut(room) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(room);
+            }
+        }
+    }
+}
+
+/// Our conferences, bounded by what their rooms allow.
+#[derive(Debug)]
 pub(crate) struct Conferences {
     table: BTreeMap<Name, Conference>,
     numbers: u64,
+    taking_place: Held<TakingPlace>,
+    lobby: Lobby,
 }
 
 impl Conferences {
+    pub(crate) fn new(taking_place: Held<TakingPlace>) -> Conferences {
+        Conferences {
+            table: BTreeMap::new(),
+            numbers: 0,
+            taking_place,
+            lobby: Lobby::default(),
+        }
+    }
+
     /// Participants of all.
     pub(crate) fn seats(&self) -> usize {
         let calls = self.table.values().map(|conference| conference.calls.len());
         calls.sum()
-    }
-
-    /// Conferences of a room that take place, or in which everybody waits.
-    fn of_room(&self, room: &str, take_place: bool) -> usize {
-        self.table
-            .iter()
-            .filter(|(name, conference)| name.0 == room && (conference.seats > 0) == take_place)
-            .count()
     }
 
     fn seats_of(&self, name: &Name) -> u16 {
@@ -94,22 +128,24 @@ impl Conferences {
             });
         }
         match seats {
-            0 if self.of_room(&room.name, true) >= room.rooms as usize => Some(Full::ROOMS),
+            0 if self.taking_place.look(|places| places.is_full(room)) => Some(Full::ROOMS),
             seats if seats >= room.terms.seats => Some(Full::SEATS),
             _ => None,
         }
     }
 
-    /// Why nobody may wait for a seat in a conference of `room`: no more wait than could take part.
-    fn full_of_waiting(&self, room: &Room, name: &Name) -> Option<Full> {
-        match self.table.get(name) {
-            Some(conference) if conference.waiting >= room.terms.seats => Some(Full::SEATS),
-            None if self.of_room(&room.name, false) >= room.rooms as usize => Some(Full::ROOMS),
-            _ => None,
+    /// Somebody is about to take a seat. Another worker may have begun a conference since it was asked whether there may be one more.
+    fn sit_down(&mut self, room: &Room, name: &Name) -> Result<(), Full> {
+        if let Some(full) = self.full(room, name) {
+            return Err(full);
+        }
+        match self.seats_of(name) == 0 && !self.taking_place.hold().begin(room) {
+            true => Err(Full::ROOMS),
+            false => Ok(()),
         }
     }
 
-    /// One more participant, or one who waits; the conference's number.
+    /// One more participant, for whom there is a seat, or one who waits; the conference's number.
     fn enter(&mut self, name: &Name, call: CallKey, number: u64, waits: bool, now: Time) -> u64 {
         let numbers = &mut self.numbers;
         let conference = self.table.entry(name.clone()).or_insert_with(|| {
@@ -132,11 +168,14 @@ impl Conferences {
     }
 
     /// One of those who waited takes part.
-    fn admit(&mut self, name: &Name) {
+    fn admit(&mut self, room: &Room, name: &Name, number: u64) -> Result<(), Full> {
+        self.sit_down(room, name)?;
+        self.lobby.leave(number);
         if let Some(conference) = self.table.get_mut(name) {
             conference.waiting = conference.waiting.saturating_sub(1);
             conference.seats += 1;
         }
+        Ok(())
     }
 
     /// One less, who `waited` to the end; how many take part.
@@ -151,6 +190,11 @@ impl Conferences {
         *count = count.saturating_sub(1);
         conference.calls.remove(&number);
         let left = conference.seats;
+        match waited {
+            true => self.lobby.leave(number),
+            false if left == 0 => self.taking_place.hold().end(&name.0),
+            false => {}
+        }
         if conference.calls.is_empty() {
             self.table.remove(name);
         }
@@ -164,6 +208,12 @@ impl Full {
         status: 503,
         why: "as many conferences as allowed take place",
         reason: b"SIP;cause=503;text=\"No conference left\"",
+    };
+    const WAITING: Full = Full {
+        what: "waiting",
+        status: 486,
+        why: "as many callers as allowed wait to give the PIN",
+        reason: b"SIP;cause=486;text=\"Too many wait\"",
     };
     const SEATS: Full = Full {
         what: "seats",
@@ -211,7 +261,7 @@ impl Seat {
 /// What is called.
 pub(crate) struct Called {
     room: Arc<Room>,
-    number: String,
+    pub(crate) number: String,
 }
 
 impl Core {
@@ -256,7 +306,7 @@ impl Core {
         request: &Message<'_>,
         flow: Flow,
         origin: Origin,
-        (tags, called): (Tags, Called),
+        (tags, user, called): (Tags, Option<Box<str>>, Called),
         now: Time,
     ) {
         let admitted = self.admit_to_room(request, flow, origin, &called, now);
@@ -278,10 +328,25 @@ impl Core {
         } = called;
         let name = (room.name.clone(), called);
         let from = super::try_next::text(request.from().map(|from| from.uri).unwrap_or_default());
+        let source = lobby::Source::of(user, origin.trunk, request, flow.remote.ip());
         let waits = room.pin.is_some();
+        let space = match waits {
+            true => self.space_to_wait(endpoint, &room, &source, now),
+            false => self.conferences.sit_down(&room, &name),
+        };
+        if let Err(full) = space {
+            self.give_cost_back(&bill);
+            let refused = self.full_for(&name, &full, now);
+            return self.refuse_call(endpoint, leg, request, flow, &refused, now);
+        }
         let entry = self.calls.vacant_entry();
         let slot = entry.key();
         let key = CallKey::new(slot, number);
+        if waits {
+            self.conferences
+                .lobby
+                .enter(number, key, &room.name, source, now);
+        }
         let conference = self.conferences.enter(&name, key, number, waits, now);
         let facts = SeatFacts {
             room: conference,
@@ -359,17 +424,8 @@ impl Core {
         called_number(&self.config, &facts).map_err(Refused::from)?;
         let room = &called.room;
         let name = (room.name.clone(), called.number.clone());
-        let full = self.conferences.full(room, &name).or_else(|| {
-            let waits = room.pin.is_some();
-            waits.then(|| self.conferences.full_of_waiting(room, &name))?
-        });
-        if let Some(full) = full {
-            self.tell_full(&name, &full, now);
-            let mut refused = Refused::new(full.status, full.why);
-            if full.status == 503 {
-                refused.headers.push((HeaderId::RetryAfter, b"10".to_vec()));
-            }
-            return Err(refused);
+        if let Some(full) = self.conferences.full(room, &name) {
+            return Err(self.full_for(&name, &full, now));
         }
         // By the codec that will be chosen; by the first of the room where the offer is ours to make.
         let kind = match offer_of(request) {
@@ -378,6 +434,16 @@ impl Core {
         };
         let kind = kind.or(room.codecs.first().copied()).unwrap_or(Kind::Pcma);
         self.take(uri, Bill::of_seat(kind, flow.transport), now)
+    }
+
+    /// The refusal of a call for which there is no place.
+    fn full_for(&mut self, name: &Name, full: &Full, now: Time) -> Refused {
+        self.tell_full(name, full, now);
+        let mut refused = Refused::new(full.status, full.why);
+        if full.status == 503 {
+            refused.headers.push((HeaderId::RetryAfter, b"10".to_vec()));
+        }
+        refused
     }
 
     fn tell_full(&mut self, name: &Name, full: &Full, now: Time) {

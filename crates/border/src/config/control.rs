@@ -18,6 +18,8 @@ pub struct ControlSpec {
     pub hosts: Vec<String>,
     /// Connections at a time.
     pub connections: u16,
+    /// Of these, from one address, or one IPv6 network of 64 bits.
+    pub connections_per_source: u16,
 }
 
 /// Control of conferences over HTTP: docs/control.md has the requests. Without TLS: towards other machines put a proxy before it.
@@ -38,10 +40,19 @@ pub(super) struct RawControl {
     #[serde(default = "connections")]
     #[schemars(range(min = 1, max = 1000))]
     pub connections: u16,
+    /// Of these, connections from one address (of IPv6, its /64), so that one client leaves places for others. A proxy is one client, with
+    /// all who come through it. Counts from the next start.
+    #[serde(default = "connections_per_source")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub connections_per_source: u16,
 }
 
 fn connections() -> u16 {
     32
+}
+
+fn connections_per_source() -> u16 {
+    8
 }
 
 /// The control that a file describes.
@@ -101,6 +112,7 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
             .map(|host| host.to_ascii_lowercase())
             .collect(),
         connections: written.connections,
+        connections_per_source: written.connections_per_source,
     })
 }
 
@@ -121,6 +133,7 @@ mod tests {
             with("[control]\nlisten=\"http:[::1]:8080\"\nhosts=[\"SBC.example\"]\n").unwrap();
         let near = near.unwrap();
         assert_eq!((near.token, near.connections), (None, 32));
+        assert_eq!(near.connections_per_source, 8);
         assert_eq!(near.hosts, ["sbc.example"]);
         let far = with("[control]\nlisten=\"http:0.0.0.0:80\"\ntoken_file=\"/x\"\n").unwrap();
         assert_eq!(far.unwrap().token.unwrap().path().to_str(), Some("/x"));
@@ -140,6 +153,10 @@ mod tests {
                 "no host name",
             ),
             ("listen=\"http:127.0.0.1:80\"\nconnections=0", "connections"),
+            (
+                "listen=\"http:127.0.0.1:80\"\nconnections_per_source=0",
+                "connections_per_source",
+            ),
             ("listen=\"http:127.0.0.1:80\"\ntoken=\"x\"", "unknown key"),
         ] {
             let said = with(&format!("[control]\n{more}\n")).unwrap_err();

@@ -819,8 +819,8 @@ pub(super) struct RawSip {
     pub queue: Option<u32>,
     /// Threads that signalling and its media are divided among, each pinned to a processor where there is one for each. A call
     /// belongs to one of them, whichever way its messages come; registrations, rates, trunk states and the limit of calls
-    /// are in common; media ports and the limits of connections and transactions are divided evenly. 1: one thread, as
-    /// without this.
+    /// are in common; media ports, the limits of connections and transactions, memory and processor time are divided evenly. A conference
+    /// is wholly one worker's, that of SipHash-1-3 of the called number under a key of zeros, modulo `workers`. 1: one thread, as without this.
     #[schemars(range(min = 1, max = 64))]
     pub workers: u8,
     /// New calls that are refused for 100 that are taken, in a flood of datagrams that lasts: refusals cost processor time,

@@ -94,6 +94,13 @@ pub(super) struct RawRoom {
     /// telephone events (RFC 4733), and where none were agreed upon in the sound, but for G.729. Until then they hear nobody and are heard by nobody. The third wrong one, or half a minute, ends the call.
     #[schemars(length(min = 4, max = 16))]
     pub pin: Option<String>,
+    /// How many callers may wait at a time who have yet to give the PIN, in all conferences of this entry (of several workers, at each of them).
+    /// They have places of their own. Where all are taken, who has been still for longest gives way: at once, where his source holds
+    /// more places than the newcomer's, otherwise after 10 s, unless it holds fewer; where nobody does, the newcomer is answered 486. A source is a user who has
+    /// proven who he is, a caller as a trunk names him, or an address (of IPv6, its /64).
+    #[serde(default = "room_waiting")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub waiting: u16,
     /// How long a late packet is waited for at most; milliseconds.
     #[serde(default = "room_max_delay")]
     #[schemars(range(min = 20, max = 1000))]
@@ -122,6 +129,10 @@ fn room_packet_time() -> u32 {
 
 fn room_mute() -> String {
     "*6".to_owned()
+}
+
+fn room_waiting() -> u16 {
+    100
 }
 
 fn room_max_delay() -> u32 {
@@ -199,6 +210,8 @@ pub struct Room {
     pub suppress_silence: bool,
     /// What callers have to give.
     pub pin: Option<Pin>,
+    /// How many may wait at a time who have yet to give it.
+    pub waiting: u16,
     /// What media has to know.
     pub terms: RoomTerms,
 }
@@ -219,18 +232,6 @@ impl Room {
 }
 
 pub(super) fn check(raw: &Raw, interfaces: &[Interface], sink: &mut Sink<'_>) -> Vec<Arc<Room>> {
-    if let Some(first) = raw.room.first()
-        && raw.sip.workers > 1
-    {
-        sink.report(
-            "room[0]",
-            format!(
-                "the participants of a conference have to be in one place, but {} workers have their calls in different ones",
-                raw.sip.workers
-            ),
-            format!("set `workers` of [sip] to 1, or take [[room]] \"{}\" out", first.name),
-        );
-    }
     let mut rooms: Vec<Arc<Room>> = Vec::new();
     for (index, room) in raw.room.iter().enumerate() {
         let checked = room_of(raw, room, index, interfaces, sink);
@@ -347,6 +348,7 @@ fn room_of(
         packet_ms: room.packet_time,
         suppress_silence: room.silence_suppression,
         pin: pin.flatten(),
+        waiting: room.waiting,
         terms: RoomTerms {
             seats: room.seats,
             speakers: room.speakers,
@@ -412,6 +414,7 @@ mod tests {
         assert!(meeting.takes("800", here, None) && meeting.takes("91", here, None));
         assert!(!meeting.takes("8000", here, None) && !meeting.takes("911", here, None));
         assert_eq!((meeting.rooms, meeting.packet_ms), (100, 20));
+        assert_eq!(meeting.waiting, 100);
         assert_eq!(meeting.terms, media::room::RoomTerms::default());
         assert_eq!(meeting.codecs[0], codec::Kind::Opus);
         let narrow = format!(
@@ -470,8 +473,8 @@ mod tests {
                 "calls to 1 go to the conference in line",
             ),
             (
-                format!("{room}number=\"1\"\n[sip]\nworkers=2\n"),
-                "have to be in one place",
+                format!("{room}number=\"1\"\npin=\"1234\"\nwaiting=0\n"),
+                "waiting",
             ),
         ] {
             let said = with(&more).unwrap_err();

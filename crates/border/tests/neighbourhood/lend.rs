@@ -41,7 +41,7 @@ impl super::Neighbourhood {
         }
         loop {
             for (socket, to, bytes) in made(&mut self.forwarder) {
-                self.send_datagram(self.border_sockets[&socket], to, &bytes);
+                self.send_datagram(self.border_address(socket), to, &bytes);
             }
             let Some(report) = self.forwarder.next_report() else {
                 break;

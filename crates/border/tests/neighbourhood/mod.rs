@@ -1,6 +1,7 @@
 //! A small network in memory: phones (SIP endpoints), a border with its forwarder, and wires that lose, repeat and delay.
 #![allow(dead_code)]
 
+mod crew;
 mod lend;
 mod programs;
 mod seen;
@@ -315,6 +316,12 @@ enum Arrival {
     Closed {
         to: (Node, ConnectionId),
     },
+    /// What one worker hands to another.
+    Parcel {
+        to: usize,
+        head: engine::ParcelHead,
+        bytes: Vec<u8>,
+    },
 }
 
 pub struct Neighbourhood {
@@ -329,8 +336,8 @@ pub struct Neighbourhood {
     count: u64,
     /// UDP sockets and listeners by address.
     sockets: HashMap<(SocketAddr, Transport), (Node, SocketId)>,
-    /// Border's sockets by number.
-    border_sockets: HashMap<SocketId, SocketAddr>,
+    /// The border's sockets by worker and number.
+    border_sockets: HashMap<(usize, SocketId), SocketAddr>,
     streams: HashMap<(Node, ConnectionId), (Node, ConnectionId)>,
     accepted: u64,
     ports: u16,
@@ -357,48 +364,17 @@ pub struct Neighbourhood {
     pub wire: Vec<(SocketAddr, Vec<u8>)>,
     /// The border is being told the forwarder's reports.
     reporting: bool,
+    crew: crew::Crew,
 }
 
 impl Neighbourhood {
     pub fn new(config: &str, seed: u64) -> Neighbourhood {
-        let config = border::config::parse(config, "test.toml").unwrap_or_else(|mistakes| {
-            panic!(
-                "{}",
-                mistakes.iter().map(|m| m.to_string()).collect::<String>()
-            )
-        });
+        let config = crew::read(config);
         let mut entropy = Entropy::from_number(seed);
         let border = Border::new(config, entropy.fork());
         let key = HashKey::new(&mut entropy);
-        let mut world = Neighbourhood {
-            border,
-            forwarder: Forwarder::new(ForwarderLimits::default(), key),
-            phones: Vec::new(),
-            now: Time::from_millis(1),
-            weather: Weather::fine(),
-            events: Vec::new(),
-            entropy,
-            arrivals: BTreeMap::new(),
-            count: 0,
-            sockets: HashMap::new(),
-            border_sockets: HashMap::new(),
-            streams: HashMap::new(),
-            accepted: 0,
-            ports: 40_000,
-            refuse_media_sockets: false,
-            tells_of_nobody: false,
-            taken: Vec::new(),
-            media: Vec::new(),
-            open_sockets: 0,
-            aliases: HashMap::new(),
-            disguises: HashMap::new(),
-            zone: Vec::new(),
-            lag: Default::default(),
-            sieves: sieves::Sieves::default(),
-            programs: Vec::new(),
-            wire: Vec::new(),
-            reporting: false,
-        };
+        let forwarder = Forwarder::new(ForwarderLimits::default(), key);
+        let mut world = Neighbourhood::around(border, forwarder, entropy);
         world.border.handle(Input::Timeout, world.now);
         world.drain_border();
         world
@@ -543,7 +519,7 @@ impl Neighbourhood {
             let mut next = arrival.unwrap_or(Time::FAR);
             let border = self.border.next_deadline().map_or(Time::FAR, |d| d.at);
             let forwarder = self.forwarder.next_deadline().map_or(Time::FAR, |d| d.at);
-            next = next.min(border).min(forwarder);
+            next = next.min(border).min(forwarder).min(self.mates_due());
             for phone in &self.phones {
                 next = next.min(phone.endpoint.next_deadline().map_or(Time::FAR, |d| d.at));
             }
@@ -556,6 +532,7 @@ impl Neighbourhood {
                 && let Some((_, arrival)) = self.arrivals.pop_first()
             {
                 self.deliver(arrival);
+                self.turn_to(0);
                 continue;
             }
             if border <= now {
@@ -566,6 +543,7 @@ impl Neighbourhood {
                 self.forwarder.timeout(now);
                 self.drain_forwarder();
             }
+            self.run_mates();
             for index in 0..self.phones.len() {
                 let due = self.phones[index]
                     .endpoint
@@ -750,7 +728,16 @@ impl Neighbourhood {
                     Out::Stream(connection, bytes.to_vec())
                 }
                 Some(Output::Close { connection }) => Out::Close(connection),
-                Some(Output::Hand { .. } | Output::Record { .. }) => panic!("one worker, no file"),
+                Some(Output::Hand { worker, parcel }) => {
+                    let (to, bytes) = (usize::from(worker), parcel.bytes.to_vec());
+                    let head = parcel.head;
+                    self.count += 1;
+                    let parcel = Arrival::Parcel { to, head, bytes };
+                    self.arrivals.insert((self.now, self.count), parcel);
+                    self.crew.carried += 1;
+                    continue;
+                }
+                Some(Output::Record { .. }) => panic!("no file"),
                 Some(Output::Event(event)) => {
                     self.events.push(event);
                     continue;
@@ -769,24 +756,20 @@ impl Neighbourhood {
                     }
                     let transport = kind.stream().unwrap_or(Transport::Udp);
                     self.open_sockets += 1;
-                    let before = self
-                        .sockets
-                        .insert((local, transport), (Node::Border, socket));
-                    assert!(before.is_none(), "{local} opened twice");
-                    self.border_sockets.insert(socket, local);
+                    self.border_opens((local, transport), socket);
                     opened.push((socket, Some(local)));
                 }
                 Out::Shut(socket) => {
-                    self.border_sockets.remove(&socket).expect("open socket");
+                    let own = (self.crew.at_work, socket);
+                    self.border_sockets.remove(&own).expect("open socket");
                     self.open_sockets -= 1;
-                    self.sockets
-                        .retain(|_, value| *value != (Node::Border, socket));
+                    self.border_shuts(socket);
                 }
                 Out::Sieve(socket, sieve) => {
                     sifted.push((socket, self.sieves.set(socket, sieve)));
                 }
                 Out::Datagram(socket, to, bytes) => {
-                    let from = *self.border_sockets.get(&socket).expect("an open socket");
+                    let from = self.border_address(socket);
                     self.wire.push((to, bytes.clone()));
                     self.send_datagram(from, to, &bytes);
                 }
@@ -835,7 +818,8 @@ impl Neighbourhood {
                 mut bytes,
             } => {
                 let to = self.aliases.get(&to).copied().unwrap_or(to);
-                match self.sockets.get(&(to, Transport::Udp)).copied() {
+                let at = self.reached(to, Transport::Udp, from);
+                match at {
                     Some((Node::Border, socket)) if socket.0 >= 1 << 16 => {
                         let verdict = lend::forwarded(
                             &mut self.forwarder,
@@ -848,7 +832,7 @@ impl Neighbourhood {
                             destination,
                         } = verdict
                         {
-                            let from = self.border_sockets[&socket];
+                            let from = self.border_address(socket);
                             self.send_datagram(from, destination, &bytes);
                         }
                         self.drain_forwarder();
@@ -901,7 +885,7 @@ impl Neighbourhood {
                 from,
                 local,
                 remote,
-            } => match self.sockets.get(&(remote, Transport::Tcp)).copied() {
+            } => match self.reached(remote, Transport::Tcp, local) {
                 None => self.feed(
                     from.0,
                     Input::Closed {
@@ -911,7 +895,8 @@ impl Neighbourhood {
                 ),
                 Some((node, socket)) => {
                     self.accepted += 1;
-                    let accepted = ConnectionId(ConnectionId::ACCEPTED | self.accepted);
+                    let holder = ConnectionId::of_worker(self.crew.at_work as u8);
+                    let accepted = ConnectionId(ConnectionId::ACCEPTED | holder | self.accepted);
                     self.streams.insert(from, (node, accepted));
                     self.streams.insert((node, accepted), from);
                     self.feed(
@@ -953,6 +938,14 @@ impl Neighbourhood {
                     },
                 );
             }
+            Arrival::Parcel { to, head, bytes } => {
+                self.turn_to(to);
+                let parcel = engine::Parcel {
+                    head,
+                    bytes: &bytes,
+                };
+                self.feed_border(Input::Handed(parcel));
+            }
             Arrival::Closed { to } => self.feed(
                 to.0,
                 Input::Closed {
@@ -965,7 +958,10 @@ impl Neighbourhood {
 
     fn feed(&mut self, node: Node, input: Input<'_>) {
         match node {
-            Node::Border => self.feed_border(input),
+            Node::Border => {
+                self.turn_to_holder(&input);
+                self.feed_border(input);
+            }
             Node::Phone(index) => self.feed_phone(index, input),
         }
     }
@@ -973,10 +969,12 @@ impl Neighbourhood {
     /// Nothing of any call is left, after the lingering of transactions.
     pub fn assert_quiet(&mut self) {
         self.run(Duration::from_secs(100));
-        let census = self.border.census();
-        assert!(census.is_quiet(), "left over: {census:#?}");
-        assert_eq!(self.forwarder.sessions(), 0);
-        assert_eq!(self.forwarder.sockets(), 0);
+        self.each_worker(|border, forwarder| {
+            let census = border.census();
+            assert!(census.is_quiet(), "left over: {census:#?}");
+            assert_eq!(forwarder.sessions(), 0);
+            assert_eq!(forwarder.sockets(), 0);
+        });
     }
 
     /// Whether the border has a UDP socket at this address.

@@ -187,7 +187,7 @@ pub fn border(folder: &Path, configuration: &str, sip: u16) -> Process {
             .stdin(Stdio::null()),
         &folder.join("border.log"),
     );
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(30);
     while !answers_options(sip) {
         assert!(
             Instant::now() < end,

@@ -5,12 +5,12 @@ use super::{Room, Rooms, SeatOrder};
 use crate::forward::PlanError;
 
 impl Rooms {
-    /// Seats of a room that take part, or that wait.
-    pub(super) fn like(&self, room: &Room, waits: bool) -> usize {
+    /// Seats of a room that do not wait.
+    pub(super) fn taking_part(&self, room: &Room) -> usize {
         let seats = room.seats.iter();
         seats
             .filter_map(|&seat| self.seats.get(seat as usize))
-            .filter(|seat| seat.waits == waits)
+            .filter(|seat| !seat.waits)
             .count()
     }
 
@@ -19,7 +19,7 @@ impl Rooms {
         let company = self
             .rooms
             .get(index as usize)
-            .is_some_and(|room| self.like(room, false) > 1);
+            .is_some_and(|room| self.taking_part(room) > 1);
         if let Some(room) = self.rooms.get_mut(index as usize)
             && company
             && room.terms.entry_tone

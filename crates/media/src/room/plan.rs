@@ -12,7 +12,7 @@ pub const MAX_COMMAND: usize = 8;
 /// What a conference is like. The terms of the seat that was planned last are in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoomTerms {
-    /// Seats at a time; so many may wait beside them.
+    /// Seats at a time, beside those who wait.
     pub seats: u16,
     /// So many of those who speak are heard at the same time, the loudest.
     pub speakers: u16,
@@ -89,8 +89,8 @@ pub struct SeatPlan {
     pub hold_inactivity: Option<Duration>,
     /// Anything: identifiers and intervals come from it.
     pub seed: u64,
-    /// Whether he waits: he hears nobody and is heard by nobody, and his digits are told, until [`super::SeatOrder::Admit`]. Counts
-    /// where he joins; later plans leave it as it is.
+    /// Whether he waits: he hears nobody and is heard by nobody, takes none of [`RoomTerms::seats`], and his digits are told, until
+    /// [`super::SeatOrder::Admit`]. Counts where he joins; later plans leave it as it is.
     pub waits: bool,
 }
 

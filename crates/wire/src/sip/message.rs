@@ -493,6 +493,19 @@ pub fn call_number(bytes: &[u8]) -> u32 {
 }
 
 /// The parts of a request or status line; `None` where it is neither.
+/// The Request-URI of the request that `bytes` begin with, as [`Message::parse`] reads it, without reading any more.
+pub fn request_uri(bytes: &[u8]) -> Option<&[u8]> {
+    let skipped = bytes
+        .iter()
+        .position(|byte| !matches!(byte, b'\r' | b'\n'))?;
+    let bytes = bytes.get(skipped..)?;
+    let line = bytes.get(..memchr(b'\n', bytes)?)?;
+    match start_line(line, &mut Oddities::default())? {
+        Start::Request { uri, .. } => Some(uri),
+        Start::Status { .. } => None,
+    }
+}
+
 fn start_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
     if line
         .get(..4)
@@ -572,6 +585,26 @@ pub(super) fn is_token(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_uri_is_found_alone() {
+        for text in [
+            "INVITE sip:a@b SIP/2.0\r\n",
+            "\r\n\r\nINVITE sip:a@b SIP/2.0\n",
+            "INVITE  sip:a@b\t SIP/2.0 \r\nTo: x",
+        ] {
+            assert_eq!(request_uri(text.as_bytes()), Some(&b"sip:a@b"[..]));
+        }
+        for text in [
+            "",
+            "\r\n",
+            "INVITE sip:a@b SIP/2.0",
+            "SIP/2.0 200 OK\r\n",
+            "INVITE\r\n",
+        ] {
+            assert_eq!(request_uri(text.as_bytes()), None, "{text}");
+        }
+    }
 
     #[test]
     fn the_number_of_a_call_is_its_call_id() {

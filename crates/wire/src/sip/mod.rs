@@ -27,7 +27,9 @@ pub use glance::Glance;
 pub use host::{Host, HostPort};
 pub use ids::{HEADER_IDS, HeaderId, Method};
 pub use list::Values;
-pub use message::{Framing, Header, MAX_HEADERS, MAX_MESSAGE, Message, Unparsable, call_number};
+pub use message::{
+    Framing, Header, MAX_HEADERS, MAX_MESSAGE, Message, Unparsable, call_number, request_uri,
+};
 pub use multipart::{Session, SessionPart};
 pub use params::{AuthParams, Param, Params, unquote};
 pub use refusable::Refusable;

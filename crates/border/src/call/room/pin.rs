@@ -109,7 +109,10 @@ impl Core {
         let (Some(entry), Some(pin)) = (seat.entry.as_mut(), seat.room.pin.as_ref()) else {
             return;
         };
-        match entry.press(digit, pin) {
+        let pressed = entry.press(digit, pin);
+        let number = self.calls.get(slot).map_or(0, |call| call.number);
+        self.conferences.lobby.stir(number, now);
+        match pressed {
             Pressed::More => {}
             Pressed::Right => self.pin_right(endpoint, slot, now),
             Pressed::Wrong => self.pin_wrong(endpoint, slot, now),
@@ -127,7 +130,7 @@ impl Core {
         };
         let (room, name): (_, Name) = (seat.room.clone(), seat.name.clone());
         // While he dialled, others may have come.
-        if let Some(full) = self.conferences.full(&room, &name) {
+        if let Err(full) = self.conferences.admit(&room, &name, number) {
             self.tell_full(&name, &full, now);
             let Full { reason, why, .. } = full;
             return self.end_call(endpoint, slot, "us", why, Some(reason), now);
@@ -135,7 +138,6 @@ impl Core {
         if let Some(timer) = seat.entry.take().and_then(|mut entry| entry.end()) {
             self.timers.cancel(timer);
         }
-        self.conferences.admit(&name);
         let key = CallKey::new(slot, number);
         self.plane
             .commands
@@ -165,6 +167,17 @@ impl Core {
             self.tell_pin(slot, "late", now);
             self.without_pin(endpoint, slot, "no PIN", now);
         }
+    }
+
+    /// A caller who was still for longest makes place for another.
+    pub(super) fn give_way(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+        let Some(slot) = self.slot_of(key) else {
+            return;
+        };
+        self.counters.pins_refused += 1;
+        self.tell_pin(slot, "gave_way", now);
+        let reason = b"SIP;cause=486;text=\"Others wait\"";
+        self.give_up(endpoint, slot, "gave way to another caller", reason, now);
     }
 
     fn without_pin(&mut self, endpoint: &mut Endpoint, slot: usize, why: &'static str, now: Time) {
