@@ -3,12 +3,15 @@
 
 CARGO ?= cargo
 HORNWORK = target/release/hornwork
+BOLT = llvm-bolt-15:bolt-15
 
 build: setup
 	$(CARGO) build --release --locked -p hornwork
 
-# By a profile of its own work: longer to build, less processor time for each call. Needs llvm-tools of rustup.
+# By a profile of its own work: longer to build, less processor time for each call. Needs llvm-tools of rustup; with BOLT its code is
+# put in order, too.
 release: setup
+	@packaging/setup --wanted $(BOLT)
 	$(CARGO) xtask release
 
 demo: build
@@ -18,6 +21,7 @@ test: setup peers
 	$(CARGO) xtask test
 
 bench: setup peers
+	@packaging/setup --wanted $(BOLT)
 	$(CARGO) xtask bench
 
 tidy: setup

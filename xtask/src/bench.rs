@@ -15,7 +15,7 @@ mod volte;
 mod xdp;
 
 use crate::guided::Guide;
-use crate::process::{build, installed, release, root};
+use crate::process::{build, installed, program, root};
 use std::path::{Path, PathBuf};
 
 /// Calls a second at which CPU per call is compared.
@@ -174,7 +174,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 
 /// The border with media passed by, the peer, the border with media anchored.
 fn subjects(bench: &Bench) -> Vec<Subject> {
-    let hornwork = release().join("hornwork").display().to_string();
+    let hornwork = program().display().to_string();
     let example = |name: &str| root().join("examples").join(name).display().to_string();
     // Without a line in the log for each call, as the peer is: writing three of them costs about 5 us.
     let border = |name, file: &str| Subject {

@@ -2,6 +2,7 @@
 //! for, and built again with what was counted. What is counted decides where the compiler puts code and what it inlines; it changes no
 //! result, and a profile of an older source costs speed alone.
 
+use crate::postlink::{LINKED, Tools};
 use crate::process::{Running, check, root};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -85,6 +86,8 @@ pub struct Guide {
     flags: String,
     /// Cargo's target folder.
     target: PathBuf,
+    /// What puts the code of the program in order when it is built.
+    tools: Option<Tools>,
 }
 
 /// Cargo's target folder of the workspace.
@@ -100,6 +103,7 @@ impl Guide {
         Guide {
             flags: String::new(),
             target: target(),
+            tools: None,
         }
     }
 
@@ -107,9 +111,15 @@ impl Guide {
     fn found() -> Option<Guide> {
         let profile = profile();
         let stamp = std::fs::read_to_string(stamp()).ok()?;
+        let tools = Tools::find();
+        let mut flags = format!("-Cprofile-use={}", profile.display());
+        if tools.is_some() {
+            flags = format!("{flags} {LINKED}");
+        }
         (profile.is_file() && stamp == compiler().ok()?).then(|| Guide {
-            flags: format!("-Cprofile-use={}", profile.display()),
+            flags,
             target: target().join("guided"),
+            tools,
         })
     }
 
@@ -141,7 +151,7 @@ impl Guide {
         cargo
     }
 
-    /// Builds a part of the workspace.
+    /// Builds a part of the workspace, and puts the code of the program in order where it is a new one.
     ///
     /// # Errors
     /// What cargo says.
@@ -150,7 +160,20 @@ impl Guide {
             self.cargo()
                 .args(["build", "--release", "--locked"])
                 .args(what),
-        )
+        )?;
+        let (Some(tools), true) = (&self.tools, counts().is_file()) else {
+            return Ok(());
+        };
+        let (built, arranged) = (self.release().join("hornwork"), arranged());
+        let when = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
+        if when(&built) <= when(&arranged) {
+            return Ok(());
+        }
+        if let Err(why) = tools.arrange(&built, &counts(), &arranged) {
+            println!("the program stays as the linker left it: {why}");
+            let _ = std::fs::remove_file(arranged);
+        }
+        Ok(())
     }
 
     /// Where cargo leaves what was built.
@@ -158,11 +181,23 @@ impl Guide {
         self.target.join("release")
     }
 
+    /// Where the program is.
+    pub fn program(&self) -> PathBuf {
+        let arranged = arranged();
+        match self.tools.is_some() && arranged.is_file() {
+            true => arranged,
+            false => self.release().join("hornwork"),
+        }
+    }
+
     /// How it was built, for whoever reads the figures.
     pub fn described(&self) -> &'static str {
-        match self.flags.is_empty() {
-            true => "a plain release build",
-            false => "a release build guided by a profile",
+        match (&self.tools, self.flags.is_empty()) {
+            (_, true) => "a plain release build",
+            (Some(_), false) if counts().is_file() => {
+                "a release build guided by a profile, its code in the order that was counted"
+            }
+            (_, false) => "a release build guided by a profile",
         }
     }
 }
@@ -179,6 +214,16 @@ fn with_flags(flags: &str) -> OsString {
 
 fn profile() -> PathBuf {
     target().join("hornwork.profdata")
+}
+
+/// What of the built program ran how often.
+fn counts() -> PathBuf {
+    target().join("hornwork.fdata")
+}
+
+/// The program with its code in order.
+fn arranged() -> PathBuf {
+    target().join("arranged")
 }
 
 /// Which compiler the profile belongs to: another one does not read it.
@@ -230,7 +275,7 @@ fn merger() -> Result<PathBuf, String> {
 pub fn run() -> Result<(), String> {
     let guide = make()?;
     guide.build(&["-p", "hornwork"])?;
-    println!("{}", guide.release().join("hornwork").display());
+    println!("{}, {}", guide.program().display(), guide.described());
     Ok(())
 }
 
@@ -241,36 +286,62 @@ fn make() -> Result<Guide, String> {
         // Threads count the same words: an update that is lost costs nothing.
         flags: "-Cprofile-generate".to_owned(),
         target: target().join("counting"),
+        tools: None,
     };
     counting.build(&["-p", "hornwork"])?;
-    let counts = target().join("counts");
-    let _ = std::fs::remove_dir_all(&counts);
-    std::fs::create_dir_all(&counts).map_err(|error| format!("{}: {error}", counts.display()))?;
+    let counted = emptied("counts")?;
     let program = counting.release().join("hornwork");
-    let worker = Worker {
+    Worker {
         program: &program,
-        counts: &counts,
-    };
-    let mut done = 0;
-    for (name, sets) in EXPERIMENTS {
-        done += usize::from(worker.works(name, sets));
+        counts: &counted,
     }
-    for (configuration, name, sets) in SERVED {
-        done += usize::from(worker.serves(configuration, name, sets)?);
-    }
-    let all = EXPERIMENTS.len() + SERVED.len();
-    // A machine without a codec, or a port that is taken, leaves out one of them.
-    if done * 2 < all {
-        return Err(format!("of {all} pieces of work {done} could be run"));
-    }
+    .works_all()?;
     let mut merge = Command::new(merger);
-    merge.arg("merge").arg("-o").arg(profile()).arg(&counts);
+    merge.arg("merge").arg("-o").arg(profile()).arg(&counted);
     check(&mut merge)?;
     std::fs::write(stamp(), compiler()?).map_err(|error| error.to_string())?;
-    let _ = std::fs::remove_dir_all(&counts);
+    let _ = std::fs::remove_dir_all(&counted);
     // Cargo does not see that the profile is another one.
     let _ = std::fs::remove_dir_all(target().join("guided"));
-    Guide::found().ok_or_else(|| "the profile was not written".to_owned())
+    let _ = std::fs::remove_file(counts());
+    let _ = std::fs::remove_file(arranged());
+    let guide = Guide::found().ok_or_else(|| "the profile was not written".to_owned())?;
+    match &guide.tools {
+        None => println!(
+            "llvm-bolt is missing (Debian: bolt-15): the order of the code is the compiler's"
+        ),
+        Some(tools) => {
+            guide.build(&["-p", "hornwork"])?;
+            if let Err(why) = count_order(tools, &guide.release().join("hornwork")) {
+                println!("the order of the code is the compiler's: {why}");
+            }
+        }
+    }
+    Ok(guide)
+}
+
+/// An empty folder for counts.
+fn emptied(name: &str) -> Result<PathBuf, String> {
+    let folder = target().join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Counts what of the built program runs how often, at the same work.
+fn count_order(tools: &Tools, built: &Path) -> Result<(), String> {
+    let counted = emptied("order")?;
+    let program = target().join("counting-order");
+    tools.count(built, &program, &counted.join("counts"))?;
+    Worker {
+        program: &program,
+        counts: &target(),
+    }
+    .works_all()?;
+    tools.merge(&counted, &counts())?;
+    let _ = std::fs::remove_dir_all(counted);
+    let _ = std::fs::remove_file(program);
+    Ok(())
 }
 
 /// The program that counts, at work.
@@ -280,6 +351,23 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
+    /// Does all of the work.
+    fn works_all(&self) -> Result<(), String> {
+        let mut done = 0;
+        for (name, sets) in EXPERIMENTS {
+            done += usize::from(self.works(name, sets));
+        }
+        for (configuration, name, sets) in SERVED {
+            done += usize::from(self.serves(configuration, name, sets)?);
+        }
+        let all = EXPERIMENTS.len() + SERVED.len();
+        // A machine without a codec, or a port that is taken, leaves out one of them.
+        match done * 2 < all {
+            true => Err(format!("of {all} pieces of work {done} could be run")),
+            false => Ok(()),
+        }
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(self.program);
         command

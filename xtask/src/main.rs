@@ -6,6 +6,7 @@ mod bench;
 mod docs;
 mod fuzz;
 mod guided;
+mod postlink;
 mod process;
 mod test;
 mod texts;

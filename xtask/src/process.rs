@@ -17,6 +17,11 @@ pub fn release() -> PathBuf {
     Guide::chosen().release()
 }
 
+/// Where the program is that they are about.
+pub fn program() -> PathBuf {
+    Guide::chosen().program()
+}
+
 /// Builds a part of the workspace as it is released.
 ///
 /// # Errors

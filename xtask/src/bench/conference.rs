@@ -2,7 +2,7 @@
 
 use super::relay::Network;
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, median};
-use crate::process::{build, release};
+use crate::process::{build, program};
 use std::time::Duration;
 
 /// Conferences of four under load: 116 streams, and the probe's four.
@@ -24,7 +24,7 @@ pub(super) fn conference(bench: &mut Bench) -> Result<(), String> {
                 [[room]]\nname = \"bench\"\nregex = '8\\d\\d\\d'\ncodecs = [\"G729\"]\ntones = \"none\"\n";
     std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     let network = Network::new()?;
-    let program = release().join("hornwork").display().to_string();
+    let program = program().display().to_string();
     let words = ["env", "RUST_LOG=warn", &program, "run", "-c"];
     let mut subject: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     subject.push(file.display().to_string());

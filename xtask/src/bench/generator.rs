@@ -2,7 +2,7 @@
 
 use super::load::SIPP;
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, interleaved, median};
-use crate::process::{Running, release};
+use crate::process::{Running, program};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -122,7 +122,7 @@ fn own_workloads(rate: u32, workers: u32, scratch: &Path) -> Result<Own, String>
     );
     std::fs::write(&plan, text).map_err(|error| error.to_string())?;
     let _ = std::fs::remove_dir_all(&out);
-    let ran = Command::new(release().join("hornwork"))
+    let ran = Command::new(program())
         .args(["lab", "run"])
         .arg(&plan)
         .arg("--json")
@@ -163,7 +163,7 @@ fn own_workloads(rate: u32, workers: u32, scratch: &Path) -> Result<Own, String>
 
 /// One run of a generator: CPU microseconds per call.
 fn one(player: &str, caller: bool, scratch: &Path) -> Result<f64, String> {
-    let hornwork = release().join("hornwork").display().to_string();
+    let hornwork = program().display().to_string();
     let (rate, total) = (RATE.to_string(), (RATE * SECONDS).to_string());
     let start = |core, player: &str, caller: bool| {
         let scenario = scratch.join(if caller { "uac.xml" } else { "uas.xml" });

@@ -1,7 +1,7 @@
 //! Registrations beside the peer: full ones with digest, and refreshes that the core need not hear of.
 
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, Subject, interleaved, subjects};
-use crate::process::{Running, release, root};
+use crate::process::{Running, program, root};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -74,7 +74,7 @@ fn one(subject: &Subject, injected: &Path, scratch: &Path) -> Result<f64, String
     let running = Running::start(SUBJECT_CORE, &subject.program, &arguments, &log)?;
     std::thread::sleep(Duration::from_millis(2_000));
     let before = running.cpu_nanos();
-    let player = release().join("hornwork").display().to_string();
+    let player = program().display().to_string();
     let scenario = root().join("scenarios/sipp/register.xml");
     let calls = RATE * SECONDS;
     let load = [
@@ -161,7 +161,7 @@ pub(super) fn refreshes(bench: &mut Bench) -> Result<(), String> {
 
 /// One run: all register once, and refresh while it is measured.
 fn refreshed(subject: &Subject, core: &Path, load: &Path, scratch: &Path) -> Result<f64, String> {
-    let hornwork = release().join("hornwork").display().to_string();
+    let hornwork = program().display().to_string();
     let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
     let log = scratch.join("subject.log");
     let running = Running::start(SUBJECT_CORE, &subject.program, &arguments, &log)?;

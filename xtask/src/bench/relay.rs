@@ -1,7 +1,7 @@
 //! What a packet of relayed media costs, beside rtpengine in user space.
 
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, interleaved, median};
-use crate::process::{Running, build, check, installed, release, root};
+use crate::process::{Running, build, check, installed, program, release, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -161,7 +161,7 @@ fn border(name: &'static str, sockets: &str, scratch: &Path) -> Result<Relay, St
         format!("{example}\n[media]\nsockets = \"{sockets}\"\n"),
     )
     .map_err(|error| format!("{}: {error}", file.display()))?;
-    let program = release().join("hornwork").display().to_string();
+    let program = program().display().to_string();
     let words = ["env", "RUST_LOG=warn", &program, "run", "-c"];
     let mut arguments: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     arguments.push(file.display().to_string());

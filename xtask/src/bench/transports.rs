@@ -1,7 +1,7 @@
 //! TLS on both sides beside UDP on both sides.
 
 use super::{Bench, Bound, LOAD_CORE, RATES, SECONDS, SUBJECT_CORE, interleaved};
-use crate::process::{Running, build, check, release};
+use crate::process::{Running, build, check, program, release};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn one(transport: &str, rate: u32, load: &Path, scratch: &Path) -> Result<f64, S
     );
     let file = scratch.join("transport.toml");
     std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
-    let program = release().join("hornwork").display().to_string();
+    let program = program().display().to_string();
     let file = file.display().to_string();
     let border = ["RUST_LOG=warn", &program, "run", "-c", &file];
     let border = Running::start(SUBJECT_CORE, "env", &border, &scratch.join("subject.log"))?;
