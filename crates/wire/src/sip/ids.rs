@@ -182,7 +182,74 @@ const COMPACT: [HeaderId; 256] = {
     table
 };
 
+/// Eight bytes with this value.
+const fn eight(byte: u8) -> u64 {
+    u64::from_le_bytes([byte; 8])
+}
+
+/// The lowest of eight bytes that is zero, by its highest bit; 0: none is. (Bits above that one may be wrong.)
+#[inline]
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(eight(0x01)) & !word & eight(0x80)
+}
+
+/// The bytes of a name of so many, in eight bytes each.
+const NAMES: [Folded; LONGEST] = {
+    let mut masks = [[0; LONGEST / 8]; LONGEST];
+    let mut length = 0;
+    while length < LONGEST {
+        let mut i = 0;
+        while i < length {
+            masks[length][i / 8] |= 0xff << (8 * (i % 8));
+            i += 1;
+        }
+        length += 1;
+    }
+    masks
+};
+
+/// The declared header with this name.
+#[inline]
+fn declared(folded: &Folded, length: usize) -> Option<HeaderId> {
+    let mut at = slot(folded, length);
+    while let Some(index) = usize::from(TABLE[at]).checked_sub(1) {
+        let (name, long, id) = &FOLDED[index];
+        let other = (name[0] ^ folded[0]) | (name[1] ^ folded[1]) | (name[2] ^ folded[2]);
+        if other == 0 && *long == length {
+            return Some(*id);
+        }
+        at = (at + 1) % SLOTS;
+    }
+    None
+}
+
 impl HeaderId {
+    /// The declared long name with which a line begins, right before its colon, and the length of that name; `None` where the line
+    /// begins otherwise, or is one of the last: then it has to be looked at byte by byte.
+    #[inline]
+    pub(super) fn at(line: &[u8]) -> Option<(HeaderId, usize)> {
+        let ([a, b, c], _) = line.first_chunk::<LONGEST>()?.as_chunks::<8>() else {
+            return None;
+        };
+        let words = [a, b, c].map(|word| u64::from_le_bytes(*word));
+        let colon = words.map(|word| zeros(word ^ eight(b':')));
+        let length = match colon {
+            [0, 0, 0] => return None,
+            [0, 0, third] => 16 + third.trailing_zeros() / 8,
+            [0, second, _] => 8 + second.trailing_zeros() / 8,
+            [first, ..] => first.trailing_zeros() / 8,
+        } as usize;
+        let mask = NAMES.get(length)?;
+        // Control characters would become hyphens and digits.
+        let control = |at: usize| zeros(words[at] & eight(0x60) | !mask[at]);
+        if control(0) | control(1) | control(2) != 0 {
+            return None;
+        }
+        let fold = |at: usize| words[at] & mask[at] | eight(b' ');
+        let id = declared(&[fold(0), fold(1), fold(2)], length)?;
+        Some((id, length))
+    }
+
     /// Its place in a set of headers; all without an identifier have the same.
     #[inline]
     pub const fn bit(self) -> u128 {
@@ -215,15 +282,7 @@ impl HeaderId {
                 for (to, from) in folded.iter_mut().zip(padded.as_chunks::<8>().0) {
                     *to = u64::from_le_bytes(*from);
                 }
-                let mut at = slot(&folded, name.len());
-                while let Some(index) = usize::from(TABLE[at]).checked_sub(1) {
-                    let (declared, length, id) = &FOLDED[index];
-                    if *declared == folded && *length == name.len() {
-                        return *id;
-                    }
-                    at = (at + 1) % SLOTS;
-                }
-                HeaderId::Other
+                declared(&folded, name.len()).unwrap_or(HeaderId::Other)
             }
         }
     }
@@ -333,6 +392,46 @@ mod tests {
         }
         assert_eq!(HeaderId::Other.name(), "");
         assert_eq!(HeaderId::Other as usize, HEADER_IDS - 1);
+    }
+
+    /// What is found at a glance is what is found byte by byte, and nothing else is found.
+    #[test]
+    fn names_are_found_at_the_beginning_of_a_line() {
+        let behind = ": <sip:a@b>;tag=1, and more that follows\r\n";
+        for (id, long, compact, _) in DECLARED {
+            for name in [long.to_string(), long.to_uppercase(), long.to_lowercase()] {
+                let line = format!("{name}{behind}");
+                let wanted = (name.len() < LONGEST).then_some((*id, name.len()));
+                assert_eq!(HeaderId::at(line.as_bytes()), wanted, "{line}");
+                assert_eq!(HeaderId::at(format!("{name} {behind}").as_bytes()), None);
+                assert_eq!(HeaderId::at(format!(" {name}{behind}").as_bytes()), None);
+                assert_eq!(HeaderId::at(format!("{name}x{behind}").as_bytes()), None);
+                assert_eq!(HeaderId::at(format!("{name}:").as_bytes()), None, "the end");
+                for at in 0..name.len() {
+                    for byte in 0..=u8::MAX {
+                        let mut line = line.clone().into_bytes();
+                        line[at] = byte;
+                        let length = line
+                            .iter()
+                            .position(|byte| !super::super::message::is_token(*byte));
+                        let length = length.unwrap_or(line.len());
+                        let known = match line[length] {
+                            b':' => HeaderId::from_name(&line[..length]),
+                            _ => HeaderId::Other,
+                        };
+                        match HeaderId::at(&line) {
+                            Some(found) => assert_eq!(found, (known, length), "{name} {at} {byte}"),
+                            // One letter is for those who look byte by byte.
+                            None => assert!(
+                                known == HeaderId::Other || length == 1,
+                                "{name} {at} {byte}"
+                            ),
+                        }
+                    }
+                }
+            }
+            assert_eq!(HeaderId::at(format!("{compact}{behind}").as_bytes()), None);
+        }
     }
 
     #[test]

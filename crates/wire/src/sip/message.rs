@@ -225,6 +225,9 @@ impl<'a> Message<'a> {
     fn index_field(&mut self, start: usize) -> Result<usize, Unparsable> {
         let bytes = self.bytes;
         let rest = bytes.get(start..).unwrap_or_default();
+        if let Some((id, name_len)) = HeaderId::at(rest) {
+            return self.push_field(start, name_len, name_len + 1, id);
+        }
         // Names are short: a plain loop beats a vector search, and it checks the letters on its way.
         let name_len = rest
             .iter()
@@ -238,7 +241,28 @@ impl<'a> Message<'a> {
             .unwrap_or(0);
         let colon = name_len + blanks;
         let named = name_len > 0 && name_len <= 0xffff && rest.get(colon) == Some(&b':');
-        let mut value = if named { colon + 1 } else { 0 };
+        match named {
+            true => {
+                let id = HeaderId::from_token(rest.get(..name_len).unwrap_or_default());
+                self.push_field(start, name_len, colon + 1, id)
+            }
+            false => {
+                self.odd.bad_line = true;
+                self.push_field(start, 0, 0, HeaderId::Other)
+            }
+        }
+    }
+
+    /// Indexes the field that begins at `start` with a name of `name_len` bytes, and its value at `value` or behind blanks.
+    #[inline]
+    fn push_field(
+        &mut self,
+        start: usize,
+        name_len: usize,
+        mut value: usize,
+        id: HeaderId,
+    ) -> Result<usize, Unparsable> {
+        let rest = self.bytes.get(start..).unwrap_or_default();
         let (mut value_end, end) = self.field_end(start, value);
         while value < value_end && rest.get(value).copied().is_some_and(is_lws) {
             value += 1;
@@ -246,12 +270,6 @@ impl<'a> Message<'a> {
         while value_end > value && rest.get(value_end - 1).copied().is_some_and(is_lws) {
             value_end -= 1;
         }
-        let id = if named {
-            HeaderId::from_token(rest.get(..name_len).unwrap_or_default())
-        } else {
-            self.odd.bad_line = true;
-            HeaderId::Other
-        };
         if self.fields.len() >= MAX_HEADERS {
             return Err(Unparsable::TooManyHeaders);
         }
@@ -260,7 +278,7 @@ impl<'a> Message<'a> {
             value: (start + value) as u32,
             value_end: (start + value_end) as u32,
             end: (start + end) as u32,
-            name_len: if named { name_len as u16 } else { 0 },
+            name_len: name_len as u16,
             id,
         });
         let first = &mut self.first[id as usize];
