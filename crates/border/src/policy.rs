@@ -186,7 +186,10 @@ impl<'a> Party<'a> {
         // Parameters inside the user part (RFC 4694 and the like) are no part of the number.
         let user = user.split(|byte| *byte == b';').next().unwrap_or(user);
         let user = match percent_decode(user) {
-            Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
+            Cow::Borrowed(bytes) => match core::str::from_utf8(bytes) {
+                Ok(user) => Cow::Borrowed(user),
+                Err(_) => String::from_utf8_lossy(bytes),
+            },
             Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
         };
         let user = match uri.scheme {

@@ -37,4 +37,5 @@ pub use api::{
 };
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};
 pub use endpoint::Endpoint;
+pub use names::hex_digits;
 pub use precondition::{PRECONDITION, PRECONDITION_FAILURE, Preconditions, Unmet};

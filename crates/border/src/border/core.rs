@@ -407,12 +407,12 @@ impl Core {
 
     /// A Call-ID for a leg of the call: whoever sends it back to us is recognised.
     pub(crate) fn call_id(&mut self, endpoint: &Endpoint, key: CallKey, out: &mut Vec<u8>) {
-        use std::io::Write;
         let random = endpoint.owned(self.entropy.u64());
         let masked = key.0 ^ self.hash_of(&[random, 1]);
         let proof = self.hash_of(&[random, key.0, 2]);
-        // Writing into a Vec cannot fail.
-        let _ = write!(out, "{random:016x}{masked:016x}{proof:016x}");
+        for part in [random, masked, proof] {
+            out.extend_from_slice(&sip::hex_digits(part));
+        }
     }
 
     /// The call to which a Call-ID of ours belongs.

@@ -592,7 +592,11 @@ impl Core {
 
 /// Bytes of a message for an event.
 pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    match core::str::from_utf8(bytes) {
+        // Looked at in words, where what is not UTF-8 is looked for byte by byte.
+        Ok(text) => text.to_owned(),
+        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+    }
 }
 
 /// The URI with the user of `uri` at `host`.

@@ -382,8 +382,9 @@ impl<'a> MediaType<'a> {
 
     /// Whether it is this type, without regard to case.
     pub fn is(&self, kind: &str, subtype: &str) -> bool {
-        self.kind.eq_ignore_ascii_case(kind.as_bytes())
-            && self.subtype.eq_ignore_ascii_case(subtype.as_bytes())
+        // Nearly always it is written as we do: that is one comparison.
+        let same = |found: &[u8], name: &[u8]| found == name || found.eq_ignore_ascii_case(name);
+        same(self.kind, kind.as_bytes()) && same(self.subtype, subtype.as_bytes())
     }
 }
 
