@@ -1,5 +1,6 @@
 //! Header names and methods: one declared list each, everything else is derived from it.
 
+use super::words::{eight, place, zeros};
 use std::fmt;
 
 /// Table slots for the header name lookup; a power of two well above twice the number of names.
@@ -182,17 +183,6 @@ const COMPACT: [HeaderId; 256] = {
     table
 };
 
-/// Eight bytes with this value.
-const fn eight(byte: u8) -> u64 {
-    u64::from_le_bytes([byte; 8])
-}
-
-/// The lowest of eight bytes that is zero, by its highest bit; 0: none is. (Bits above that one may be wrong.)
-#[inline]
-const fn zeros(word: u64) -> u64 {
-    word.wrapping_sub(eight(0x01)) & !word & eight(0x80)
-}
-
 /// The bytes of a name of so many, in eight bytes each.
 const NAMES: [Folded; LONGEST] = {
     let mut masks = [[0; LONGEST / 8]; LONGEST];
@@ -235,10 +225,10 @@ impl HeaderId {
         let colon = words.map(|word| zeros(word ^ eight(b':')));
         let length = match colon {
             [0, 0, 0] => return None,
-            [0, 0, third] => 16 + third.trailing_zeros() / 8,
-            [0, second, _] => 8 + second.trailing_zeros() / 8,
-            [first, ..] => first.trailing_zeros() / 8,
-        } as usize;
+            [0, 0, third] => 16 + place(third),
+            [0, second, _] => 8 + place(second),
+            [first, ..] => place(first),
+        };
         let mask = NAMES.get(length)?;
         // Control characters would become hyphens and digits.
         let control = |at: usize| zeros(words[at] & eight(0x60) | !mask[at]);

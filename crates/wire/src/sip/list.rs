@@ -1,12 +1,13 @@
 //! Splitting header values: at commas and semicolons, not those inside quotes or angle brackets.
 
 use super::message::is_lws;
+use super::words::first_of;
 use memchr::{memchr, memchr2, memchr3};
 
 /// Where `separator` next stands in `value` at or behind `from`, outside quoted strings and `<>`. Linear.
 pub(super) fn find_outside(value: &[u8], from: usize, separator: u8) -> Option<usize> {
     // Most values have neither quotes nor brackets in front of their separator.
-    let at = from + memchr3(separator, b'"', b'<', value.get(from..)?)?;
+    let at = from + first_of([separator, b'"', b'<'], value.get(from..)?)?;
     match value.get(at) == Some(&separator) {
         true => Some(at),
         false => find_behind(value, at, separator),

@@ -19,6 +19,7 @@ mod refusable;
 mod typed;
 mod uri;
 mod validate;
+mod words;
 mod writer;
 
 pub use feedback::{ASKED, Feedback, Throttle, is_feedback};

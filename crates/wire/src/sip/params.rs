@@ -2,7 +2,7 @@
 
 use super::list::{closing_quote, find_outside, trim};
 use super::message::is_lws;
-use memchr::{memchr_iter, memchr3};
+use super::words::{all_zeros, eight, first_of, place, through, zeros};
 use std::borrow::Cow;
 
 /// One parameter.
@@ -53,37 +53,26 @@ impl<'a> Params<'a> {
         }
         let mut rest = self.bytes;
         loop {
-            // Up to what ends a name; where that is not a plain `=` or `;`, the careful way goes on.
-            let end = rest
-                .iter()
-                .position(|byte| {
-                    matches!(
-                        byte,
-                        b'=' | b';' | b'"' | b'<' | b' ' | b'\t' | b'\r' | b'\n'
-                    )
-                })
-                .unwrap_or(rest.len());
-            let (here, behind) = rest.split_at(end);
-            let found = here.eq_ignore_ascii_case(name);
-            let next = match behind {
-                [] if found => return Some(None),
-                [] => return None,
-                [b';', ..] if found => return Some(None),
-                [b';', next @ ..] => next,
-                [b'=', value @ ..] => {
-                    let end = value
-                        .iter()
-                        .position(|byte| matches!(byte, b';' | b'"' | b'<'))
-                        .unwrap_or(value.len());
-                    match value.get(end) {
-                        None if found => return Some(Some(trim(value))),
-                        None => return None,
-                        Some(b';') if found => return Some(value.get(..end).map(trim)),
-                        Some(b';') => value.get(end + 1..).unwrap_or_default(),
-                        _ => return Params::new(rest).find_carefully(name),
+            let end = first_of([b';', b'"', b'<'], rest);
+            let (piece, behind) = rest.split_at(end.unwrap_or(rest.len()));
+            let blank = piece.first().is_some_and(|byte| is_lws(*byte));
+            if blank || matches!(behind, [b'"' | b'<', ..]) {
+                return Params::new(rest).find_carefully(name);
+            }
+            if let Some((here, value)) = piece.split_at_checked(name.len())
+                && here.eq_ignore_ascii_case(name)
+            {
+                match value {
+                    [] => return Some(None),
+                    [b'=', value @ ..] => return Some(Some(trim(value))),
+                    [byte, ..] if is_lws(*byte) => {
+                        return Params::new(rest).find_carefully(name);
                     }
+                    _ => {}
                 }
-                _ => return Params::new(rest).find_carefully(name),
+            }
+            let [_, next @ ..] = behind else {
+                return None;
             };
             rest = next;
         }
@@ -116,13 +105,22 @@ impl<'a> Params<'a> {
 
     /// The quick answer; `None` where quotes, brackets or white space ask for more care.
     fn plainly_well_formed(&self) -> Option<bool> {
-        let careful = memchr3(b'"', b'<', b' ', self.bytes)
-            .or_else(|| memchr3(b'\t', b'\r', b'\n', self.bytes));
-        if careful.is_some() {
-            return None;
-        }
         let names = |from: usize| !matches!(self.bytes.get(from), None | Some(b';' | b'='));
-        Some(names(0) && memchr_iter(b';', self.bytes).all(|semicolon| names(semicolon + 1)))
+        let mut sound = names(0);
+        let careful = through(self.bytes, b'x', |at, word| {
+            // Control characters and the space: nothing smaller has a bit of these.
+            let blank = zeros(word & eight(0xe0)) | zeros(word ^ eight(b' '));
+            if blank | zeros(word ^ eight(b'"')) | zeros(word ^ eight(b'<')) != 0 {
+                return Some(());
+            }
+            let mut semicolons = all_zeros(word ^ eight(b';'));
+            while semicolons != 0 {
+                sound &= names(at + place(semicolons) + 1);
+                semicolons &= semicolons - 1;
+            }
+            None
+        });
+        careful.is_none().then_some(sound)
     }
 
     fn slowly_well_formed(&self) -> bool {

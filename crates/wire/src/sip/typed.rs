@@ -6,7 +6,7 @@ use super::list::{Values, closing_quote, find_outside, trim};
 use super::message::{Message, is_lws, is_token, number};
 use super::params::{AuthParams, Params};
 use super::uri::Uri;
-use memchr::memchr;
+use super::words::first;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -77,7 +77,7 @@ impl<'a> Via<'a> {
         if !is_lws(*rest.first()?) {
             return None;
         }
-        let semicolon = memchr(b';', rest).unwrap_or(rest.len());
+        let semicolon = first(b';', rest).unwrap_or(rest.len());
         let (host, port) = sent_by(trim(rest.get(..semicolon)?))?;
         Some(Via {
             raw,
@@ -122,7 +122,7 @@ impl<'a> Via<'a> {
 
 /// A token, white space around it, then `separator`: the token and what follows the separator.
 fn token_then(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
-    let at = memchr(separator, text)?;
+    let at = first(separator, text)?;
     let token = trim(text.get(..at)?);
     (!token.is_empty() && token.iter().all(|byte| is_token(*byte)))
         .then_some((token, text.get(at + 1..)?))
@@ -161,13 +161,13 @@ impl<'a> NameAddr<'a> {
                 let end = 2 + closing_quote(text.get(1..)?)?;
                 (text.get(..end)?, trim(text.get(end..)?))
             }
-            _ => match memchr(b'<', text).filter(|at| !header_params_before(text, *at)) {
+            _ => match first(b'<', text).filter(|at| !header_params_before(text, *at)) {
                 Some(at) => (trim(text.get(..at)?), text.get(at..)?),
                 None => (&b""[..], text),
             },
         };
         if let [b'<', inner @ ..] = rest {
-            let end = memchr(b'>', inner)?;
+            let end = first(b'>', inner)?;
             let uri = inner.get(..end).filter(|uri| !uri.is_empty())?;
             let params = match trim(inner.get(end + 1..)?) {
                 [] => Params::default(),
@@ -189,7 +189,7 @@ impl<'a> NameAddr<'a> {
             return None;
         }
         // Without brackets, a semicolon ends the URI: the parameters are the header's (RFC 3261 section 20).
-        let end = memchr(b';', rest).unwrap_or(rest.len());
+        let end = first(b';', rest).unwrap_or(rest.len());
         let uri = trim(rest.get(..end)?);
         let clean = !uri.is_empty()
             && !uri
@@ -226,7 +226,7 @@ impl<'a> NameAddr<'a> {
     /// The `q` parameter in thousandths, 0 to 1000; absent or malformed: `None`.
     pub fn q_thousandths(&self) -> Option<u16> {
         let q = self.params.get(b"q")?;
-        let (whole, fraction) = match memchr(b'.', q) {
+        let (whole, fraction) = match first(b'.', q) {
             Some(dot) => (q.get(..dot)?, q.get(dot + 1..)?),
             None => (q, &b""[..]),
         };
@@ -251,7 +251,7 @@ impl<'a> NameAddr<'a> {
 
 /// Whether a semicolon stands in front of `at`, so that `<` there is inside a parameter and starts no address.
 fn header_params_before(text: &[u8], at: usize) -> bool {
-    memchr(b';', text.get(..at).unwrap_or_default()).is_some()
+    first(b';', text.get(..at).unwrap_or_default()).is_some()
 }
 
 /// Seconds; values beyond 32 bits are malformed.

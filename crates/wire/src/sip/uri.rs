@@ -2,7 +2,7 @@
 
 use super::host::{Host, HostPort};
 use super::params::Params;
-use memchr::memchr;
+use super::words::first;
 use std::borrow::Cow;
 
 /// A URI's scheme.
@@ -201,7 +201,7 @@ impl<'a> Uri<'a> {
     }
 
     fn parse_tel(raw: &'a [u8], rest: &'a [u8]) -> Option<Uri<'a>> {
-        let end = memchr(b';', rest).unwrap_or(rest.len());
+        let end = first(b';', rest).unwrap_or(rest.len());
         let number = rest.get(..end).filter(|number| !number.is_empty())?;
         Some(Uri {
             raw,
@@ -260,7 +260,7 @@ impl<'a> Uri<'a> {
         self.headers
             .split(|byte| *byte == b'&')
             .filter(|pair| !pair.is_empty())
-            .map(|pair| match memchr(b'=', pair) {
+            .map(|pair| match first(b'=', pair) {
                 Some(equals) => (
                     pair.get(..equals).unwrap_or_default(),
                     pair.get(equals + 1..).unwrap_or_default(),
@@ -322,17 +322,14 @@ fn is_user(byte: u8) -> bool {
 
 /// Host and port, then parameters of plain letters alone. `false` is no judgement.
 fn ends_plainly(text: &[u8]) -> bool {
-    let end = text
-        .iter()
-        .position(|byte| *byte == b';')
-        .unwrap_or(text.len());
+    let end = first(b';', text).unwrap_or(text.len());
     let (target, params) = text.split_at(end);
     HostPort::is_plain(target) && params.iter().all(|byte| is_user(*byte) || *byte == b';')
 }
 
 /// Parameters and headers from what stands behind host and port.
 fn tail(rest: &[u8]) -> (Params<'_>, &[u8]) {
-    let question = memchr(b'?', rest).unwrap_or(rest.len());
+    let question = first(b'?', rest).unwrap_or(rest.len());
     let params = rest.get(..question).unwrap_or_default();
     (
         Params::new(params.get(1..).unwrap_or_default()),
@@ -349,7 +346,8 @@ fn is_scheme(name: &[u8]) -> bool {
 
 /// Every `%` is followed by two hexadecimal digits.
 fn escapes_whole(text: &[u8]) -> bool {
-    memchr::memchr_iter(b'%', text).all(|at| hex_pair(text, at).is_some())
+    first(b'%', text).is_none()
+        || memchr::memchr_iter(b'%', text).all(|at| hex_pair(text, at).is_some())
 }
 
 fn hex_pair(text: &[u8], percent: usize) -> Option<u8> {
@@ -359,7 +357,7 @@ fn hex_pair(text: &[u8], percent: usize) -> Option<u8> {
 
 /// Undoes percent escapes; borrowed where there is none. Broken escapes stay as they are.
 pub fn percent_decode(text: &[u8]) -> Cow<'_, [u8]> {
-    if memchr(b'%', text).is_none() {
+    if first(b'%', text).is_none() {
         return Cow::Borrowed(text);
     }
     let mut decoded = Vec::with_capacity(text.len());
