@@ -74,7 +74,7 @@ pub fn hex_digits(value: u64) -> [u8; 16] {
 /// The number in eight hexadecimal digits, large or small.
 const fn unhex(text: [u8; 8]) -> Option<u32> {
     let text = u64::from_be_bytes(text);
-    let nibbles = (text & eight(0xf)) + ((text >> 6) & eight(1)) * 9 & eight(0xf);
+    let nibbles = ((text & eight(0xf)) + ((text >> 6) & eight(1)) * 9) & eight(0xf);
     // Written again it has to be the same, but for the size of letters.
     let again = digits(nibbles);
     if (text ^ again) & !((again & eight(0x40)) >> 1) != 0 {
