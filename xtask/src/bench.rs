@@ -27,8 +27,9 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 14] = [
+const PARTS: [(&str, Part); 15] = [
     ("calls", calls::calls),
+    ("calls-beside", calls::calls_beside),
     ("held", calls::held),
     ("volte", volte::volte),
     ("transports", transports::transports),

@@ -1,19 +1,27 @@
 //! Calls of seven messages beside the peer, and calls at a rate that has to be held.
 
-use super::load::{plain, played};
-use super::{Bench, Bound, LOAD_CORE, SECONDS, SUBJECT_CORE, Subject, interleaved, subjects};
+use super::load::{beside, plain, played};
+use super::{
+    Bench, Bound, LOAD_CORE, SECONDS, SUBJECT_CORE, Subject, interleaved, median, subjects,
+};
 use crate::process::root;
 
-/// Calls a second, and the CPU per call of the border there, in that of the peer. Waking a processor is dear, so that a call costs
-/// less the more of them come.
-const BARS: [(u32, f64); 3] = [(2_000, 0.5), (4_000, 0.5), (8_000, 0.4)];
+/// Calls a second. Waking a processor is dear, so that a call costs less the more of them come.
+const CALLS: [u32; 3] = [2_000, 4_000, 8_000];
+/// CPU per call of the border, in that of the peer.
+const BAR: f64 = 0.4;
+/// Calls a second through each of both at once: as many as one core takes.
+const AT_ONCE: [u32; 2] = [2_000, 4_000];
+/// Where the border listens beside the peer, which has the address that its file says.
+const OURS: &str = "127.0.0.2";
+const PEERS: &str = "127.0.0.1";
 /// CPU per call with media anchored, in that with media passed by.
 const ANCHORED_BAR: f64 = 1.3;
 /// The rate that has to be held without a failed call, and for how many seconds.
 const HELD_RATE: u32 = 5_000;
 const HELD_SECONDS: u32 = 60;
 
-/// CPU per call beside Kamailio at each rate of [`BARS`].
+/// CPU per call beside Kamailio at each rate of [`CALLS`], turn by turn.
 pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
     let mut subjects = subjects(bench);
     if let Some(anchored) = subjects.last_mut() {
@@ -22,7 +30,7 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
     println!(
         "CPU per 7-message call, {SECONDS} s a run, subject on core {SUBJECT_CORE}, SIPp on core {LOAD_CORE}"
     );
-    for (rate, bar) in BARS {
+    for rate in CALLS {
         let names: Vec<&str> = subjects.iter().map(|subject| subject.name).collect();
         let medians = interleaved(bench.rounds, &names, |subject| {
             let run = plain(&subjects[subject], rate, &bench.scratch)?;
@@ -35,7 +43,7 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
         bench.bar(
             &format!("call, media passed by, {rate}/s: CPU in Kamailio's ({passed_by:.1} and {peer:.1} us)"),
             passed_by / peer,
-            Bound::AtMost(bar),
+            Bound::AtMost(BAR),
         );
         bench.bar(
             &format!(
@@ -43,6 +51,36 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
             ),
             anchored / passed_by,
             Bound::AtMost(ANCHORED_BAR),
+        );
+    }
+    Ok(())
+}
+
+/// CPU per call beside Kamailio, both at once on one core at the same rate: whatever else the machine does meets both alike.
+pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
+    let example = root().join("examples/loopback-bypass.toml");
+    let text = std::fs::read_to_string(example).map_err(|error| error.to_string())?;
+    let path = bench.scratch.join("beside.toml");
+    std::fs::write(&path, text.replace(PEERS, OURS)).map_err(|error| error.to_string())?;
+    let mut subjects = subjects(bench).into_iter();
+    let (Some(border), Some(peer)) = (subjects.next(), subjects.next()) else {
+        return Err("two subjects were to be measured".into());
+    };
+    let border = border.with("loopback-bypass.toml", &path);
+    println!("CPU per 7-message call, border and peer at once on core {SUBJECT_CORE}");
+    for rate in AT_ONCE {
+        let mut ratios = Vec::new();
+        for _ in 0..bench.rounds {
+            let pair = [(&border, OURS), (&peer, PEERS)];
+            let [ours, theirs] = beside(pair, rate, SECONDS, &bench.scratch)?;
+            ours.print(&format!("{rate}/s {}", border.name));
+            theirs.print(&format!("{rate}/s {}", peer.name));
+            ratios.push(ours.micros_per_call / theirs.micros_per_call);
+        }
+        bench.bar(
+            &format!("call, media passed by, {rate}/s, both at once: CPU in Kamailio's"),
+            median(ratios),
+            Bound::AtMost(BAR),
         );
     }
     Ok(())
