@@ -221,9 +221,9 @@ fn counts() -> PathBuf {
     target().join("hornwork.fdata")
 }
 
-/// The program with its code in order.
+/// The program with its code in order; by its own name, since it starts itself where it needs to.
 fn arranged() -> PathBuf {
-    target().join("arranged")
+    target().join("arranged/hornwork")
 }
 
 /// Which compiler the profile belongs to: another one does not read it.

@@ -86,6 +86,10 @@ impl Tools {
     /// # Errors
     /// What the tool says.
     pub fn arrange(&self, program: &Path, counts: &Path, arranged: &Path) -> Result<(), String> {
+        if let Some(folder) = arranged.parent() {
+            std::fs::create_dir_all(folder)
+                .map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
         let bare = arranged.with_extension("bare");
         without_debug(program, &bare)?;
         let mut data = OsString::from("-data=");
