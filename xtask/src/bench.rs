@@ -142,8 +142,9 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             missing.join(", ")
         ));
     }
-    println!("measured is {}", Guide::choose().described());
+    let guide = Guide::choose();
     build(&["-p", "hornwork"])?;
+    println!("measured is {}", guide.described());
     let scratch = std::env::temp_dir().join(format!("hornwork-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).map_err(|e| format!("{}: {e}", scratch.display()))?;
     let mut bench = Bench {

@@ -190,11 +190,11 @@ impl Guide {
         }
     }
 
-    /// How it was built, for whoever reads the figures.
+    /// How the program was built, for whoever reads the figures; to be asked when it is.
     pub fn described(&self) -> &'static str {
         match (&self.tools, self.flags.is_empty()) {
             (_, true) => "a plain release build",
-            (Some(_), false) if counts().is_file() => {
+            (Some(_), false) if arranged().is_file() => {
                 "a release build guided by a profile, its code in the order that was counted"
             }
             (_, false) => "a release build guided by a profile",

@@ -108,7 +108,7 @@ impl<'a> Params<'a> {
         let names = |from: usize| !matches!(self.bytes.get(from), None | Some(b';' | b'='));
         let mut sound = names(0);
         let careful = through(self.bytes, b'x', |at, word| {
-            // Control characters and the space: nothing smaller has a bit of these.
+            // The space, and control characters, which have none of the upper three bits.
             let blank = zeros(word & eight(0xe0)) | zeros(word ^ eight(b' '));
             if blank | zeros(word ^ eight(b'"')) | zeros(word ^ eight(b'<')) != 0 {
                 return Some(());
