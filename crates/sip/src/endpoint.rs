@@ -231,8 +231,8 @@ impl Endpoint {
             }
             return;
         }
-        match Message::parse_datagram(bytes) {
-            Ok(message) => self.message(&message, flow, now, user),
+        match &Message::parse_datagram(bytes) {
+            Ok(message) => self.message(message, flow, now, user),
             Err(_) => self.drops.count(DropReason::SipUnparsable),
         }
     }
@@ -383,8 +383,8 @@ impl Endpoint {
                 self.drops.count(DropReason::SipKeepAlive);
             }
             _ if self.hand_message(bytes, flow, user) => {}
-            _ => match Message::parse_datagram(bytes) {
-                Ok(message) => self.message(&message, flow, now, user),
+            _ => match &Message::parse_datagram(bytes) {
+                Ok(message) => self.message(message, flow, now, user),
                 Err(_) => self.drops.count(DropReason::SipUnparsable),
             },
         }
@@ -438,8 +438,8 @@ impl Endpoint {
                 Some(Frame::Message(bytes)) => {
                     used(self);
                     if !self.hand_message(bytes, flow, user) {
-                        match Message::parse_framed(bytes) {
-                            Ok(message) => self.message(&message, flow, now, user),
+                        match &Message::parse_framed(bytes) {
+                            Ok(message) => self.message(message, flow, now, user),
                             Err(_) => self.drops.count(DropReason::SipUnparsable),
                         }
                     }

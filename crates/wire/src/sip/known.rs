@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Start and end in the message's bytes.
 #[derive(Clone, Copy, Debug)]
-struct Place(u32, u32);
+pub(super) struct Place(u32, u32);
 
 impl Place {
     /// Where `part`, which was cut from `bytes`, lies; an empty part may come from anywhere.
@@ -34,6 +34,18 @@ pub(super) trait Placed<'a>: Copy {
     type At: Copy;
     fn place(self, bytes: &'a [u8]) -> Self::At;
     fn restore(at: Self::At, bytes: &'a [u8]) -> Self;
+}
+
+impl<'a> Placed<'a> for &'a [u8] {
+    type At = Place;
+
+    fn place(self, bytes: &'a [u8]) -> Place {
+        Place::of(self, bytes)
+    }
+
+    fn restore(at: Place, bytes: &'a [u8]) -> Self {
+        at.cut(bytes)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -184,5 +196,6 @@ pub(super) struct Known {
     pub(super) from: Memo<NameAddrAt>,
     pub(super) to: Memo<NameAddrAt>,
     pub(super) contact: Memo<NameAddrAt>,
+    pub(super) call_id: Memo<Place>,
     pub(super) cseq: Memo<CSeqAt>,
 }

@@ -3,8 +3,8 @@
 use super::ids::{HEADER_IDS, HeaderId, Method};
 use super::known::Known;
 use super::list::Values;
+use super::words::first;
 pub(super) use crate::sip_text::number;
-use memchr::memchr;
 use smallvec::SmallVec;
 use std::fmt;
 
@@ -169,7 +169,7 @@ impl<'a> Message<'a> {
             return Err(Unparsable::TooLong);
         }
         let mut odd = Oddities::default();
-        let line_end = memchr(b'\n', bytes).ok_or(Unparsable::StartLine)?;
+        let line_end = first(b'\n', bytes).ok_or(Unparsable::StartLine)?;
         let line = bytes.get(..line_end).unwrap_or_default();
         let line = line.strip_suffix(b"\r").unwrap_or_else(|| {
             odd.bare_lf = true;
@@ -177,7 +177,8 @@ impl<'a> Message<'a> {
         });
         let start = start_line(line, &mut odd).ok_or(Unparsable::StartLine)?;
         let headers_start = (line_end + 1) as u32;
-        let mut message = Message {
+        // Filled where it is handed out: it is large, and moving it costs more than some of its parts.
+        let mut result = Ok(Message {
             bytes,
             start,
             fields: SmallVec::new(),
@@ -188,10 +189,23 @@ impl<'a> Message<'a> {
             body_start: headers_start,
             odd,
             known: Known::default(),
+        });
+        let refused = match &mut result {
+            Ok(message) => message.index(framing).err(),
+            Err(_) => None,
         };
-        message.index_headers()?;
-        message.delimit_body(framing);
-        Ok(message)
+        if let Some(why) = refused {
+            result = Err(why);
+        }
+        result
+    }
+
+    /// Indexes the header fields and sets the end of the body.
+    #[inline]
+    fn index(&mut self, framing: Framing) -> Result<(), Unparsable> {
+        self.index_headers()?;
+        self.delimit_body(framing);
+        Ok(())
     }
 
     /// Walks the header lines up to the blank line; leaves `headers_end` and `body_start` behind them.
@@ -296,7 +310,7 @@ impl<'a> Message<'a> {
         let rest = self.bytes.get(start..).unwrap_or_default();
         let mut at = from;
         loop {
-            let Some(found) = memchr(b'\n', rest.get(at..).unwrap_or_default()) else {
+            let Some(found) = first(b'\n', rest.get(at..).unwrap_or_default()) else {
                 self.odd.unfinished = true;
                 return (rest.len(), rest.len());
             };
@@ -492,17 +506,26 @@ pub fn call_number(bytes: &[u8]) -> u32 {
     const NAME: &[u8] = b"\r\nCall-ID:";
     let mut from = 0;
     // Names are rare enough behind a line end that the first letter finds the place.
-    while let Some(found) = memchr(b'C', bytes.get(from..).unwrap_or_default()) {
+    while let Some(found) = first(b'C', bytes.get(from..).unwrap_or_default()) {
         let at = from + found;
         let line = at.checked_sub(2).and_then(|start| bytes.get(start..));
         match line.and_then(|line| line.strip_prefix(NAME)) {
             None => from = at + 1,
             Some(value) => {
-                let end = memchr(b'\r', value).unwrap_or(value.len());
+                let end = first(b'\r', value).unwrap_or(value.len());
                 let value = value.get(..end).unwrap_or_default().trim_ascii();
-                let hash = value.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-                    (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-                });
+                let mix = |hash: u64, word: u64| {
+                    let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
+                    (product >> 64) as u64 ^ product as u64
+                };
+                let (words, rest) = value.as_chunks::<8>();
+                let hash = words
+                    .iter()
+                    .fold(value.len() as u64 ^ 0xcbf2_9ce4_8422_2325, |hash, word| {
+                        mix(hash, u64::from_le_bytes(*word))
+                    });
+                let rest = rest.iter().fold(0, |rest, byte| rest << 8 | u64::from(*byte));
+                let hash = mix(hash, rest);
                 return ((hash >> 32) as u32 ^ hash as u32) | 1;
             }
         }
@@ -510,20 +533,20 @@ pub fn call_number(bytes: &[u8]) -> u32 {
     0
 }
 
-/// The parts of a request or status line; `None` where it is neither.
 /// The Request-URI of the request that `bytes` begin with, as [`Message::parse`] reads it, without reading any more.
 pub fn request_uri(bytes: &[u8]) -> Option<&[u8]> {
     let skipped = bytes
         .iter()
         .position(|byte| !matches!(byte, b'\r' | b'\n'))?;
     let bytes = bytes.get(skipped..)?;
-    let line = bytes.get(..memchr(b'\n', bytes)?)?;
+    let line = bytes.get(..first(b'\n', bytes)?)?;
     match start_line(line, &mut Oddities::default())? {
         Start::Request { uri, .. } => Some(uri),
         Start::Status { .. } => None,
     }
 }
 
+/// The parts of a request or status line; `None` where it is neither.
 fn start_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
     if line
         .get(..4)

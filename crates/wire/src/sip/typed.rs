@@ -470,8 +470,10 @@ impl<'a> Message<'a> {
 
     /// Call-ID: not empty, without white space inside.
     pub fn call_id(&self) -> Result<&'a [u8], ParseError> {
-        self.typed(HeaderId::CallId, |value| {
-            (!value.is_empty() && !value.iter().any(|byte| is_lws(*byte))).then_some(value)
+        self.known.call_id.get(self.bytes(), || {
+            self.typed(HeaderId::CallId, |value| {
+                (!value.is_empty() && !value.iter().any(|byte| is_lws(*byte))).then_some(value)
+            })
         })
     }
 

@@ -1,7 +1,9 @@
-//! Eight bytes at a time: most of what is looked for in a header stands within the first few of them, sooner than a search through
-//! vectors has begun.
+//! Eight or sixteen bytes at a time: most of what is looked for in a header stands within the first few of them, sooner than a search
+//! that has to ask first what the processor can do has begun.
 
-/// Longer texts are searched through vectors.
+use wide::u8x16;
+
+/// What lies further behind is searched through wider vectors.
 const SHORT: usize = 96;
 
 /// Eight bytes with this value.
@@ -57,33 +59,84 @@ pub(super) fn through<T>(
     }
 }
 
+/// The place of the first byte for which `hits` has a bit, which is asked about sixteen bytes at a time and gives a bit for each, the lowest for
+/// the first. The last sixteen begin where the bytes have them, though some of them were in those before; fewer than sixteen are two overlapping
+/// pieces.
+#[inline]
+fn sixteens(bytes: &[u8], hits: impl Fn(u8x16) -> u32) -> Option<usize> {
+    let (pieces, rest) = bytes.as_chunks::<16>();
+    for (at, piece) in pieces.iter().enumerate() {
+        let bits = hits(u8x16::new(*piece));
+        if bits != 0 {
+            return Some(at * 16 + bits.trailing_zeros() as usize);
+        }
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    if let Some(last) = bytes.last_chunk::<16>() {
+        let bits = hits(u8x16::new(*last));
+        return (bits != 0).then(|| bytes.len() - 16 + bits.trailing_zeros() as usize);
+    }
+    let two = |front: u128, back: u128, size: usize| {
+        let both = u8x16::new((front | back << (8 * size)).to_le_bytes());
+        let bits = hits(both) & ((1 << (2 * size)) - 1);
+        let at = bits.trailing_zeros() as usize;
+        // What is in the second piece stands that much further to the front as the two overlap.
+        (bits != 0).then(|| match at < size {
+            true => at,
+            false => bytes.len() + at - 2 * size,
+        })
+    };
+    if let (Some(front), Some(back)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        return two(
+            u64::from_le_bytes(*front).into(),
+            u64::from_le_bytes(*back).into(),
+            8,
+        );
+    }
+    if let (Some(front), Some(back)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        return two(
+            u32::from_le_bytes(*front).into(),
+            u32::from_le_bytes(*back).into(),
+            4,
+        );
+    }
+    let word = bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u128::from(*byte));
+    let bits = hits(u8x16::new(word.to_le_bytes())) & ((1 << bytes.len()) - 1);
+    (bits != 0).then(|| bits.trailing_zeros() as usize)
+}
+
 /// Where the first of these three stands.
 #[inline]
 pub(super) fn first_of(any: [u8; 3], bytes: &[u8]) -> Option<usize> {
-    if bytes.len() > SHORT {
-        return memchr::memchr3(any[0], any[1], any[2], bytes);
-    }
-    // What is filled up is none of them, or stands behind all.
-    let fill = 0xff;
-    let at = through(bytes, fill, |at, word| {
-        let [a, b, c] = any.map(|byte| zeros(word ^ eight(byte)));
-        let hit = a | b | c;
-        (hit != 0).then(|| at + place(hit))
-    })?;
-    (at < bytes.len()).then_some(at)
+    let [a, b, c] = any.map(u8x16::splat);
+    let (near, far) = bytes.split_at(bytes.len().min(SHORT));
+    sixteens(near, |piece| {
+        (piece.simd_eq(a) | piece.simd_eq(b) | piece.simd_eq(c)).to_bitmask()
+    })
+    .or_else(|| beyond(far, |far| memchr::memchr3(any[0], any[1], any[2], far)))
 }
 
 /// Where this byte stands first.
 #[inline]
 pub(super) fn first(byte: u8, bytes: &[u8]) -> Option<usize> {
-    if bytes.len() > SHORT {
-        return memchr::memchr(byte, bytes);
+    let wanted = u8x16::splat(byte);
+    let (near, far) = bytes.split_at(bytes.len().min(SHORT));
+    sixteens(near, |piece| piece.simd_eq(wanted).to_bitmask())
+        .or_else(|| beyond(far, |far| memchr::memchr(byte, far)))
+}
+
+/// The same behind the first [`SHORT`] bytes.
+#[inline]
+fn beyond(far: &[u8], search: impl Fn(&[u8]) -> Option<usize>) -> Option<usize> {
+    match far {
+        [] => None,
+        _ => Some(SHORT + search(far)?),
     }
-    let at = through(bytes, !byte, |at, word| {
-        let hit = zeros(word ^ eight(byte));
-        (hit != 0).then(|| at + place(hit))
-    })?;
-    (at < bytes.len()).then_some(at)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::ids::{HeaderId, Method};
 use super::list::{Values, skip_values};
 use super::message::{Header, Message};
 use super::typed::{Via, ViaParts};
+use super::words::first_of;
 use std::fmt;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -202,7 +203,7 @@ impl<'o> Writer<'o> {
 pub fn append_text(out: &mut Vec<u8>, text: &[u8]) {
     let from = out.len();
     out.extend_from_slice(text);
-    if memchr::memchr2(b'\r', b'\n', text).is_some() {
+    if first_of([b'\r', b'\n', b'\n'], text).is_some() {
         for byte in out.iter_mut().skip(from) {
             if matches!(byte, b'\r' | b'\n') {
                 *byte = b' ';
