@@ -799,12 +799,12 @@ impl CallMedia {
             .filter_map(|(index, line)| line.as_ref().map(|line| (index, line)))
             .filter_map(|(index, line)| self.flow_plan(index, line))
             .collect();
-        let plan = SessionPlan {
+        let plan = Box::new(SessionPlan {
             session: self.session,
             flows,
             inactivity: plane.inactivity,
             hold_inactivity: plane.hold_inactivity,
-        };
+        });
         if self.added {
             plane.commands.push_back(MediaCommand::Update(plan));
         } else {
@@ -943,11 +943,19 @@ fn new_side(
         .ok_or(exhausted)?
         .ports;
     let pair = ports.allocate().ok_or(exhausted)?;
-    match plane.sockets.acquire(pair.rtp(), &mut plane.work) {
+    let [rtp_before, rtcp_before] = pair.before();
+    match plane
+        .sockets
+        .acquire_again(pair.rtp(), rtp_before, &mut plane.work)
+    {
         Some(rtp) => Ok(LineSide {
             rtcp: match carriage {
                 // Without a socket for RTCP the call goes on without RTCP.
-                media::Carriage::Rtp => plane.sockets.acquire(pair.rtcp(), &mut plane.work),
+                media::Carriage::Rtp => {
+                    plane
+                        .sockets
+                        .acquire_again(pair.rtcp(), rtcp_before, &mut plane.work)
+                }
                 _ => None,
             },
             pair,
@@ -973,6 +981,7 @@ fn new_side(
 }
 
 fn drop_side(plane: &mut MediaPlane, pool: u16, mut side: LineSide) {
+    side.pair.remember([Some(side.rtp), side.rtcp]);
     if let Some(secure) = &mut side.secure {
         secure.close(side.rtp, &mut plane.keyer.datagrams);
     }

@@ -85,6 +85,12 @@ impl Border {
         self.core.events.wanted = wanted;
     }
 
+    /// Sets memory aside for so many transactions of each kind at a time, as far as the limits allow, so that tables need not grow
+    /// (which moves all that is in them) while calls wait. What is never used is never touched.
+    pub fn reserve(&mut self, transactions: usize) {
+        self.endpoint.reserve(transactions, transactions);
+    }
+
     /// Everything dropped so far on the signalling side, by reason.
     pub fn drops(&self) -> Drops {
         let mut drops = self.core.drops.clone();

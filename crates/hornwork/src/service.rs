@@ -28,6 +28,8 @@ pub(crate) const SIGNAL_WAIT: Duration = Duration::from_millis(200);
 
 /// How long carriers have to answer that we are leaving.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(2);
+/// Transactions of each kind for which a worker has memory from the start: those of 32 s at a thousand calls a second. Beyond that tables grow.
+const TRANSACTIONS: usize = 32_768;
 
 /// Options of `hornwork run`.
 #[derive(Debug, Args)]
@@ -318,6 +320,9 @@ fn serve(
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let workers = config.sip.workers;
     let mut borders = Border::crew(config, workers, entropy);
+    for border in &mut borders {
+        border.reserve(TRANSACTIONS);
+    }
     let keying = media_keying(&clock)?;
     for border in &mut borders {
         border.set_dtls(keying.clone());

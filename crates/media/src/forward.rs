@@ -66,9 +66,9 @@ const MAX_TAKEN: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MediaCommand {
     /// A new session.
-    Add(SessionPlan),
+    Add(Box<SessionPlan>),
     /// A new plan for a session: lines keep their statistics, and their latches where nothing changed that bears on them.
-    Update(SessionPlan),
+    Update(Box<SessionPlan>),
     /// A participant of a conference.
     Join(Box<SeatPlan>),
     /// A new plan for a participant.

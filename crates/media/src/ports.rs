@@ -5,7 +5,7 @@
 //! into whose younger half a pair returns at a random place. Pairs that were never used are left alone while enough used ones
 //! wait: opening their sockets costs more than the rest of a call.
 
-use engine::Entropy;
+use engine::{Entropy, SocketId};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,12 @@ const WAITING: usize = 4_096;
 pub struct PortPair {
     address: IpAddr,
     port: u16,
+    /// Sockets that it had before, by number; [`NONE`]: none.
+    before: [u32; 2],
 }
+
+/// No socket.
+const NONE: u32 = u32::MAX;
 
 impl PortPair {
     /// Address and port for RTP (even).
@@ -28,6 +33,17 @@ impl PortPair {
     /// Address and port for RTCP (odd).
     pub fn rtcp(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port + 1)
+    }
+
+    /// The sockets for RTP and RTCP that it had when it was used last, if they are still there.
+    pub fn before(&self) -> [Option<SocketId>; 2] {
+        self.before
+            .map(|socket| (socket != NONE).then_some(SocketId(socket)))
+    }
+
+    /// Which sockets it has now, for [`PortPair::before`] of who gets it next.
+    pub fn remember(&mut self, sockets: [Option<SocketId>; 2]) {
+        self.before = sockets.map(|socket| socket.map_or(NONE, |socket| socket.0));
     }
 }
 
@@ -55,6 +71,8 @@ pub struct PortPool {
     /// Others hold one of their ports, as far as is known: given out again when there is nothing else.
     taken: VecDeque<u16>,
     in_use: Vec<bool>,
+    /// Sockets that each pair had when it was used last.
+    before: Vec<[u32; 2]>,
     entropy: Entropy,
     exhausted: u64,
     peak: usize,
@@ -85,6 +103,7 @@ impl PortPool {
             address,
             first: first as u16,
             in_use: vec![false; free.len()],
+            before: vec![[NONE; 2]; free.len()],
             fresh: free,
             used: VecDeque::new(),
             taken: VecDeque::new(),
@@ -112,6 +131,11 @@ impl PortPool {
         Some(PortPair {
             address: self.address,
             port: self.first + 2 * index,
+            before: self
+                .before
+                .get(usize::from(index))
+                .copied()
+                .unwrap_or([NONE; 2]),
         })
     }
 
@@ -133,6 +157,9 @@ impl PortPool {
         match self.in_use.get_mut(usize::from(index)) {
             Some(flag) if known && *flag => {
                 *flag = false;
+                if let Some(before) = self.before.get_mut(usize::from(index)) {
+                    *before = pair.before;
+                }
                 Ok(index)
             }
             _ => Err(pair),

@@ -44,7 +44,7 @@ fn steady_state_asks_for_no_memory() {
             side.mux = true;
         }
         let plan = SessionPlan::single(session.into(), Carriage::Rtp, sides);
-        forwarder.command(MediaCommand::Add(plan), Time::ZERO);
+        forwarder.command(MediaCommand::Add(Box::new(plan)), Time::ZERO);
     }
     let mut packet = RtpHeader {
         payload_type: 8,

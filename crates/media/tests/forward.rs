@@ -98,7 +98,7 @@ fn last_stats(forwarder: &mut Forwarder, session: u64, now: Time) -> SessionStat
 fn signalled_addresses_count_at_once_and_are_relayed() {
     let mut forwarder = forwarder();
     let now = Time::from_secs(1);
-    forwarder.command(MediaCommand::Add(plan()), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan())), now);
     for n in 0..50 {
         let now = now + Duration::from_millis(20 * u64::from(n));
         assert_eq!(
@@ -148,7 +148,7 @@ fn a_phone_behind_nat_is_learned_and_then_locked() {
     plan.flows[0].sides[0].signalled_rtcp = None;
     plan.flows[0].sides[0].latching = Latching::SameAddress(addr("198.51.100.7:0").ip());
     let now = Time::from_secs(1);
-    forwarder.command(MediaCommand::Add(plan.clone()), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan.clone())), now);
     // RTCP before RTP is learned from nobody.
     assert_eq!(
         send(&mut forwarder, A_RTCP, "198.51.100.7:40001", &rtcp(7), now),
@@ -208,14 +208,14 @@ fn a_phone_behind_nat_is_learned_and_then_locked() {
     }
     assert_eq!(forwarder.drops().get(DropReason::MediaStranger), 201);
     // The same plan again (a session refresh) opens nothing.
-    forwarder.command(MediaCommand::Update(plan.clone()), late);
+    forwarder.command(MediaCommand::Update(Box::new(plan.clone())), late);
     assert_eq!(
         send(&mut forwarder, A, "198.51.100.7:40002", &rtp(7, 200), late),
         Verdict::Drop(DropReason::MediaStranger)
     );
     // A new offer tells another address: it is learned anew.
     plan.flows[0].sides[0].signalled_rtp = Some(addr("10.0.0.6:4000"));
-    forwarder.command(MediaCommand::Update(plan), late);
+    forwarder.command(MediaCommand::Update(Box::new(plan)), late);
     for n in 0..LATCH_PACKETS {
         send(
             &mut forwarder,
@@ -243,7 +243,7 @@ fn packets_that_do_not_continue_teach_nothing() {
     let mut plan = plan();
     plan.flows[0].sides[0].signalled_rtp = None;
     let now = Time::ZERO;
-    forwarder.command(MediaCommand::Add(plan), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan)), now);
     for n in 0..40u16 {
         // Each from a new source, or the same number again, or a jump.
         let packets = [
@@ -273,7 +273,7 @@ fn packets_that_do_not_continue_teach_nothing() {
 fn what_does_not_fit_the_place_is_dropped_and_counted() {
     let mut forwarder = forwarder();
     let now = Time::ZERO;
-    forwarder.command(MediaCommand::Add(plan()), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan())), now);
     let good = "192.0.2.1:4000";
     let cases: [(SocketId, &str, Vec<u8>, DropReason); 9] = [
         (A, good, vec![], DropReason::MediaMalformed),
@@ -338,7 +338,7 @@ fn rtcp_between_one_port_and_two() {
     b.mux = true;
     b.rtcp = None;
     let now = Time::ZERO;
-    forwarder.command(MediaCommand::Add(plan), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan)), now);
     assert_eq!(
         send(&mut forwarder, A_RTCP, "192.0.2.1:4001", &rtcp(1), now),
         to(B, "192.0.2.2:5000")
@@ -371,7 +371,7 @@ fn ipv6_to_ipv4_and_back() {
     b.ipv6 = true;
     b.signalled_rtp = Some(addr("[2001:db8::2]:5000"));
     let now = Time::ZERO;
-    forwarder.command(MediaCommand::Add(plan.clone()), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan.clone())), now);
     assert_eq!(
         send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, 1), now),
         to(B, "[2001:db8::2]:5000")
@@ -392,7 +392,7 @@ fn ipv6_to_ipv4_and_back() {
         "[ff02::1]:5000",
     ] {
         plan.flows[0].sides[1].signalled_rtp = Some(addr(bad));
-        forwarder.command(MediaCommand::Update(plan.clone()), now);
+        forwarder.command(MediaCommand::Update(Box::new(plan.clone())), now);
         assert_eq!(
             send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, 2), now),
             Verdict::Drop(DropReason::MediaNotLatched),
@@ -407,7 +407,7 @@ fn held_directions_are_closed_for_media_and_open_for_rtcp() {
     let mut plan = plan();
     let now = Time::ZERO;
     plan.flows[0].sides[0].receives = false;
-    forwarder.command(MediaCommand::Add(plan), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan)), now);
     assert_eq!(
         send(&mut forwarder, B, "192.0.2.2:5000", &rtp(2, 1), now),
         Verdict::Drop(DropReason::MediaHeld)
@@ -429,7 +429,7 @@ fn silence_is_told_in_virtual_time() {
     plan.inactivity = Some(Duration::from_secs(30));
     plan.hold_inactivity = Some(Duration::from_secs(300));
     let mut now = Time::from_secs(10);
-    forwarder.command(MediaCommand::Add(plan.clone()), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan.clone())), now);
     for n in 0..4 {
         now += Duration::from_secs(25);
         forwarder.timeout(now);
@@ -472,7 +472,7 @@ fn silence_is_told_in_virtual_time() {
     for side in &mut plan.flows[0].sides {
         side.sends = false;
     }
-    forwarder.command(MediaCommand::Update(plan.clone()), now);
+    forwarder.command(MediaCommand::Update(Box::new(plan.clone())), now);
     forwarder.timeout(now + Duration::from_secs(299));
     assert_eq!(forwarder.next_report(), None);
     forwarder.timeout(now + Duration::from_millis(300_002));
@@ -481,7 +481,10 @@ fn silence_is_told_in_virtual_time() {
         Some(MediaEvent::Timeout { .. })
     ));
     plan.hold_inactivity = None;
-    forwarder.command(MediaCommand::Update(plan), now + Duration::from_secs(301));
+    forwarder.command(
+        MediaCommand::Update(Box::new(plan)),
+        now + Duration::from_secs(301),
+    );
     assert_eq!(forwarder.next_deadline(), None);
 }
 
@@ -502,29 +505,38 @@ fn bad_plans_are_refused_and_change_nothing() {
             other => panic!("{other:?}"),
         }
         if forwarder.sockets() == 0 {
-            forwarder.command(MediaCommand::Add(plan()), now);
+            forwarder.command(MediaCommand::Add(Box::new(plan())), now);
         } else {
             assert_eq!(forwarder.sockets(), sockets);
         }
     };
     refused(MediaCommand::Remove(9), PlanError::NoSuchSession);
     refused(MediaCommand::Query(9), PlanError::NoSuchSession);
-    refused(MediaCommand::Add(plan()), PlanError::SessionExists);
+    refused(
+        MediaCommand::Add(Box::new(plan())),
+        PlanError::SessionExists,
+    );
     let mut other = plan();
     other.session = 2;
-    refused(MediaCommand::Add(other.clone()), PlanError::SocketInUse(A));
     refused(
-        MediaCommand::Update(other.clone()),
+        MediaCommand::Add(Box::new(other.clone())),
+        PlanError::SocketInUse(A),
+    );
+    refused(
+        MediaCommand::Update(Box::new(other.clone())),
         PlanError::NoSuchSession,
     );
     other.flows[0].sides[0].rtp = SocketId(80_000);
     refused(
-        MediaCommand::Add(other.clone()),
+        MediaCommand::Add(Box::new(other.clone())),
         PlanError::SocketOutOfRange(SocketId(80_000)),
     );
     let mut twice = plan();
     twice.flows[0].sides[1].rtp = A;
-    refused(MediaCommand::Update(twice), PlanError::SocketInUse(A));
+    refused(
+        MediaCommand::Update(Box::new(twice)),
+        PlanError::SocketInUse(A),
+    );
     let mut lines = plan();
     let mut second = lines.flows[0].clone();
     for (side, socket) in second.sides.iter_mut().zip([100, 200]) {
@@ -532,7 +544,10 @@ fn bad_plans_are_refused_and_change_nothing() {
         side.rtcp = None;
     }
     lines.flows.push(second);
-    refused(MediaCommand::Update(lines.clone()), PlanError::LineTwice(0));
+    refused(
+        MediaCommand::Update(Box::new(lines.clone())),
+        PlanError::LineTwice(0),
+    );
     lines.flows[1].line = 1;
     lines.session = 1;
     let mut small = SessionPlan::single(
@@ -540,12 +555,12 @@ fn bad_plans_are_refused_and_change_nothing() {
         Carriage::Rtp,
         [SidePlan::new(SocketId(1)), SidePlan::new(SocketId(2))],
     );
-    forwarder.command(MediaCommand::Add(small.clone()), now);
+    forwarder.command(MediaCommand::Add(Box::new(small.clone())), now);
     small.session = 4;
     for (side, socket) in small.flows[0].sides.iter_mut().zip([3, 4]) {
         side.rtp = SocketId(socket);
     }
-    forwarder.command(MediaCommand::Add(small), now);
+    forwarder.command(MediaCommand::Add(Box::new(small)), now);
     assert!(matches!(
         reports(&mut forwarder)[..],
         [MediaEvent::Refused {
@@ -554,7 +569,7 @@ fn bad_plans_are_refused_and_change_nothing() {
         }]
     ));
     // Two lines, then one of them goes: its figures stay until the end.
-    forwarder.command(MediaCommand::Update(lines.clone()), now);
+    forwarder.command(MediaCommand::Update(Box::new(lines.clone())), now);
     assert_eq!(forwarder.sockets(), 2 + 6);
     send(
         &mut forwarder,
@@ -564,7 +579,7 @@ fn bad_plans_are_refused_and_change_nothing() {
         now,
     );
     lines.flows.pop();
-    forwarder.command(MediaCommand::Update(lines), now);
+    forwarder.command(MediaCommand::Update(Box::new(lines)), now);
     assert_eq!(forwarder.sockets(), 2 + 4);
     let stats = last_stats(&mut forwarder, 1, now);
     assert_eq!(
@@ -581,7 +596,7 @@ fn other_datagrams_are_relayed_by_the_same_rules() {
     plan.flows[0].carriage = Carriage::Datagrams;
     plan.flows[0].sides[0].signalled_rtp = None;
     let now = Time::ZERO;
-    forwarder.command(MediaCommand::Add(plan), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan)), now);
     let udptl = [0u8, 1, 2, 3];
     for n in 1..LATCH_PACKETS {
         assert_eq!(
@@ -608,7 +623,7 @@ fn other_datagrams_are_relayed_by_the_same_rules() {
 fn many_sources_are_relayed_and_some_followed() {
     let mut forwarder = forwarder();
     let mut now = Time::ZERO;
-    forwarder.command(MediaCommand::Add(plan()), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan())), now);
     for ssrc in 0..1000 {
         now += Duration::from_millis(1);
         assert_eq!(
@@ -630,7 +645,7 @@ fn many_sources_are_relayed_and_some_followed() {
 #[test]
 fn passing_reports_tell_the_round_trip_of_one_side() {
     let mut forwarder = forwarder();
-    forwarder.command(MediaCommand::Add(plan()), Time::ZERO);
+    forwarder.command(MediaCommand::Add(Box::new(plan())), Time::ZERO);
     let info = SenderInfo {
         ntp: 0x1234_5678_9abc_def0,
         ..SenderInfo::default()
@@ -768,7 +783,7 @@ proptest! {
         }
         let mut now = Time::ZERO;
         let mut signalled = [0usize; 2];
-        forwarder.command(MediaCommand::Add(plan.clone()), now);
+        forwarder.command(MediaCommand::Add(Box::new(plan.clone())), now);
         for step in steps {
             match step {
                 Step::Send { side, sender, ssrc, sequence } => {
@@ -784,9 +799,9 @@ proptest! {
                 Step::Reoffer { side, signalled: new } => {
                     signalled[side] = new;
                     plan.flows[0].sides[side].signalled_rtp = Some(addr(SENDERS[side][new]));
-                    forwarder.command(MediaCommand::Update(plan.clone()), now);
+                    forwarder.command(MediaCommand::Update(Box::new(plan.clone())), now);
                 }
-                Step::Refresh => forwarder.command(MediaCommand::Update(plan.clone()), now),
+                Step::Refresh => forwarder.command(MediaCommand::Update(Box::new(plan.clone())), now),
                 Step::Wait(ms) => now += Duration::from_millis(ms),
             }
         }
@@ -801,7 +816,7 @@ proptest! {
         let mut now = Time::ZERO;
         let mut signalled = [0usize; 2];
         let mut locked: [Option<SocketAddr>; 2] = [None; 2];
-        forwarder.command(MediaCommand::Add(plan.clone()), now);
+        forwarder.command(MediaCommand::Add(Box::new(plan.clone())), now);
         for step in steps {
             match step {
                 Step::Send { side, sender, ssrc, sequence } => {
@@ -837,9 +852,9 @@ proptest! {
                     }
                     signalled[side] = new;
                     plan.flows[0].sides[side].signalled_rtp = Some(addr(SENDERS[side][new]));
-                    forwarder.command(MediaCommand::Update(plan.clone()), now);
+                    forwarder.command(MediaCommand::Update(Box::new(plan.clone())), now);
                 }
-                Step::Refresh => forwarder.command(MediaCommand::Update(plan.clone()), now),
+                Step::Refresh => forwarder.command(MediaCommand::Update(Box::new(plan.clone())), now),
                 Step::Wait(ms) => now += Duration::from_millis(ms),
             }
         }

@@ -26,7 +26,7 @@ fn playing_asks_for_no_memory() {
             inactivity: None,
             ..SessionPlan::single(session, Carriage::Rtp, sides)
         };
-        forwarder.command(MediaCommand::Add(plan), Time::ZERO);
+        forwarder.command(MediaCommand::Add(Box::new(plan)), Time::ZERO);
         let plan = PlayPlan {
             session,
             line: 0,

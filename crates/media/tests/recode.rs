@@ -59,7 +59,7 @@ type Left = Vec<u8>;
 impl Line {
     fn new(plan: SessionPlan) -> Line {
         let mut forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
-        forwarder.command(MediaCommand::Add(plan), Time::ZERO);
+        forwarder.command(MediaCommand::Add(Box::new(plan)), Time::ZERO);
         Line {
             forwarder,
             now: Time::from_secs(1),

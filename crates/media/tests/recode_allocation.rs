@@ -33,7 +33,7 @@ fn transcoding_asks_for_no_memory() {
             digits: Some((101, 8_000)),
         }));
         let plan = SessionPlan::single(session.into(), Carriage::Rtp, sides);
-        forwarder.command(MediaCommand::Add(plan), Time::ZERO);
+        forwarder.command(MediaCommand::Add(Box::new(plan)), Time::ZERO);
     }
     let mut buffer = [0; 400];
     let mut run = |rounds: core::ops::Range<u32>| {

@@ -54,7 +54,7 @@ fn plan(a: Protection, b: Protection) -> SessionPlan {
 
 fn with(plan: SessionPlan) -> Forwarder {
     let mut forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
-    forwarder.command(MediaCommand::Add(plan), Time::ZERO);
+    forwarder.command(MediaCommand::Add(Box::new(plan)), Time::ZERO);
     forwarder
 }
 
@@ -281,7 +281,7 @@ fn nothing_passes_before_there_are_keys() {
     );
     let (protection, mut phone) = keys(Suite::AeadAes128Gcm, 1, 0);
     forwarder.command(
-        MediaCommand::Update(plan(protection, Protection::None)),
+        MediaCommand::Update(Box::new(plan(protection, Protection::None))),
         Time::ZERO,
     );
     let bytes = sealed(&mut phone.outbound, &rtp(7, 2), false);
@@ -321,7 +321,7 @@ fn rekeying_under_way() {
         pass(&mut forwarder, B, OTHER, &rtp(3, sequence)).unwrap();
     }
     forwarder.command(
-        MediaCommand::Update(plan(second, Protection::None)),
+        MediaCommand::Update(Box::new(plan(second, Protection::None))),
         Time::ZERO,
     );
     let old = sealed(&mut phone.outbound, &rtp(7, 1), false);
@@ -353,7 +353,7 @@ fn a_new_association_begins_anew() {
         pass(&mut forwarder, B, OTHER, &rtp(3, sequence)).unwrap();
     }
     forwarder.command(
-        MediaCommand::Update(plan(second, Protection::None)),
+        MediaCommand::Update(Box::new(plan(second, Protection::None))),
         Time::ZERO,
     );
     let (_, out) = pass(&mut forwarder, B, OTHER, &rtp(3, 1)).unwrap();
@@ -381,7 +381,7 @@ fn forks_with_keys_of_their_own() {
         let forwarder = match &mut forwarder {
             None => forwarder.insert(with(plan)),
             Some(forwarder) => {
-                forwarder.command(MediaCommand::Update(plan), Time::ZERO);
+                forwarder.command(MediaCommand::Update(Box::new(plan)), Time::ZERO);
                 forwarder
             }
         };

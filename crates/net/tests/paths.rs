@@ -176,7 +176,9 @@ fn passed_on(rig: &mut Rig, world: &World) {
         side
     };
     let plan = SessionPlan::single(6, Carriage::Rtp, [side(0, a), side(2, b_rtcp)]);
-    rig.operator.commands.push_back(MediaCommand::Add(plan));
+    rig.operator
+        .commands
+        .push_back(MediaCommand::Add(Box::new(plan)));
     a.send(&rtp(7, 1, 20), ours[0]);
     rig.run(20);
     assert!(

@@ -145,7 +145,7 @@ fn eventful(rig: &mut Rig, world: &World) -> SessionStats {
     };
     rig.operator
         .commands
-        .push_back(MediaCommand::Add(plan(true)));
+        .push_back(MediaCommand::Add(Box::new(plan(true))));
     let mut number = 65_000u16;
     rig.run(5);
     let stranger = world.phone(0);
@@ -196,7 +196,7 @@ fn eventful(rig: &mut Rig, world: &World) -> SessionStats {
             95 => {
                 // Not sent on while it is held, on both sides of which the stream goes on.
                 for receives in [false, true] {
-                    let update = MediaCommand::Update(plan(receives));
+                    let update = MediaCommand::Update(Box::new(plan(receives)));
                     rig.operator.commands.push_back(update);
                     rig.run(2);
                     number = number.wrapping_add(1);
@@ -292,7 +292,9 @@ fn what_passes_in_the_kernel_is_a_sign_of_life() {
             };
             let mut plan = SessionPlan::single(1, Carriage::Rtp, [side(0, a), side(2, b)]);
             plan.inactivity = Some(Duration::from_millis(2_500));
-            rig.operator.commands.push_back(MediaCommand::Update(plan));
+            rig.operator
+                .commands
+                .push_back(MediaCommand::Update(Box::new(plan)));
             number = takes_shortcut(&mut rig, [a, b], ours[0], number);
             // Longer than that, and nothing comes up meanwhile.
             let (before, begun) = (rig.driver.counters(), std::time::Instant::now());

@@ -4,6 +4,7 @@ use crate::api::{Flow, NamedHop};
 use crate::compose::without_tag;
 use crate::transport::default_port;
 use engine::Transport;
+use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message, NameAddr, Scheme, Uri};
 
@@ -61,10 +62,15 @@ impl Peer {
     pub(crate) fn new<'r>(
         remote: &[u8],
         target: &[u8],
-        routes: impl Iterator<Item = &'r [u8]>,
+        routes: impl Iterator<Item = &'r [u8]> + Clone,
         flow: Flow,
     ) -> Peer {
-        let mut text = Vec::with_capacity(remote.len() + target.len() + 64);
+        // Exactly as much: what is kept has no room to spare, and is not moved once more for that.
+        let between = |routes: usize| 2 * routes.saturating_sub(1);
+        let (count, length) = routes.clone().fold((0, 0), |(count, length), route| {
+            (count + 1, length + route.len())
+        });
+        let mut text = Vec::with_capacity(remote.len() + target.len() + length + between(count));
         text.extend_from_slice(remote);
         text.extend_from_slice(target);
         let routes_at = text.len();
@@ -91,7 +97,7 @@ impl Peer {
     /// From a response that makes or confirms a dialog with us as UAC: the route set is its Record-Route reversed (RFC
     /// 3261 section 12.1.2); without Record-Route there is none. Without Contact the old target stays.
     pub(crate) fn from_response(response: &Message<'_>, old: &Peer) -> Peer {
-        let routes: Vec<&[u8]> = response.values(HeaderId::RecordRoute).collect();
+        let routes: SmallVec<[&[u8]; 8]> = response.values(HeaderId::RecordRoute).collect();
         let contact = response.contact().ok().filter(|c| !c.is_star());
         let mut peer = Peer::new(
             response.header(HeaderId::To).unwrap_or_default(),

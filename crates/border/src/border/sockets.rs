@@ -40,6 +40,15 @@ struct Entry {
     owner: u64,
 }
 
+impl Entry {
+    /// It is in use again.
+    fn take(&mut self, stamp: u32) {
+        self.busy = true;
+        self.unwanted = false;
+        self.stamp = stamp;
+    }
+}
+
 /// The media sockets that are open.
 #[derive(Debug)]
 pub(crate) struct MediaSockets {
@@ -64,6 +73,25 @@ impl MediaSockets {
         }
     }
 
+    /// As [`MediaSockets::acquire`]. `before` had this address when it was used last, so that most of the time it need not be looked up.
+    pub(crate) fn acquire_again(
+        &mut self,
+        address: SocketAddr,
+        before: Option<SocketId>,
+        work: &mut VecDeque<SocketWork>,
+    ) -> Option<SocketId> {
+        let stamp = self.stamps.wrapping_add(1);
+        match before.and_then(|socket| Some((socket, self.entry_mut(socket)?))) {
+            Some((socket, entry)) if entry.address == address && !entry.busy => {
+                entry.take(stamp);
+                self.stamps = stamp;
+                self.idle_count -= 1;
+                Some(socket)
+            }
+            _ => self.acquire(address, work),
+        }
+    }
+
     /// The socket at `address`, opened where it is not; `None` where as many as allowed are in use.
     pub(crate) fn acquire(
         &mut self,
@@ -76,9 +104,7 @@ impl MediaSockets {
             if entry.busy {
                 return None;
             }
-            entry.busy = true;
-            entry.unwanted = false;
-            entry.stamp = self.stamps;
+            entry.take(self.stamps);
             self.idle_count -= 1;
             return Some(SocketId(MEDIA_BASE + index));
         }
@@ -293,6 +319,41 @@ mod tests {
         assert_eq!((pool.busy(), pool.open()), (0, 1));
         assert_eq!(pool.acquire(at(1), &mut work), Some(first));
         assert_eq!(work.len(), 1, "not opened again");
+    }
+
+    #[test]
+    fn the_one_from_before_is_taken_where_it_is_still_that() {
+        let (mut pool, mut work) = (pool(2), VecDeque::new());
+        let first = pool.acquire(at(1), &mut work).unwrap();
+        assert_eq!(
+            pool.acquire_again(at(1), Some(first), &mut work),
+            None,
+            "in use"
+        );
+        assert_eq!(pool.opened(first, &mut work), None);
+        pool.release(first);
+        assert_eq!(
+            pool.acquire_again(at(1), Some(first), &mut work),
+            Some(first)
+        );
+        assert_eq!((pool.busy(), pool.open(), work.len()), (1, 1, 1));
+        pool.release(first);
+        // Somebody else's by now, not there at all, or never there before: looked up, and opened.
+        for before in [Some(first), Some(SocketId(7)), None] {
+            let second = pool.acquire_again(at(2), before, &mut work).unwrap();
+            assert_ne!(second, first);
+            assert_eq!((pool.busy(), pool.open(), work.len()), (1, 2, 2));
+            pool.opened(second, &mut work);
+            pool.release(second);
+        }
+        // What is taken by its number is no longer idle: another one makes room.
+        assert_eq!(
+            pool.acquire_again(at(1), Some(first), &mut work),
+            Some(first)
+        );
+        let third = pool.acquire(at(3), &mut work).unwrap();
+        assert_ne!(third, first);
+        assert_eq!((pool.busy(), pool.open()), (2, 2));
     }
 
     #[test]

@@ -431,12 +431,17 @@ impl Core {
     ) -> Edits<'e> {
         let Changes { texts, effects } = changes;
         let boundary = self.boundary(call, from, None);
-        let mut list = self.own_edits(endpoint, call, from, message, &boundary, host, texts);
-        let refused = self.rules_out(endpoint, call, from, message, &mut list, effects);
-        Edits { list, refused }
+        let mut edits = Edits {
+            list: EditList::new(),
+            refused: None,
+        };
+        let list = &mut edits.list;
+        self.own_edits(endpoint, call, from, message, &boundary, host, texts, list);
+        edits.refused = self.rules_out(endpoint, call, from, message, list, effects);
+        edits
     }
 
-    /// The border's own edits.
+    /// Adds the border's own edits to `edits`: written where they stay, for the list is large.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn own_edits<'e>(
         &self,
@@ -447,7 +452,8 @@ impl Core {
         boundary: &Boundary<'_>,
         host: Option<&[u8]>,
         changes: &'e mut Texts,
-    ) -> EditList<'e> {
+        edits: &mut EditList<'e>,
+    ) {
         changes.clear();
         let Texts { own, identity } = changes;
         if promises(message) {
@@ -460,14 +466,13 @@ impl Core {
         }
         warnings(message, &mut own.warnings);
         let own = &*own;
-        let mut edits = EditList::new();
         if let Some(value) = message.header(HeaderId::Allow) {
             edits.push(Edit::Replace {
                 id: HeaderId::Allow,
                 value,
             });
         }
-        own.tags(&mut edits);
+        own.tags(edits);
         // Where else to try, and what was not understood, belong to the answer itself.
         let content: &[HeaderId] = match message.status() {
             300..=399 | 485 => &[HeaderId::Contact],
@@ -483,10 +488,10 @@ impl Core {
             Some(host) => host.to_vec(),
             None => self.own_host(call, from.other(), endpoint),
         };
-        boundary.edits(message, own_host, identity, &mut edits);
+        boundary.edits(message, own_host, identity, edits);
         match boundary.from && boundary.to {
-            true => hide_warn_agents(message, &own.warnings, &mut edits),
-            false => hide_network(message, &own.warnings, &mut edits),
+            true => hide_warn_agents(message, &own.warnings, edits),
+            false => hide_network(message, &own.warnings, edits),
         }
         if let Some(value) = &call.charging
             && boundary.to
@@ -513,7 +518,6 @@ impl Core {
                 }
             }
         }
-        edits
     }
 
     /// Content that passes `message`.

@@ -8,6 +8,7 @@ use crate::border::{Alarm, Core, Placed};
 use crate::config::TrunkId;
 use crate::identity::{ANONYMOUS, Wish};
 use crate::private_headers::EarlyMedia;
+use crate::rules::EditList;
 use engine::{Note, Time, Transport};
 use sip::{Endpoint, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
@@ -465,7 +466,8 @@ impl Core {
         let share = set_up.share.map(|share| share.to_string());
         let mut changes = Changes::default();
         let Changes { texts, effects } = &mut changes;
-        let mut edits = self.own_edits(
+        let mut edits = EditList::new();
+        self.own_edits(
             endpoint,
             call,
             Side::Caller,
@@ -473,6 +475,7 @@ impl Core {
             &boundary,
             Some(&placed.from_host),
             texts,
+            &mut edits,
         );
         if !set_up.reliable && !set_up.offered {
             // The answer to an offer in a reliable response belongs into PRACK; this caller cannot send one.

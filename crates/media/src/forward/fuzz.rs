@@ -79,8 +79,8 @@ pub fn fuzz_forward(data: &[u8]) {
     };
     let mut forwarder = Forwarder::new(limits, HashKey::default());
     let mut now = Time::ZERO;
-    forwarder.command(MediaCommand::Add(plan(0, 0x43)), now);
-    forwarder.command(MediaCommand::Add(plan(1, 0x4e)), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan(0, 0x43))), now);
+    forwarder.command(MediaCommand::Add(Box::new(plan(1, 0x4e))), now);
     let mut rest = data;
     while let [step, argument, tail @ ..] = rest {
         rest = tail;
@@ -94,9 +94,9 @@ pub fn fuzz_forward(data: &[u8]) {
                 rest = tail;
                 let plan = plan(session, *flavour);
                 let command = if step % 8 == 1 {
-                    MediaCommand::Add(plan)
+                    MediaCommand::Add(Box::new(plan))
                 } else {
-                    MediaCommand::Update(plan)
+                    MediaCommand::Update(Box::new(plan))
                 };
                 forwarder.command(command, now);
             }

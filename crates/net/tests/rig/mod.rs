@@ -657,7 +657,9 @@ pub fn call(
         side
     };
     let plan = SessionPlan::single(session, Carriage::Rtp, [side(0), side(2)]);
-    rig.operator.commands.push_back(MediaCommand::Add(plan));
+    rig.operator
+        .commands
+        .push_back(MediaCommand::Add(Box::new(plan)));
     rig.run(5);
     assert_eq!(rig.operator.refused, 0);
     ours

@@ -524,7 +524,9 @@ pub fn call_number(bytes: &[u8]) -> u32 {
                     .fold(value.len() as u64 ^ 0xcbf2_9ce4_8422_2325, |hash, word| {
                         mix(hash, u64::from_le_bytes(*word))
                     });
-                let rest = rest.iter().fold(0, |rest, byte| rest << 8 | u64::from(*byte));
+                let rest = rest
+                    .iter()
+                    .fold(0, |rest, byte| rest << 8 | u64::from(*byte));
                 let hash = mix(hash, rest);
                 return ((hash >> 32) as u32 ^ hash as u32) | 1;
             }
