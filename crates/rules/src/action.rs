@@ -1,7 +1,7 @@
 //! Actions: compiled and checked when they are loaded, carried out on one message.
 
 use crate::address::{Part, address_with, part_of, part_of_uri, uri_with};
-use crate::effects::{Effects, Line, Name, Refusal, Tag, View};
+use crate::effects::{Effects, Line, Name, Prepared, Refusal, Tag, View};
 use crate::fact::{Names, has_parts};
 use crate::grammar::{MAX_ADDED, changeable, fits, is_line};
 use crate::number::Renumber;
@@ -62,6 +62,8 @@ pub(crate) enum Action {
     Route(u16),
     Tag(Box<str>, Template),
     Log(Template),
+    /// Several of the first two whose values are constants, and the same put together.
+    Fields(Box<[Action]>, Prepared),
 }
 
 /// A mistake at a key of an action.
@@ -598,6 +600,13 @@ impl Action {
             return;
         }
         match self {
+            Action::Fields(singly, together) => {
+                if !effects.add_prepared(together) {
+                    for action in singly {
+                        action.apply(rule, scene, names, effects);
+                    }
+                }
+            }
             Action::Add(name, value) => whole(name, value, scene, names, effects, false),
             Action::Set(name, value) => whole(name, value, scene, names, effects, true),
             Action::Remove(name, which, regex) => {

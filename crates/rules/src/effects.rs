@@ -69,6 +69,14 @@ impl Field {
         }
     }
 
+    const fn moved(self, by: u32) -> Field {
+        Field {
+            start: self.start + by,
+            value: self.value + by,
+            end: self.end + by,
+        }
+    }
+
     /// The field as it is written; `None` where its name is longer than a line has room for.
     #[inline]
     fn written(self, id: HeaderId, text: &[u8]) -> Option<FieldLine<'_>> {
@@ -115,6 +123,37 @@ impl Op {
             Op::Set { field, .. } | Op::Add { field, .. } => field.name(),
         }
     }
+
+    /// The same where its text lies that much further behind.
+    #[inline]
+    const fn moved(self, by: u32) -> Op {
+        match self {
+            Op::Remove { id, name } => Op::Remove {
+                id,
+                name: Span {
+                    start: name.start + by,
+                    end: name.end + by,
+                },
+            },
+            Op::Set { id, field } => Op::Set {
+                id,
+                field: field.moved(by),
+            },
+            Op::Add { id, field } => Op::Add {
+                id,
+                field: field.moved(by),
+            },
+        }
+    }
+}
+
+/// Changes of headers that are the same for every message, put together ahead: see [`Effects::into_prepared`].
+#[derive(Clone, Debug)]
+pub(crate) struct Prepared {
+    text: Box<[u8]>,
+    ops: Box<[Op]>,
+    /// Headers of which earlier changes do not count any more.
+    overruled: Box<[Name]>,
 }
 
 /// A refusal by a rule.
@@ -309,13 +348,16 @@ impl Effects {
     /// Adds the changes of headers to edits that were decided before; of those, the ones go that are overruled.
     pub fn merge<'e, const N: usize>(&'e self, edits: &mut SmallVec<[Edit<'e>; N]>) {
         let decided = edits.iter().fold(0, |set, edit| set | edited(edit));
-        for op in &self.ops {
-            let (id, name) = (op.id(), op.name());
-            if matches!(op, Op::Add { .. }) || decided & id.bit() == 0 {
-                continue;
+        let wanted = |op: &Op| match op {
+            Op::Remove { id, .. } | Op::Set { id, .. } => id.bit(),
+            Op::Add { .. } => 0,
+        };
+        let both = decided & self.ops.iter().fold(0, |set, op| set | wanted(op));
+        if both != 0 {
+            for op in self.ops.iter().filter(|op| wanted(op) & both != 0) {
+                let name = self.at(op.name());
+                edits.retain(|edit| !edits_header(edit, op.id(), name));
             }
-            let name = self.at(name);
-            edits.retain(|edit| !edits_header(edit, id, name));
         }
         let text = self.arena.as_slice();
         for op in &self.ops {
@@ -435,6 +477,34 @@ impl Effects {
             }
             _ => self.ops.push(Op::Set { id, field }),
         }
+    }
+
+    /// These effects as what they do to any message's headers, where constant fields alone made them. `overruled`: the headers
+    /// of which they are to leave nothing that was decided earlier.
+    pub(crate) fn into_prepared(self, overruled: Vec<Name>) -> Prepared {
+        Prepared {
+            text: self.arena.as_slice().into(),
+            ops: self.ops.into_vec().into_boxed_slice(),
+            overruled: overruled.into_boxed_slice(),
+        }
+    }
+
+    /// Carries out what was put together ahead. `false`, and nothing is done, where it comes near the end of what rules may
+    /// write for one message: which of its fields are beyond it is to be found one by one.
+    pub(crate) fn add_prepared(&mut self, fields: &Prepared) -> bool {
+        let from = self.arena.len();
+        if from + fields.text.len() > MAX_ADDED {
+            return false;
+        }
+        if !self.ops.is_empty() {
+            for name in &fields.overruled {
+                self.overrule(name);
+            }
+        }
+        self.arena.extend_from_slice(&fields.text);
+        let by = from as u32;
+        self.ops.extend(fields.ops.iter().map(|op| op.moved(by)));
+        true
     }
 
     pub(crate) fn set_uri(&mut self, value: Span) {

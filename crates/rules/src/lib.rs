@@ -14,6 +14,7 @@ mod effects;
 mod fact;
 mod grammar;
 mod interpret;
+mod joined;
 mod number;
 mod ruleset;
 mod scene;

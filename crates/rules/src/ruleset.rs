@@ -4,6 +4,7 @@ use crate::action::Action;
 use crate::condition::Condition;
 use crate::effects::{Effects, View};
 use crate::fact::Names;
+use crate::joined::joined;
 use crate::scene::{Direction, Kind, Place, Scene};
 use crate::spec::{Fault, Known, On, RuleSpec, Wrong};
 use core::fmt;
@@ -315,7 +316,7 @@ fn compile(spec: &RuleSpec, index: usize, known: &Known, faults: &mut Vec<Fault>
             .map(Into::into)
             .collect(),
         condition,
-        actions,
+        actions: joined(actions),
         stop: spec.stop,
     })
 }

@@ -1,10 +1,12 @@
 //! No rule set and no message make a malformed message.
 
+use engine::Transport;
 use proptest::prelude::*;
 use rules::fuzz::{
     check, every_action, fuzz_rules, known, number, on_part, replacement, rule, with_value,
 };
-use rules::{ActionSpec, Direction, Form, On, RuleSet, Verb, Which};
+use rules::{ActionSpec, Direction, Effects, Form, Kind, On, Place, RuleSet, Scene, Verb, Which};
+use wire::sip::{Message, emit};
 
 /// Pieces of values that peers may send.
 fn piece() -> impl Strategy<Value = String> {
@@ -170,6 +172,37 @@ fn action() -> impl Strategy<Value = ActionSpec> {
     ]
 }
 
+/// A field with a value that is the same in every message; some are so long that a few of them are too much.
+fn constant_field() -> impl Strategy<Value = ActionSpec> {
+    let verb = prop::sample::select(vec![Verb::Add, Verb::Set]);
+    let name = prop::sample::select(vec![
+        "Subject",
+        "X-Reason",
+        "x-reason",
+        "User-Agent",
+        "Privacy",
+    ]);
+    let value = prop_oneof![Just("id".to_owned()), "[a-z]{1,9}", "[a-z]{3000,4000}"];
+    (verb, name, value).prop_map(|(verb, name, value)| with_value(verb, name, &value))
+}
+
+/// The message as the rules leave it, and the number of edits that were too much.
+fn left_by(rules: &RuleSet, message: &[u8]) -> (Vec<u8>, u32) {
+    let message = Message::parse(message).unwrap();
+    let place = Place {
+        interface: 0,
+        kind: Kind::Access,
+        trunk: None,
+    };
+    let scene = Scene::of(&message, Direction::Out, place, Transport::Udp);
+    let mut effects = Effects::default();
+    rules.run(&scene, &mut effects);
+    let edits: Vec<_> = effects.all_edits().collect();
+    let mut out = Vec::new();
+    emit(&message, &edits, &mut out);
+    (out, effects.refused_edits)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
@@ -192,6 +225,34 @@ proptest! {
         prop_assume!(!usable.is_empty());
         let rules = RuleSet::compile(&[rule(direction, usable)], &known()).unwrap();
         check(&rules, &message, direction);
+    }
+
+    /// Constant fields are put together when rules are loaded; what they leave is what each of them alone leaves, one rule after the
+    /// other, also where they come to the end of what may be written.
+    #[test]
+    fn together_as_one_by_one(
+        actions in prop::collection::vec(
+            prop_oneof![4 => constant_field(), 1 => action()],
+            1..12,
+        ),
+        message in message(),
+    ) {
+        let of = |actions: &[ActionSpec]| rule(Direction::Out, actions.to_vec());
+        let usable: Vec<ActionSpec> = actions
+            .into_iter()
+            .filter(|action| {
+                let alone = of(core::slice::from_ref(action));
+                RuleSet::compile(&[alone], &known()).is_ok()
+            })
+            .collect();
+        prop_assume!(!usable.is_empty());
+        let together = RuleSet::compile(&[of(&usable)], &known()).unwrap();
+        let one_by_one: Vec<_> = usable
+            .iter()
+            .map(|action| of(core::slice::from_ref(action)))
+            .collect();
+        let one_by_one = RuleSet::compile(&one_by_one, &known()).unwrap();
+        prop_assert_eq!(left_by(&together, &message), left_by(&one_by_one, &message));
     }
 
     #[test]
