@@ -56,26 +56,19 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// CPU per call beside Kamailio, both at once on one core at the same rate: whatever else the machine does meets both alike.
+/// CPU per call of two subjects at once on one core at the same rate: whatever else the machine does meets both alike. The border beside
+/// Kamailio, and with media anchored beside itself with media passed by.
 pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
-    let example = root().join("examples/loopback-bypass.toml");
-    let text = std::fs::read_to_string(example).map_err(|error| error.to_string())?;
-    let path = bench.scratch.join("beside.toml");
-    std::fs::write(&path, text.replace(PEERS, OURS)).map_err(|error| error.to_string())?;
-    let mut subjects = subjects(bench).into_iter();
-    let (Some(border), Some(peer)) = (subjects.next(), subjects.next()) else {
+    let [border, peer] = &subjects(bench)[..2] else {
         return Err("two subjects were to be measured".into());
     };
-    let border = border.with("loopback-bypass.toml", &path);
-    println!("CPU per 7-message call, border and peer at once on core {SUBJECT_CORE}");
+    println!("CPU per 7-message call, two at once on core {SUBJECT_CORE}");
+    let border = listening_at(OURS, border, "loopback-bypass.toml", bench)?;
     for rate in AT_ONCE {
         let mut ratios = Vec::new();
         for _ in 0..bench.rounds {
-            let pair = [(&border, OURS), (&peer, PEERS)];
-            let [ours, theirs] = beside(pair, rate, SECONDS, &bench.scratch)?;
-            ours.print(&format!("{rate}/s {}", border.name));
-            theirs.print(&format!("{rate}/s {}", peer.name));
-            ratios.push(ours.micros_per_call / theirs.micros_per_call);
+            let pair = [(&border, OURS), (peer, PEERS)];
+            ratios.push(ratio(pair, rate, bench)?);
         }
         bench.bar(
             &format!("call, media passed by, {rate}/s, both at once: CPU in Kamailio's"),
@@ -83,7 +76,62 @@ pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
             Bound::AtMost(BAR),
         );
     }
+    for rate in AT_ONCE {
+        let mut ratios = Vec::new();
+        // Each at each address: where it listens makes no difference then.
+        for (first, second) in [(OURS, PEERS), (PEERS, OURS)] {
+            let all = subjects(bench);
+            let (Some(passed_by), Some(anchored)) = (all.first(), all.last()) else {
+                return Err("two subjects were to be measured".into());
+            };
+            let passed_by = listening_at(second, passed_by, "loopback-bypass.toml", bench)?;
+            let anchored = unlimited(anchored.clone(), bench)?;
+            let anchored = listening_at(first, &anchored, "anchored.toml", bench)?;
+            for _ in 0..bench.rounds {
+                ratios.push(ratio(
+                    [(&anchored, first), (&passed_by, second)],
+                    rate,
+                    bench,
+                )?);
+            }
+        }
+        bench.bar(
+            &format!(
+                "call, media anchored, {rate}/s, both at once: CPU in that of media passed by"
+            ),
+            median(ratios),
+            Bound::AtMost(ANCHORED_BAR),
+        );
+    }
     Ok(())
+}
+
+/// What a call costs the first of two at once, in what it costs the second.
+fn ratio(pair: [(&Subject, &str); 2], rate: u32, bench: &Bench) -> Result<f64, String> {
+    let runs = beside(pair, rate, SECONDS, &bench.scratch)?;
+    for (run, (subject, _)) in runs.iter().zip(pair) {
+        run.print(&format!("{rate}/s {}", subject.name));
+    }
+    let [one, other] = runs;
+    Ok(one.micros_per_call / other.micros_per_call)
+}
+
+/// The border with everything at this address of the loopback, by a copy of its file, whose name ends with `file`.
+fn listening_at(
+    address: &str,
+    border: &Subject,
+    file: &str,
+    bench: &Bench,
+) -> Result<Subject, String> {
+    let path = border
+        .arguments
+        .iter()
+        .find(|argument| argument.ends_with(file));
+    let path = path.ok_or_else(|| format!("{file} is no file of {}", border.name))?;
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let copy = bench.scratch.join(format!("at-{address}-{file}"));
+    std::fs::write(&copy, text.replace(PEERS, address)).map_err(|error| error.to_string())?;
+    Ok(border.clone().with(file, &copy))
 }
 
 /// The border with media anchored, and no limit by what media may cost: these calls last no time and have none, and a border that
