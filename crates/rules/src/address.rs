@@ -149,18 +149,17 @@ const PLAIN: [bool; 256] = {
 
 /// The user of a SIP URI as most are, without taking it apart: letters, digits and marks in front of a host that is as
 /// plain. `None` is no judgement.
-fn plain_user(uri: &[u8]) -> Option<&str> {
+fn plain_user(uri: &[u8]) -> Option<&[u8]> {
     let rest = uri.strip_prefix(b"sip:")?;
     let end = rest.iter().position(|byte| !PLAIN[usize::from(*byte)])?;
     let (user, rest) = rest.split_at_checked(end)?;
     let host = rest.strip_prefix(b"@")?;
-    let sound = !user.is_empty() && HostPort::is_plain(host);
-    core::str::from_utf8(user).ok().filter(|_| sound)
+    (!user.is_empty() && HostPort::is_plain(host)).then_some(user)
 }
 
 /// The same of a From's or To's value, with the URI in brackets and no quotes in front. What stands behind the brackets
 /// changes nothing of the user, and is for whoever took the message in to judge. `None` is no judgement.
-pub(crate) fn plain_user_of(value: &[u8]) -> Option<&str> {
+pub(crate) fn plain_user_of(value: &[u8]) -> Option<&[u8]> {
     let open = value
         .iter()
         .position(|byte| matches!(byte, b'<' | b'"' | b'\r' | b'\n'))?;
@@ -174,7 +173,7 @@ pub(crate) fn part_of_uri<'a>(uri: &'a [u8], part: &Part) -> Option<Cow<'a, str>
         Part::Uri => return Some(unfolded(uri)),
         Part::User => {
             if let Some(user) = plain_user(uri) {
-                return Some(Cow::Borrowed(user));
+                return core::str::from_utf8(user).ok().map(Cow::Borrowed);
             }
         }
         _ => {}
@@ -498,7 +497,7 @@ mod tests {
             let parsed = Uri::parse(uri.as_bytes());
             let user = parsed.and_then(|uri| uri.user.map(|_| user_of(&uri)));
             if let Some(found) = plain_user(uri.as_bytes()) {
-                assert_eq!(user.as_deref(), Some(found), "{uri}");
+                assert_eq!(user.as_deref().map(str::as_bytes), Some(found), "{uri}");
                 plain += 1;
             }
             let part = part_of_uri(uri.as_bytes(), &Part::User);
@@ -519,7 +518,7 @@ mod tests {
         ] {
             let user = part_of(value.as_bytes(), &Part::User);
             if let Some(found) = plain_user_of(value.as_bytes()) {
-                assert_eq!(user.as_deref(), Some(found), "{value}");
+                assert_eq!(user.as_deref().map(str::as_bytes), Some(found), "{value}");
                 plain += 1;
             }
         }
@@ -530,7 +529,11 @@ mod tests {
             "<sip:alice@h>;tag=",
             "<sip:alice@h>, x",
         ] {
-            assert_eq!(plain_user_of(value.as_bytes()), Some("alice"), "{value}");
+            assert_eq!(
+                plain_user_of(value.as_bytes()),
+                Some(&b"alice"[..]),
+                "{value}"
+            );
         }
     }
 

@@ -121,8 +121,12 @@ impl Condition {
     ///
     /// # Errors
     /// [`NoValue`]: it has no value for this message.
+    #[inline]
     pub(crate) fn holds(&self, view: &View<'_>, names: &Names) -> Result<bool, NoValue> {
-        self.0.value(view, names)
+        match self.0 {
+            Bool::Constant(holds) => Ok(holds),
+            ref condition => condition.value(view, names),
+        }
     }
 
     /// The same by the interpreter alone: what the compiled form must agree with.

@@ -152,6 +152,8 @@ impl Op {
 pub(crate) struct Prepared {
     text: Box<[u8]>,
     ops: Box<[Op]>,
+    /// As in [`Effects`].
+    replaced: u128,
     /// Headers of which earlier changes do not count any more.
     overruled: Box<[Name]>,
 }
@@ -250,6 +252,8 @@ impl Arena {
 pub struct Effects {
     arena: Arena,
     ops: SmallVec<[Op; 8]>,
+    /// Headers that some of them removes or replaces, as a set; it may hold some that none does any more.
+    replaced: u128,
     uri: Option<Span>,
     from: Option<Span>,
     to: Option<Span>,
@@ -274,6 +278,7 @@ impl Effects {
     pub fn clear(&mut self) {
         self.arena.truncate(0);
         self.ops.clear();
+        self.replaced = 0;
         (self.uri, self.from, self.to) = (None, None, None);
         self.matched.clear();
         self.refusal = None;
@@ -348,15 +353,14 @@ impl Effects {
     /// Adds the changes of headers to edits that were decided before; of those, the ones go that are overruled.
     pub fn merge<'e, const N: usize>(&'e self, edits: &mut SmallVec<[Edit<'e>; N]>) {
         let decided = edits.iter().fold(0, |set, edit| set | edited(edit));
-        let wanted = |op: &Op| match op {
-            Op::Remove { id, .. } | Op::Set { id, .. } => id.bit(),
-            Op::Add { .. } => 0,
-        };
-        let both = decided & self.ops.iter().fold(0, |set, op| set | wanted(op));
-        if both != 0 {
-            for op in self.ops.iter().filter(|op| wanted(op) & both != 0) {
-                let name = self.at(op.name());
-                edits.retain(|edit| !edits_header(edit, op.id(), name));
+        if decided & self.replaced != 0 {
+            for op in &self.ops {
+                let (id, name) = (op.id(), op.name());
+                if matches!(op, Op::Add { .. }) || decided & id.bit() == 0 {
+                    continue;
+                }
+                let name = self.at(name);
+                edits.retain(|edit| !edits_header(edit, id, name));
             }
         }
         let text = self.arena.as_slice();
@@ -458,6 +462,7 @@ impl Effects {
             }
             _ => Span { start: 0, end: 0 },
         };
+        self.replaced |= name.id.bit();
         self.ops.push(Op::Remove {
             id: name.id,
             name: name_at,
@@ -469,6 +474,7 @@ impl Effects {
         let field = self.field_from(name, mark);
         self.overrule(name);
         let id = name.id;
+        self.replaced |= id.bit();
         match id {
             HeaderId::Other => {
                 let name = field.name();
@@ -485,6 +491,7 @@ impl Effects {
         Prepared {
             text: self.arena.as_slice().into(),
             ops: self.ops.into_vec().into_boxed_slice(),
+            replaced: self.replaced,
             overruled: overruled.into_boxed_slice(),
         }
     }
@@ -502,8 +509,11 @@ impl Effects {
             }
         }
         self.arena.extend_from_slice(&fields.text);
-        let by = from as u32;
-        self.ops.extend(fields.ops.iter().map(|op| op.moved(by)));
+        match from as u32 {
+            0 => self.ops.extend_from_slice(&fields.ops),
+            by => fields.ops.iter().for_each(|op| self.ops.push(op.moved(by))),
+        }
+        self.replaced |= fields.replaced;
         true
     }
 

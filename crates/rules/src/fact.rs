@@ -4,6 +4,7 @@ use crate::address::{Part, part_of_address, part_of_uri, plain_user_of, port_of,
 use crate::effects::{Name, View};
 use crate::grammar::{MAX_VALUES, holds_addresses};
 use crate::spec::Wrong;
+use crate::template::Filled;
 use cel::common::ast::{Expr, LiteralValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -386,21 +387,38 @@ impl<'v> View<'v> {
         known.ok()
     }
 
+    /// The user of From or To, where he is an ordinary one: in ASCII.
+    fn plain_user(&self, party: &Party, part: &Part) -> Option<&'v [u8]> {
+        match (party, part) {
+            (Party::Header(name), Part::User)
+                if matches!(name.id, HeaderId::From | HeaderId::To) =>
+            {
+                self.party_field(name.id).and_then(plain_user_of)
+            }
+            _ => None,
+        }
+    }
+
+    /// Appends a text, which is UTF-8.
+    pub(crate) fn append_text(&self, fact: &TextFact, names: &'v Names, out: &mut Filled) {
+        if let TextFact::Part(party, part) = fact
+            && let Some(user) = self.plain_user(party, part)
+        {
+            return out.extend_from_slice(user);
+        }
+        out.extend_from_slice(self.text(fact, names).as_bytes());
+    }
+
     fn part(&self, party: &Party, part: &Part) -> Option<Cow<'v, str>> {
         match party {
             Party::RequestUri => Some(self.uri())
                 .filter(|uri| !uri.is_empty())
                 .and_then(|uri| part_of_uri(uri, part)),
             Party::Header(name) => {
-                let plain = match (part, name.id) {
-                    (Part::User, HeaderId::From | HeaderId::To) => {
-                        self.party_field(name.id).and_then(plain_user_of)
-                    }
-                    _ => None,
-                };
+                let plain = self.plain_user(party, part).map(core::str::from_utf8);
                 match plain {
-                    Some(user) => Some(Cow::Borrowed(user)),
-                    None => part_of_address(&self.address(name)?, part),
+                    Some(Ok(user)) => Some(Cow::Borrowed(user)),
+                    _ => part_of_address(&self.address(name)?, part),
                 }
             }
         }

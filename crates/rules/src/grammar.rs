@@ -175,6 +175,26 @@ pub(crate) fn fits(id: HeaderId, value: &[u8]) -> bool {
 
 /// Whether the text is one line: no control letters but the tabulator.
 pub(crate) fn is_line(value: &[u8]) -> bool {
+    is_plainly_line(value).unwrap_or_else(|| is_slowly_line(value))
+}
+
+/// `Some(true)` where no eight bytes hold a control letter; `None` is no judgement.
+fn is_plainly_line(value: &[u8]) -> Option<bool> {
+    const fn eight(byte: u8) -> u64 {
+        u64::from_le_bytes([byte; 8])
+    }
+    // A byte below the subtrahend borrows, and so may the one above it: for those the careful look is right.
+    let below = |word: u64, bound: u8| word.wrapping_sub(eight(bound)) & !word & eight(0x80);
+    let is_plain = |bytes: [u8; 8]| {
+        let word = u64::from_le_bytes(bytes);
+        below(word, b' ') | below(word ^ eight(0x7f), 1) == 0
+    };
+    let (words, _) = value.as_chunks::<8>();
+    let last = *value.last_chunk::<8>()?;
+    (words.iter().all(|word| is_plain(*word)) && is_plain(last)).then_some(true)
+}
+
+fn is_slowly_line(value: &[u8]) -> bool {
     !value
         .iter()
         .any(|byte| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f)
@@ -234,6 +254,25 @@ fn is_bare(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The quick look at eight bytes says nothing that the one at each byte does not.
+        #[test]
+        fn both_looks_at_a_line_agree(
+            value in prop::collection::vec(
+                prop_oneof![4 => b' '..=b'~', 1 => 0u8..=0x20, 1 => 0x7eu8..=0xff],
+                0..40,
+            ),
+        ) {
+            prop_assert_eq!(is_line(&value), is_slowly_line(&value));
+        }
+
+        #[test]
+        fn plain_lines_are_seen_at_once(value in "[!-~]{8,40}") {
+            prop_assert_eq!(is_plainly_line(value.as_bytes()), Some(true));
+        }
+    }
 
     #[test]
     fn values_that_would_break_a_message_do_not_fit() {

@@ -90,9 +90,7 @@ impl Template {
                     let found = groups.and_then(|groups| groups.get(*group));
                     out.extend_from_slice(found.map_or("", |found| found.as_str()).as_bytes());
                 }
-                Piece::Fact(Fact::Text(fact)) => {
-                    out.extend_from_slice(view.text(fact, names).as_bytes());
-                }
+                Piece::Fact(Fact::Text(fact)) => view.append_text(fact, names, out),
                 Piece::Fact(Fact::Int(fact)) => {
                     out.extend_from_slice(view.int(fact).to_string().as_bytes());
                 }
