@@ -1,7 +1,7 @@
 //! Operating a border that runs: a new configuration without dropping a call, and stopping in order.
 
 use crate::border::{Alarm, Border, Core};
-use crate::call::{Side, Step};
+use crate::call::{Phase, Side, Step};
 use crate::config::{Config, InterfaceId, TrunkId};
 use crate::crew::Crew;
 use core::time::Duration;
@@ -10,11 +10,16 @@ use engine::{Note, Time};
 use sip::Endpoint;
 use std::sync::Arc;
 
+/// How long peers have to answer that their calls are ended when the time of a drain is over; a BYE is sent three times in that.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
 /// A drain that is under way.
 #[derive(Debug)]
 pub(crate) struct Draining {
     timer: Option<TimerKey>,
     cut: u64,
+    /// Its time is over: what is left has been ended, and peers may yet answer that.
+    over: bool,
     finished: bool,
 }
 
@@ -62,8 +67,8 @@ impl Border {
     }
 
     /// Takes no new calls from now on (503 with Retry-After), and takes our registrations at carriers away. When the last
-    /// call has ended, at the latest after `limit` when what is left is ended by us, the event `drain_finished` tells so,
-    /// and [`Border::is_drained`] is true. Said again, it sets a new limit.
+    /// call has ended, the event `drain_finished` tells so, and [`Border::is_drained`] is true. After `limit` what is left is
+    /// ended by us, and two seconds later it is over, whoever has not answered that. Said again, it sets a new limit.
     pub fn drain(&mut self, limit: Duration, now: Time) {
         let core = &mut self.core;
         core.begin(now);
@@ -82,6 +87,7 @@ impl Border {
         core.draining = Some(Draining {
             timer: Some(timer),
             cut: 0,
+            over: false,
             finished: false,
         });
         let calls = core.calls_of_all() as u64;
@@ -193,14 +199,27 @@ impl Core {
         }
     }
 
-    /// The time for draining is over: what is left ends.
+    /// The time for draining is over: what is left ends; and a moment later it has, though nobody answers.
     pub(crate) fn drain_over(&mut self, endpoint: &mut Endpoint, now: Time) {
         let Some(draining) = self.draining.as_mut() else {
             return;
         };
         draining.timer = None;
+        if draining.finished {
+            return;
+        }
         let left: Vec<usize> = self.calls.iter().map(|(slot, _)| slot).collect();
-        draining.cut = left.len() as u64;
+        if std::mem::replace(&mut draining.over, true) {
+            for slot in left {
+                self.abandon_call(endpoint, slot, now);
+            }
+            return self.after_call(now);
+        }
+        // What is ending already was ended by somebody else.
+        let ending =
+            |slot: &usize| self.calls.get(*slot).map(|call| call.phase) == Some(Phase::Ending);
+        draining.cut = left.iter().filter(|slot| !ending(slot)).count() as u64;
+        draining.timer = Some(self.timers.schedule(now + LAST_WORD, Alarm::DrainOver));
         for slot in left {
             let reason = b"SIP;cause=503;text=\"Shutting down\"";
             self.give_up(endpoint, slot, "drained", reason, now);

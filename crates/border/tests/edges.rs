@@ -723,6 +723,81 @@ fn a_drain_cuts_what_is_left_after_its_time() {
     net.assert_quiet();
 }
 
+/// Nobody answers any more: not the BYE of a standing call, not with an ACK, not whether somebody is at home. The workers end all the same.
+#[test]
+fn a_drain_ends_though_nobody_answers() {
+    let config = format!("{PLAIN}[sip]\nworkers=2\n");
+    let mut net = Neighbourhood::crew(&config, 1);
+    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let mute = Manners {
+        acks: false,
+        ..Manners::answering(SDP_A)
+    };
+    let mute = net.phone("10.1.0.2:5060", mute);
+    let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    for caller in [alice, mute] {
+        for _ in 0..8 {
+            net.call(caller, "sip:bob@192.0.2.1", OUT, &offer());
+        }
+    }
+    net.run(seconds(1));
+    net.phones[bob].ears.manners.answer = None;
+    for _ in 0..8 {
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    }
+    net.run(seconds(1));
+    net.phones[bob].ears.manners.silent = true;
+    for _ in 0..8 {
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    }
+    net.run(seconds(1));
+    let calls = net.each_worker(|border, _| border.calls().len());
+    assert!(calls.iter().all(|calls| *calls > 4), "{calls:?}");
+    assert_eq!(calls.iter().sum::<usize>(), 32);
+    for worker in 0..2 {
+        net.operate_worker(worker, |border, now| border.drain(seconds(5), now));
+    }
+    net.run(seconds(4));
+    assert!(net.each_worker(|border, _| border.is_drained()) == [false; 2]);
+    net.weather.loss = 1.0;
+    net.run(seconds(4));
+    assert!(net.each_worker(|border, _| border.is_drained()) == [true; 2]);
+    let calls = net.each_worker(|border, _| border.calls().len());
+    assert_eq!(calls, [0; 2]);
+    let told = |name: &str| {
+        let of_name = net.events.iter().filter(|event| event.note.name() == name);
+        of_name.map(ToString::to_string).collect::<Vec<String>>()
+    };
+    assert_eq!(told("call_ended").len(), 32);
+    assert!(
+        told("call_ended")
+            .iter()
+            .all(|told| told.contains("drained"))
+    );
+    let [finished] = &told("drain_finished")[..] else {
+        panic!("{:?}", told("drain_finished"))
+    };
+    assert!(finished.contains("cut=32"), "{finished}");
+}
+
+/// Who has not acknowledged our 2xx may not be told by BYE before (RFC 3261 section 15), but is when nobody will be here later; and
+/// a second word ends the wait for all.
+#[test]
+fn who_never_acknowledged_is_told_at_the_end_of_a_drain() {
+    let (mut net, alice, _) = pair(PLAIN);
+    net.phones[alice].ears.manners.acks = false;
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    net.operate(|border, now| border.drain(seconds(600), now));
+    net.run(seconds(3));
+    net.operate(|border, now| border.drain(Duration::ZERO, now));
+    let ended = |net: &Neighbourhood| net.has(alice, |told| *told == Told::Ended(Ending::Peer));
+    net.run(seconds(1));
+    assert!(!net.border.is_drained() && !ended(&net));
+    net.run(seconds(2));
+    assert!(net.border.is_drained() && ended(&net));
+}
+
 /// A DNS answer with one A record, made from the query.
 fn dns_answer(query: &[u8], address: [u8; 4]) -> Vec<u8> {
     let mut answer = query.to_vec();

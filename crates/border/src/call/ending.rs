@@ -1,7 +1,7 @@
 //! How calls end: by CANCEL, by BYE, by time, by us; and what is given back then.
 
 use super::pass::Changes;
-use super::{CallKey, Phase, Side};
+use super::{CallKey, Phase, Side, Sides};
 use crate::border::{Core, Outcome};
 use engine::{Note, Time};
 use sip::{Body, Content, Ending, Endpoint, LegId};
@@ -297,6 +297,39 @@ impl Core {
             status: call.status,
         });
         self.after_call(now);
+    }
+
+    /// Takes a call that we have ended out of the table, whoever has not answered that.
+    pub(crate) fn abandon_call(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        self.close_join(endpoint, slot, now);
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let mut legs: Vec<LegId> = Side::BOTH
+            .iter()
+            .filter_map(|&side| call.leg(side))
+            .collect();
+        call.legs = Sides::default();
+        call.phase = Phase::Ending;
+        let mut trunks = Vec::new();
+        if let Some(set_up) = call.set_up.take() {
+            for branch in &set_up.branches {
+                legs.push(branch.leg);
+                trunks.extend(
+                    set_up
+                        .hops
+                        .get(usize::from(branch.hop))
+                        .map(|hop| hop.trunk),
+                );
+            }
+        }
+        for trunk in trunks {
+            self.trunk_call_ended(trunk);
+        }
+        for leg in legs {
+            endpoint.abandon(leg, now);
+        }
+        self.finish_if_over(slot, now);
     }
 
     /// Nothing came on the media ports of a call for too long.

@@ -948,7 +948,8 @@ pub(super) struct RawDns {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawDrain {
-    /// After SIGTERM no new calls are taken; those that are still up after this many seconds are ended.
+    /// After SIGTERM no new calls are taken; those that are still up after this many seconds are ended,
+    /// and their peers have two more to answer that. A second SIGTERM does the same at once.
     #[schemars(range(max = 86400))]
     pub timeout: u32,
 }

@@ -329,6 +329,17 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Forgets a leg at once; no `Ended` follows. A BYE that still waits for an ACK leaves without it: its sender will not be there
+    /// any more when the wait is over, and the peer may well be.
+    pub fn abandon(&mut self, leg: LegId, now: Time) {
+        self.now = now;
+        if self.leg(leg).is_some_and(|leg| leg.bye_waits.is_some()) {
+            self.send_waiting_bye(leg, now);
+        }
+        self.doomed.retain(|(doomed, _)| *doomed != leg);
+        self.close_leg(leg);
+    }
+
     /// Sends NOTIFY about a REFER that came in this dialog, its body the status line as message/sipfrag; 200 and above end
     /// the implicit subscription (RFC 3515 section 2.4.5).
     ///
