@@ -69,12 +69,15 @@ impl Drop for Process {
 
 /// A port that nobody has, neither for datagrams nor for streams: what is started there may listen for both.
 fn free_port() -> SocketAddr {
-    for _ in 0..100 {
-        let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
-        let address = socket.local_addr().unwrap();
-        if TcpListener::bind(address).is_ok() {
-            return address;
+    for wait in 0..100 {
+        // All may be taken for a moment, beside tests with thousands of sockets.
+        if let Ok(socket) = UdpSocket::bind(("127.0.0.1", 0)) {
+            let address = socket.local_addr().unwrap();
+            if TcpListener::bind(address).is_ok() {
+                return address;
+            }
         }
+        std::thread::sleep(Duration::from_millis(wait));
     }
     panic!("no port is free for UDP and TCP");
 }

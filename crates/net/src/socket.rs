@@ -7,6 +7,10 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How long is waited before the system is asked again for a port of its choice: 1, 2, 4 ... ms, a quarter of a second in all.
+const PAUSES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
@@ -15,6 +19,22 @@ fn family(address: SocketAddr) -> AddressFamily {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     }
+}
+
+/// Opens at `local`. A port of the system's choice is asked for again a few times where all are taken at this moment: beside
+/// programs with thousands of sockets they come and go. A port that somebody chose is taken or it is not.
+fn patiently<T>(
+    local: SocketAddr,
+    mut open: impl FnMut() -> rustix::io::Result<T>,
+) -> io::Result<T> {
+    let pauses = PAUSES.iter().filter(|_| local.port() == 0);
+    for pause in pauses {
+        match open() {
+            Err(Errno::ADDRINUSE) => std::thread::sleep(Duration::from_millis(*pause)),
+            done => return Ok(done?),
+        }
+    }
+    Ok(open()?)
 }
 
 /// The local address of a socket.
@@ -70,7 +90,7 @@ pub(crate) fn udp(
     if config.shared_ports && kind != SocketKind::UdpMedia && local.port() != 0 {
         sockopt::set_socket_reuseport(&fd, true)?;
     }
-    net::bind(&fd, &local)?;
+    patiently(local, || net::bind(&fd, &local))?;
     Ok(fd)
 }
 
@@ -92,7 +112,7 @@ pub(crate) fn steered(own: IpAddr, config: &DriverConfig) -> io::Result<OwnedFd>
         set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     }
     // Only a bound socket can be steered to; nobody else is meant to reach this address.
-    net::bind(&fd, &own)?;
+    patiently(own, || net::bind(&fd, &own))?;
     Ok(fd)
 }
 
@@ -104,7 +124,7 @@ pub(crate) fn sink(own: IpAddr) -> io::Result<OwnedFd> {
     if own.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    net::bind(&fd, &own)?;
+    patiently(own, || net::bind(&fd, &own))?;
     Ok(fd)
 }
 
@@ -153,6 +173,11 @@ pub(crate) fn once(local: SocketAddr, code: u8) -> io::Result<OwnedFd> {
 
 /// A listening TCP socket.
 pub(crate) fn listener(local: SocketAddr, config: &DriverConfig) -> io::Result<OwnedFd> {
+    // A port that the system chose can be another one's by the time we listen: then it takes a socket that has none yet.
+    patiently(local, || listener_once(local, config))
+}
+
+fn listener_once(local: SocketAddr, config: &DriverConfig) -> rustix::io::Result<OwnedFd> {
     let fd = net::socket_with(family(local), SocketType::STREAM, FLAGS, None)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     if local.is_ipv6() {
@@ -249,4 +274,39 @@ pub(crate) fn socket_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
         return Err(io::Error::last_os_error());
     }
     Ok(u64::from(values[SK_MEMINFO_DROPS]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens at `port`, where the first `taken` tries find it taken; how often was tried, and what came of it.
+    fn tries(port: u16, taken: usize, error: Errno) -> (usize, io::Result<()>) {
+        let mut tries = 0;
+        let done = patiently(SocketAddr::from(([127, 0, 0, 1], port)), || {
+            tries += 1;
+            if tries > taken { Ok(()) } else { Err(error) }
+        });
+        (tries, done)
+    }
+
+    #[test]
+    fn a_port_of_the_systems_choice_is_asked_for_again() {
+        let (asked, done) = tries(0, 3, Errno::ADDRINUSE);
+        assert!(asked == 4 && done.is_ok(), "{asked} {done:?}");
+        let (asked, done) = tries(0, usize::MAX, Errno::ADDRINUSE);
+        assert_eq!(asked, PAUSES.len() + 1);
+        assert_eq!(done.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // What is no matter of ports is told at once.
+        let (asked, done) = tries(0, usize::MAX, Errno::ACCESS);
+        assert_eq!(asked, 1);
+        assert_eq!(done.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_port_that_somebody_chose_is_asked_for_once() {
+        let (asked, done) = tries(5_060, 1, Errno::ADDRINUSE);
+        assert_eq!(asked, 1);
+        assert_eq!(done.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
 }

@@ -399,14 +399,20 @@ fn free_port(ip: IpAddr) -> Result<(SocketAddr, (UdpSocket, TcpListener)), LabEr
     let cannot = |error: std::io::Error| {
         LabError::cannot(format!("{ip}: {error}"), "bring up the loopback interface")
     };
+    let held = || -> std::io::Result<_> {
+        let udp = UdpSocket::bind((ip, 0))?;
+        let address = udp.local_addr()?;
+        Ok((address, (udp, TcpListener::bind(address)?)))
+    };
     let mut last = None;
-    for _ in 0..32 {
-        let udp = UdpSocket::bind((ip, 0)).map_err(cannot)?;
-        let address = udp.local_addr().map_err(cannot)?;
-        match TcpListener::bind(address) {
-            Ok(tcp) => return Ok((address, (udp, tcp))),
-            Err(error) => last = Some(error),
+    for wait in 0..32 {
+        match held() {
+            Ok(held) => return Ok(held),
+            // All may be taken for a moment, beside tests with thousands of sockets.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => last = Some(error),
+            Err(error) => return Err(cannot(error)),
         }
+        std::thread::sleep(std::time::Duration::from_millis(wait));
     }
     Err(cannot(
         last.unwrap_or_else(|| std::io::Error::other("no free port")),
