@@ -50,7 +50,7 @@ impl Border {
         endpoint: Entropy,
         entropy: Entropy,
     ) -> Border {
-        let settings = core::endpoint_config(&config, share.worker);
+        let settings = core::endpoint_config(&config, share.worker, share.moves.clone());
         let mut endpoint = Endpoint::new(settings, endpoint);
         let core = Core::new(config, share, &mut endpoint, entropy);
         Border { endpoint, core }
@@ -188,6 +188,11 @@ impl Border {
                         }
                     }
                     ParcelHead::Message { .. } => self.core.comes_at_once(),
+                    ParcelHead::Transfer { number, step } => {
+                        let endpoint = &mut self.endpoint;
+                        self.core.transfer_goes_on(endpoint, number, step, now);
+                        return;
+                    }
                     _ => {}
                 }
                 self.endpoint

@@ -2,12 +2,13 @@
 //!
 //! | in common | divided evenly | each for itself |
 //! |---|---|---|
-//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers, what certificates have proven, who is taken under overload, how many conferences take place | media ports, connections and those of a source, transactions, memory and processor time for calls | the queue and its sieve under overload, lookups of names, draining |
+//! | registrations, proof of identity, rates, turns of a storm, state and calls of trunks, the limit of calls, located peers, what certificates have proven, who is taken under overload, how many conferences take place, transfers with calls of several | media ports, connections and those of a source, transactions, memory and processor time for calls | the queue and its sieve under overload, lookups of names, draining |
 //!
 //! Trunks are pinged, and carriers registered at, by the first of them. A conference is wholly one worker's, whom the number that is
 //! called tells ([`crate::rooms::worker_of`]).
 
 use crate::border::Border;
+use crate::call::join::Transfers;
 use crate::call::room::TakingPlace;
 use crate::config::Config;
 use crate::gate::Gate;
@@ -17,6 +18,7 @@ use crate::rooms::worker_of;
 use crate::trunks::{Boards, Trunks};
 use engine::worker::lock;
 use engine::{BoundedMap, ConnectionId, Entropy, HashKey, Held, Time, Worker};
+use sip::Moves;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,6 +43,7 @@ pub(crate) struct Share {
     pub(crate) proven: Held<Proven>,
     pub(crate) conferences: Held<TakingPlace>,
     pub(crate) crew: Option<Crew>,
+    pub(crate) moves: Option<Moves>,
     /// New calls while there are too many.
     pub(crate) rows: Arc<Rows>,
     /// Of the table of sockets.
@@ -62,6 +65,8 @@ pub(crate) struct Crew {
     seen: u32,
     /// Workers whose drain is over, and the calls that they had to end.
     drained: Arc<(AtomicUsize, AtomicU64)>,
+    /// Transfers with calls of different ones.
+    pub(crate) transfers: Arc<Mutex<Transfers>>,
 }
 
 impl Crew {
@@ -140,6 +145,7 @@ impl Share {
             proven: Held::Own(Proven::new(config.limits.connections, marks)),
             conferences: Held::Own(TakingPlace::default()),
             crew: None,
+            moves: None,
             rows: Arc::new(Rows::new(entropy.u64() as u32)),
         }
     }
@@ -169,7 +175,11 @@ impl Share {
             reloads: Arc::default(),
             seen: 0,
             drained: Arc::default(),
+            transfers: Arc::default(),
         };
+        // A call has two.
+        let dialogs = config.limits.calls.saturating_mul(2);
+        let moves = Moves::new(dialogs, HashKey::new(entropy));
         let rows = Arc::new(Rows::new(entropy.u64() as u32));
         let share = |number: u8| Share {
             worker: Worker { number, ..worker },
@@ -186,6 +196,7 @@ impl Share {
                 number: usize::from(number),
                 ..crew.clone()
             }),
+            moves: Some(moves.clone()),
             rows: rows.clone(),
             sockets: HashKey::new(entropy),
             carriers: entropy.fork(),

@@ -17,7 +17,10 @@ fn seconds(number: u64) -> Duration {
 }
 
 fn pair(config: &str) -> (Neighbourhood, usize, usize) {
-    let mut net = Neighbourhood::new(config, 5);
+    with_phones(Neighbourhood::new(config, 5))
+}
+
+fn with_phones(mut net: Neighbourhood) -> (Neighbourhood, usize, usize) {
     let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
     let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
     (net, alice, bob)
@@ -244,16 +247,45 @@ fn the_next_target_is_asked_where_one_is_silent() {
 
 #[test]
 fn refer_outside_of_calls_passes_where_it_is_allowed() {
-    let refer = [add(HeaderId::ReferTo, "<sip:carol@192.0.2.1:5060>")];
-    let (mut net, alice, bob) = pair(PLAIN);
-    ask(&mut net, alice, Method::Refer, BOB, &refer);
+    refer_is_refused(pair(PLAIN));
+    refer_passes(pair(&allowing()));
+}
+
+/// Whichever worker they come to, and also where REFER in a call is acted upon.
+#[test]
+fn refer_outside_of_calls_passes_through_several_workers() {
+    for workers in [2, 3] {
+        for seed in 1..6 {
+            let acting = format!("refer='act'\n[sip]\nworkers={workers}\n");
+            let crew = |config: String| {
+                let net = Neighbourhood::crew(&(config + &acting), seed);
+                with_phones(net)
+            };
+            refer_is_refused(crew(PLAIN.to_owned()));
+            refer_passes(crew(allowing()));
+        }
+    }
+}
+
+/// REFER from outside passes.
+fn allowing() -> String {
+    PLAIN.replacen("kind='access'", "kind='access'\nrefer='pass'", 1)
+}
+
+const REFER: [Edit<'static>; 1] = [Edit::Add {
+    id: HeaderId::ReferTo,
+    value: b"<sip:carol@192.0.2.1:5060>",
+}];
+
+fn refer_is_refused((mut net, alice, bob): (Neighbourhood, usize, usize)) {
+    ask(&mut net, alice, Method::Refer, BOB, &REFER);
     assert!(net.has(alice, |told| *told == Told::OutsideResponse(403)));
     assert!(!net.has(bob, |told| matches!(told, Told::Outside(_))));
+}
 
-    let allowed = PLAIN.replacen("kind='access'", "kind='access'\nrefer='pass'", 1);
-    let (mut net, alice, bob) = pair(&allowed);
+fn refer_passes((mut net, alice, bob): (Neighbourhood, usize, usize)) {
     net.phones[bob].ears.manners.outside = Some(202);
-    ask(&mut net, alice, Method::Refer, BOB, &refer);
+    ask(&mut net, alice, Method::Refer, BOB, &REFER);
     assert!(net.has(alice, |told| *told == Told::OutsideResponse(202)));
     let seen = net.find(bob, |told| matches!(told, Told::Outside(_)));
     let onward = "<sip:carol@198.51.100.1:5060>";

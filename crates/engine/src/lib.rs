@@ -29,4 +29,4 @@ pub use shortcut::{Passed, Shortcut, ShortcutChange};
 pub use sieve::{Prefix, Sieve};
 pub use table::{BoundedMap, Full, HashKey};
 pub use time::{Deadline, Time};
-pub use worker::{Held, Hold, Parcel, ParcelHead, Worker};
+pub use worker::{Held, Hold, Parcel, ParcelHead, TransferStep, Worker};

@@ -103,6 +103,24 @@ pub enum ParcelHead {
         /// The connection.
         connection: ConnectionId,
     },
+    /// A transfer for which calls of both are brought together goes on; what there is to know lies with what they have in common.
+    Transfer {
+        /// Which one.
+        number: u64,
+        /// What is to be done.
+        step: TransferStep,
+    },
+}
+
+/// Steps of a transfer whose calls belong to different workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferStep {
+    /// The taker has the call whose far end is wanted: to be given.
+    Asked,
+    /// The taker wanted it: it was given, or refused.
+    Answered,
+    /// The taker gave it: what is left of its call ends.
+    Over,
 }
 
 /// A value of an engine's own, or one that it has in common with the other workers. Alone, it costs nothing; in common, each

@@ -166,12 +166,6 @@ fn what_workers_cannot_share_is_refused_with_line_and_remedy() {
     let good = example("loopback.toml", sip, free_port(), (33200, 33299), TWO);
     for (text, says) in [
         (
-            format!(
-                "{good}[[trunk]]\nname = \"x\"\ninterface = \"loopback\"\ntarget = \"udp:127.0.0.9\"\nrefer = \"act\"\n"
-            ),
-            "needs both calls of a transfer in one place",
-        ),
-        (
             good.replace("33200-33299", "33200-33205"),
             "too few to be divided among 2 workers",
         ),

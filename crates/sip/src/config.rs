@@ -1,5 +1,6 @@
 //! What an endpoint is told once.
 
+use crate::moves::Moves;
 use core::time::Duration;
 use engine::{Limits, Worker};
 
@@ -81,6 +82,8 @@ pub struct EndpointConfig {
     pub opens_websockets: bool,
     /// Which one it is of several that share the addresses of their listening points.
     pub worker: Worker,
+    /// Dialogs that the workers have taken over from each other: one and the same for all of them; `None`: they take none.
+    pub moves: Option<Moves>,
 }
 
 impl Default for EndpointConfig {
@@ -98,6 +101,7 @@ impl Default for EndpointConfig {
             symmetric_responses: false,
             opens_websockets: false,
             worker: Worker::default(),
+            moves: None,
         }
     }
 }

@@ -16,6 +16,7 @@ use engine::{
     Output, SocketId, Time, Transport,
 };
 use slab::Slab;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use wire::sip::{Frame, FrameError, Message, StreamFramer};
 
@@ -40,6 +41,8 @@ pub struct Endpoint {
     /// Flows over UDP that are kept alive.
     pub(crate) kept: Slab<crate::keep::Kept>,
     pub(crate) late: crate::reliable::Late,
+    /// Legs whose dialogs other workers began, by slot and cookie of their tags.
+    pub(crate) adopted: BTreeMap<(u32, u64), LegId>,
     pub(crate) prints: PrintKey,
     pub(crate) drops: Drops,
     /// What neighbours are told who ask for it, as parameters of Via; empty: nothing.
@@ -75,6 +78,7 @@ impl Endpoint {
             usages: Slab::new(),
             kept: Slab::new(),
             late: crate::reliable::Late::default(),
+            adopted: BTreeMap::new(),
             prints,
             drops: Drops::new(),
             feedback: Vec::new(),

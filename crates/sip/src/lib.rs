@@ -17,6 +17,7 @@ mod glance;
 mod keep;
 mod leg;
 pub mod locate;
+mod moves;
 mod names;
 mod outbox;
 mod precondition;
@@ -37,5 +38,6 @@ pub use api::{
 };
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};
 pub use endpoint::Endpoint;
+pub use moves::{Moves, Moving};
 pub use names::hex_digits;
 pub use precondition::{PRECONDITION, PRECONDITION_FAILURE, Preconditions, Unmet};

@@ -36,7 +36,7 @@ pub(crate) enum Item {
 }
 
 /// A peer of TLS connections.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerName {
     /// Whom its certificate must name.
     pub(crate) name: String,

@@ -93,7 +93,7 @@ impl Endpoint {
         }
         let tag = request.to().ok().and_then(|to| to.tag());
         if method == Method::Ack {
-            self.ack_came(request, tag, now, user);
+            self.ack_came(request, tag, flow, now, user);
             return;
         }
         let Some(key) = self.prints.of(request, method) else {
@@ -102,6 +102,9 @@ impl Endpoint {
         };
         if let Some(&slot) = self.index.get(&key) {
             self.repeated_request(slot, request, flow, now);
+            return;
+        }
+        if self.passes_on(request, tag, flow) {
             return;
         }
         if !self.serves(request, tag, flow) {
@@ -230,6 +233,7 @@ impl Endpoint {
         &mut self,
         request: &Message<'_>,
         tag: Option<&[u8]>,
+        flow: &Flow,
         now: Time,
         user: &mut dyn User,
     ) {
@@ -255,6 +259,7 @@ impl Endpoint {
                 self.drops.count(DropReason::SipRetransmission);
             }
             _ if leg.is_some() => self.drops.count(DropReason::SipRetransmission),
+            _ if self.passes_on(request, tag, flow) => {}
             _ if self.is_ack_to_nothing_kept(request, tag) => {
                 self.drops.count(DropReason::SipRefusedAck);
             }

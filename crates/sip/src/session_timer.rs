@@ -174,6 +174,21 @@ impl Endpoint {
         self.arm_session(id, at);
     }
 
+    /// A dialog that another worker had is ours: its session goes on where it was.
+    pub(crate) fn resume_session(&mut self, id: LegId, now: Time) {
+        let Some(leg) = self.leg_mut(id).filter(|leg| leg.session.seconds != 0) else {
+            return;
+        };
+        leg.session.refreshing = false;
+        let length = Duration::from_secs(u64::from(leg.session.seconds));
+        let left = leg.session.expires.since(now) + (length / 3).min(Duration::from_secs(32));
+        let at = match leg.session.we_refresh {
+            true => now + left.saturating_sub(length / 2),
+            false => leg.session.expires,
+        };
+        self.arm_session(id, at);
+    }
+
     pub(crate) fn arm_session(&mut self, id: LegId, at: Time) {
         let timer = self.wheel.schedule(at, Timer::Session(id.slot));
         match self.leg_mut(id) {

@@ -310,6 +310,12 @@ impl Net {
         Some(ConnectionId(PEER | u64::from(peer)))
     }
 
+    /// The peer that a flow names.
+    pub(crate) fn peer_name(&self, flow: &Flow) -> Option<PeerName> {
+        let peer = flow.connection.and_then(peer_of)?;
+        self.out.peers.get(peer as usize).cloned()
+    }
+
     /// TLS stands on a connection, and the peer showed a certificate for these domains.
     pub(crate) fn secured(&mut self, id: ConnectionId, names: &[String]) {
         if let Some(slot) = self.connection(id)

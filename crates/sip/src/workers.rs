@@ -19,7 +19,7 @@ use wire::sip::{Glance, Message};
 const CALL_ID_LEN: usize = 48;
 
 /// The worker whose number a name of our making has in it.
-fn named(worker: &Worker, name: &[u8]) -> Option<u8> {
+pub(crate) fn named(worker: &Worker, name: &[u8]) -> Option<u8> {
     let (_, cookie) = Name::decode(name)?;
     Some((cookie >> 56) as u8).filter(|number| *number < worker.of)
 }
@@ -202,10 +202,17 @@ impl Endpoint {
         if self.passed + 1 >= worker.of {
             return false;
         }
-        let next = (worker.number + 1) % worker.of;
+        self.pass_on(request, flow, (worker.number + 1) % worker.of)
+    }
+
+    /// Hands a message on that is another worker's although it was led to us; `false`: it went round already.
+    pub(crate) fn pass_on(&mut self, request: &Message<'_>, flow: &Flow, worker: u8) -> bool {
         let passed = self.passed + 1;
+        if passed > self.config.worker.of {
+            return false;
+        }
         if flow.connection.is_some() {
-            return self.lend(request.bytes(), flow, next, passed);
+            return self.lend(request.bytes(), flow, worker, passed);
         }
         let head = ParcelHead::Datagram {
             local: flow.local.0,
@@ -213,9 +220,15 @@ impl Endpoint {
             arrived: self.now,
             passed,
         };
-        let item = Item::Hand { worker: next, head };
-        self.net.out.push_copy(item, request.bytes());
+        self.net
+            .out
+            .push_copy(Item::Hand { worker, head }, request.bytes());
         true
+    }
+
+    /// Tells another worker a word that is between the users alone.
+    pub fn tell_worker(&mut self, worker: u8, head: ParcelHead) {
+        self.net.out.push_bare(Item::Hand { worker, head });
     }
 
     /// Takes what another worker hands over.
@@ -302,6 +315,8 @@ impl Endpoint {
             ParcelHead::Closed { connection } => {
                 self.closed(connection, CloseWhy::Peer, now, user);
             }
+            // The user's.
+            ParcelHead::Transfer { .. } => {}
         }
     }
 

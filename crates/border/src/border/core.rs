@@ -30,7 +30,8 @@ use engine::{
 use media::Latching;
 use media::ports::PortPool;
 use sip::{
-    Content, Endpoint, EndpointConfig, Failure, Flow, LegId, LocalId, SessionConfig, TimerConfig,
+    Content, Endpoint, EndpointConfig, Failure, Flow, LegId, LocalId, Moves, SessionConfig,
+    TimerConfig,
 };
 use siphasher::sip::SipHasher13;
 use slab::Slab;
@@ -76,6 +77,8 @@ pub(crate) enum Alarm {
     PinLate(CallKey),
     /// A question about a conference goes on with its next seats.
     RoomLook(u64),
+    /// Nothing more can come of a transfer for which another worker has the far end of this call.
+    TransferOver(u64, CallKey),
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -159,7 +162,11 @@ pub(crate) struct Core {
 }
 
 /// What the endpoint is told by a configuration.
-pub(crate) fn endpoint_config(config: &Config, worker: Worker) -> EndpointConfig {
+pub(crate) fn endpoint_config(
+    config: &Config,
+    worker: Worker,
+    moves: Option<Moves>,
+) -> EndpointConfig {
     EndpointConfig {
         user_agent: config.sip.agent.clone(),
         allow: String::from(
@@ -200,6 +207,7 @@ pub(crate) fn endpoint_config(config: &Config, worker: Worker) -> EndpointConfig
         },
         opens_websockets: false,
         worker,
+        moves,
         check_max_forwards: true,
         symmetric_responses: true,
     }
@@ -725,6 +733,9 @@ impl Core {
                 Alarm::NodeLook(key) => self.node_look(key, now),
                 Alarm::PinLate(key) => self.pin_late(endpoint, key, now),
                 Alarm::RoomLook(number) => self.look_at_seats(endpoint, number, now),
+                Alarm::TransferOver(number, call) => {
+                    self.transfer_over(endpoint, number, call, now);
+                }
                 Alarm::Calm => self.calm(now),
                 Alarm::Sift => self.sift(endpoint, now),
             }

@@ -134,6 +134,9 @@ pub struct BorderCensus {
     pub working: u64,
     /// Calls counted on trunks.
     pub trunk_calls: u64,
+    /// Transfers with calls of several workers, and dialogs that another worker continues than the one that began them; of all
+    /// workers.
+    pub moved: usize,
     /// Registered users; of several workers, those of all.
     pub registrations: usize,
 }
@@ -196,6 +199,7 @@ impl Border {
             admitted: core.admitted.taken().memory,
             working: core.admitted.taken().processor,
             trunk_calls: core.trunk_calls(),
+            moved: core.open_transfers() + self.endpoint.moved(),
             registrations: core.location.len(),
         }
     }

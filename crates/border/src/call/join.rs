@@ -5,6 +5,10 @@
 //! One leg is asked for an offer (or has just given one), the other is given it by re-INVITE, and its answer goes back in
 //! the first one's ACK (RFC 3725 flow I, with the side that may ring for long asked first, so that no 2xx has to wait).
 
+mod elsewhere;
+
+pub(crate) use elsewhere::Transfers;
+
 use super::inside::refuse;
 use super::offered::Refused;
 use super::pass::{Carried, Role, has_sdp, session_of};
@@ -13,6 +17,7 @@ use super::{CallKey, Phase, Place, Side, Step};
 use crate::border::{Alarm, Core};
 use crate::config::{InterfaceId, TrunkId};
 use crate::policy::{Facts, Plan, decide};
+use engine::timers::TimerKey;
 use engine::{Note, Time};
 use sip::{
     Content, Endpoint, Failure, Flow, Invite, LegId, Prack, ServerTransaction, Target,
@@ -33,8 +38,8 @@ pub(crate) enum Purpose {
     Transfer {
         /// Whose place is taken.
         referrer: LegId,
-        /// The referrer's leg of the call that is dissolved (attended transfer).
-        consultation: Option<CallKey>,
+        /// The call with the referrer that is dissolved (attended transfer).
+        consultation: Option<Consulted>,
     },
     /// The new leg, which waits for its answer, takes the place of this one.
     Replace {
@@ -43,9 +48,20 @@ pub(crate) enum Purpose {
     },
 }
 
+/// The other call of an attended transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consulted {
+    /// One of ours.
+    Here(CallKey),
+    /// One of another worker, by the transfer's number.
+    Elsewhere(u64),
+}
+
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
+    /// Another worker was asked for the new leg.
+    Asking,
     /// The new leg is being called.
     Calling,
     /// The offerer was asked for an offer.
@@ -65,6 +81,10 @@ pub(crate) struct Join {
     side: Side,
     /// The leg that is not one of the call's legs yet.
     new: Option<LegId>,
+    /// The REFER that waits for another worker's word.
+    asked_by: Option<ServerTransaction>,
+    /// Until when.
+    word_by: Option<TimerKey>,
     /// Our re-INVITE.
     waiting: Option<TransactionId>,
     /// The offer for the answerer, while it may have to be sent again.
@@ -87,6 +107,8 @@ impl Join {
             stage,
             side,
             new: None,
+            asked_by: None,
+            word_by: None,
             waiting: None,
             offer: Vec::new(),
             hops: Vec::new(),
@@ -103,6 +125,14 @@ impl Join {
     pub(crate) fn rename(&mut self, renamed: &crate::operate::Renaming) {
         renamed.steps(&mut self.hops);
         self.on_trunk = self.on_trunk.and_then(|trunk| renamed.trunk(trunk));
+    }
+
+    /// The other call of an attended transfer.
+    fn consults(&self) -> Option<Consulted> {
+        match self.purpose {
+            Purpose::Transfer { consultation, .. } => consultation,
+            _ => None,
+        }
     }
 
     /// Whether no leg outside of the call's two is left.
@@ -154,6 +184,13 @@ fn referral(request: &Message<'_>) -> Option<Referral> {
     })
 }
 
+/// The other worker that has the dialog which Replaces names: our tag is the target's, but phones exist that write it the other way
+/// round.
+fn keeper_of(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) -> Option<u8> {
+    let mut tags = [to_tag, from_tag].into_iter();
+    tags.find_map(|tag| endpoint.keeper_of(tag))
+}
+
 /// The session description of a message that has one.
 fn description<'m>(message: &Message<'m>) -> &'m [u8] {
     session_of(message)
@@ -195,11 +232,27 @@ impl Core {
                 .find_leg(call_id, to_tag, from_tag)
                 .or_else(|| endpoint.find_leg(call_id, from_tag, to_tag))
                 .and_then(|leg| Some((leg, CallKey(endpoint.user_of(leg)?))));
+            if consultation.is_none()
+                && let Some(worker) = keeper_of(endpoint, to_tag, from_tag)
+            {
+                let dialog = (call_id.clone(), to_tag.clone(), from_tag.clone());
+                let referrer = (from, leg);
+                return self.ask_elsewhere(
+                    endpoint,
+                    slot,
+                    referrer,
+                    transaction,
+                    worker,
+                    dialog,
+                    now,
+                );
+            }
             let Some((consulting, key)) = consultation else {
                 // Not a dialog of ours: the target itself has to know it.
                 return refuse(endpoint, transaction, 481, now);
             };
-            let join = Join::new(purpose(Some(key)), Stage::Offer, from);
+            let consulted = Consulted::Here(key);
+            let join = Join::new(purpose(Some(consulted)), Stage::Offer, from);
             if !self.take_consulted(endpoint, slot, join, consulting, key, now) {
                 return refuse(endpoint, transaction, 481, now);
             }
@@ -613,13 +666,15 @@ impl Core {
 
     /// The wait after glare is over.
     pub(crate) fn join_alarm(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
-        let waits = self
+        let stage = self
             .calls
             .get(slot)
             .and_then(|call| call.join.as_deref())
-            .is_some_and(|join| join.stage == Stage::Waiting);
-        if waits {
-            self.offer_to_other(endpoint, slot, now);
+            .map(|join| join.stage);
+        match stage {
+            Some(Stage::Waiting) => self.offer_to_other(endpoint, slot, now),
+            Some(Stage::Asking) => self.asked_long_enough(endpoint, slot, now),
+            _ => {}
         }
     }
 
@@ -716,9 +771,7 @@ impl Core {
                 let _ = endpoint.ack(new, &content, now);
                 let _ = endpoint.notify_refer(referrer, 200, b"OK", now);
                 self.put_in_place(endpoint, slot, &join, new, now);
-                if let Some(slot) = consultation.and_then(|key| self.slot_of(key)) {
-                    self.end_call(endpoint, slot, "us", "transferred", None, now);
-                }
+                self.end_consulted(endpoint, consultation, "transferred", now);
             }
             Purpose::Replace { .. } => {
                 let Some(new) = join.new else { return };
@@ -793,9 +846,7 @@ impl Core {
                     let _ = endpoint.ack(new, &Content::default(), now);
                     let _ = endpoint.hang_up(new, &Content::default(), now);
                 }
-                if let Some(slot) = consultation.and_then(|key| self.slot_of(key)) {
-                    self.end_call(endpoint, slot, "us", "transfer failed", None, now);
-                }
+                self.end_consulted(endpoint, consultation, "transfer failed", now);
             }
             Purpose::Replace { .. } => {
                 if let Some(new) = join.new {
@@ -904,15 +955,35 @@ impl Core {
         }
     }
 
+    /// What is left of the other call of an attended transfer ends.
+    fn end_consulted(
+        &mut self,
+        endpoint: &mut Endpoint,
+        consulted: Option<Consulted>,
+        why: &'static str,
+        now: Time,
+    ) {
+        match consulted {
+            Some(Consulted::Here(key)) => {
+                if let Some(slot) = self.slot_of(key) {
+                    self.end_call(endpoint, slot, "us", why, None, now);
+                }
+            }
+            Some(Consulted::Elsewhere(number)) => self.close_consulted(endpoint, number, why),
+            None => {}
+        }
+    }
+
     /// The call ends: whatever was being joined to it ends, too.
     pub(crate) fn close_join(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let Some(join) = self.calls.get_mut(slot).and_then(|call| call.join.take()) else {
             return;
         };
-        if let Purpose::Transfer { consultation, .. } = join.purpose
-            && let Some(slot) = consultation.and_then(|key| self.slot_of(key))
-        {
-            self.end_call(endpoint, slot, "us", "transfer failed", None, now);
+        match join.consults() {
+            Some(Consulted::Elsewhere(number)) if join.stage == Stage::Asking => {
+                self.ask_no_more(endpoint, number, &join, now);
+            }
+            consulted => self.end_consulted(endpoint, consulted, "transfer failed", now),
         }
         self.trunk_call_ended(join.on_trunk);
         if let Some(new) = join.new {

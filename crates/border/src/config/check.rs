@@ -221,7 +221,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     config.rules = super::rules::rules(raw, sink);
     super::nodes::check(&config, raw, sink);
     super::nodes::without_nodes(raw, sink);
-    super::workers::check(&config, raw, sink);
+    super::workers::check(&config, sink);
     if config.media.kernel != Wanted::Never && config.media.af_xdp != Wanted::Never {
         sink.report(
             "media.af_xdp",

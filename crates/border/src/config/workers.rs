@@ -1,11 +1,10 @@
 //! What several workers cannot share is refused before they start.
 
 use super::check::Sink;
-use super::raw::{Raw, RawRefer};
 use super::{Config, Wanted};
 use engine::Worker;
 
-pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
+pub(super) fn check(config: &Config, sink: &mut Sink<'_>) {
     let of = config.sip.workers;
     if of <= 1 {
         return;
@@ -17,17 +16,6 @@ pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
             format!("AF_XDP leads all media of an interface to one worker, but there are {of}"),
             "set `workers` of [sip] to 1, or `af_xdp` of [media] to \"never\"",
         );
-    }
-    for (index, trunk) in raw.trunk.iter().enumerate() {
-        if trunk.refer == RawRefer::Act {
-            sink.report(
-                &format!("trunk[{index}].refer"),
-                format!(
-                    "`refer = \"act\"` needs both calls of a transfer in one place, but {of} workers have them in different ones"
-                ),
-                "set `workers` of [sip] to 1, or `refer` to \"pass\"",
-            );
-        }
     }
     for (index, interface) in config.interfaces.iter().enumerate() {
         if interface.listen.iter().any(|at| at.address.port() == 0) {

@@ -17,6 +17,8 @@ pub struct Crew {
     shared: HashMap<(SocketAddr, Transport), Vec<(usize, SocketId)>>,
     /// Parcels so far.
     pub carried: u64,
+    /// Words about transfers of this kind are lost on their way.
+    pub deaf_to: Option<engine::TransferStep>,
 }
 
 pub(super) fn read(config: &str) -> border::config::Config {
@@ -220,6 +222,11 @@ impl Neighbourhood {
             _ => return,
         };
         self.turn_to(usize::from(connection.worker()));
+    }
+
+    /// From now on words about transfers of this kind are lost between the workers.
+    pub fn lose_words(&mut self, step: Option<engine::TransferStep>) {
+        self.crew.deaf_to = step;
     }
 
     /// Parcels from worker to worker so far.

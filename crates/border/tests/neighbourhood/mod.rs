@@ -731,6 +731,11 @@ impl Neighbourhood {
                 Some(Output::Hand { worker, parcel }) => {
                     let (to, bytes) = (usize::from(worker), parcel.bytes.to_vec());
                     let head = parcel.head;
+                    if let engine::ParcelHead::Transfer { step, .. } = head
+                        && self.crew.deaf_to == Some(step)
+                    {
+                        continue;
+                    }
                     self.count += 1;
                     let parcel = Arrival::Parcel { to, head, bytes };
                     self.arrivals.insert((self.now, self.count), parcel);

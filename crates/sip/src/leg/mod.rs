@@ -30,6 +30,8 @@ pub(crate) const OFFER_IN: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Leg {
     pub(crate) cookie: u64,
+    /// Our tag, where another worker began the dialog; else slot and cookie are.
+    pub(crate) tag: Option<Box<Name>>,
     pub(crate) user: u64,
     pub(crate) own: Own,
     pub(crate) peer: Peer,
@@ -108,9 +110,18 @@ pub(crate) struct Unacked {
 }
 
 impl Leg {
+    /// Our tag in its dialog.
+    pub(crate) fn name(&self, slot: u32) -> Name {
+        match self.tag.as_deref() {
+            Some(tag) => *tag,
+            None => Name::new(slot, self.cookie),
+        }
+    }
+
     pub(crate) fn new(cookie: u64, own: Own, peer: Peer, uac: bool) -> Leg {
         Leg {
             cookie,
+            tag: None,
             user: 0,
             own,
             peer,
@@ -173,16 +184,19 @@ impl Endpoint {
     /// The leg whose tag this is.
     pub(crate) fn leg_of_tag(&self, tag: &[u8]) -> Option<LegId> {
         let (slot, cookie) = Name::decode(tag)?;
-        let leg = self.legs.get(slot as usize)?;
-        (leg.cookie == cookie).then_some(LegId {
-            slot,
-            check: cookie as u32,
-        })
+        match self.legs.get(slot as usize) {
+            // One that goes on by another worker's tag is not meant by its own cookie.
+            Some(leg) if leg.cookie == cookie && leg.tag.is_none() => Some(LegId {
+                slot,
+                check: cookie as u32,
+            }),
+            _ => self.adopted.get(&(slot, cookie)).copied(),
+        }
     }
 
     pub(crate) fn tag_of(&self, id: LegId) -> Option<Name> {
         match self.leg(id) {
-            Some(leg) => Some(Name::new(id.slot, leg.cookie)),
+            Some(leg) => Some(leg.name(id.slot)),
             None => self.usage_tag(id),
         }
     }
@@ -209,6 +223,7 @@ impl Endpoint {
             return;
         };
         self.keep_late(&leg);
+        self.adopted_ended(&leg);
         let timers = [
             leg.session.timer.take(),
             leg.unacked.as_mut().and_then(|u| u.timer.take()),
@@ -302,7 +317,7 @@ impl Endpoint {
         let early = fork.and_then(|fork| leg.setup.as_ref()?.forks.get(usize::from(fork.0)));
         let peer = early.map_or(&leg.peer, |early| &early.peer);
         let point = self.net.points.get(usize::from(peer.flow.local.0))?;
-        let tag = Name::new(id.slot, leg.cookie);
+        let tag = leg.name(id.slot);
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
