@@ -8,6 +8,7 @@
 mod elsewhere;
 
 pub(crate) use elsewhere::Transfers;
+use elsewhere::keeper_of;
 
 use super::inside::refuse;
 use super::offered::Refused;
@@ -182,13 +183,6 @@ fn referral(request: &Message<'_>) -> Option<Referral> {
         uri: refer_to.uri.get(..end)?.to_vec(),
         replaces,
     })
-}
-
-/// The other worker that has the dialog which Replaces names: our tag is the target's, but phones exist that write it the other way
-/// round.
-fn keeper_of(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) -> Option<u8> {
-    let mut tags = [to_tag, from_tag].into_iter();
-    tags.find_map(|tag| endpoint.keeper_of(tag))
 }
 
 /// The session description of a message that has one.
@@ -952,25 +946,6 @@ impl Core {
             .is_some_and(|join| join.waiting == Some(transaction));
         if waits {
             self.join_failed(endpoint, slot, 408, now);
-        }
-    }
-
-    /// What is left of the other call of an attended transfer ends.
-    fn end_consulted(
-        &mut self,
-        endpoint: &mut Endpoint,
-        consulted: Option<Consulted>,
-        why: &'static str,
-        now: Time,
-    ) {
-        match consulted {
-            Some(Consulted::Here(key)) => {
-                if let Some(slot) = self.slot_of(key) {
-                    self.end_call(endpoint, slot, "us", why, None, now);
-                }
-            }
-            Some(Consulted::Elsewhere(number)) => self.close_consulted(endpoint, number, why),
-            None => {}
         }
     }
 

@@ -78,7 +78,33 @@ fn word(endpoint: &mut Endpoint, worker: u8, number: u64, step: TransferStep) {
     endpoint.tell_worker(worker, ParcelHead::Transfer { number, step });
 }
 
+/// The other worker that has the dialog which Replaces names: our tag is the target's, but phones exist that write it the other way
+/// round.
+pub(super) fn keeper_of(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) -> Option<u8> {
+    let mut tags = [to_tag, from_tag].into_iter();
+    tags.find_map(|tag| endpoint.keeper_of(tag))
+}
+
 impl Core {
+    /// What is left of the other call of an attended transfer ends.
+    pub(super) fn end_consulted(
+        &mut self,
+        endpoint: &mut Endpoint,
+        consulted: Option<Consulted>,
+        why: &'static str,
+        now: Time,
+    ) {
+        match consulted {
+            Some(Consulted::Here(key)) => {
+                if let Some(slot) = self.slot_of(key) {
+                    self.end_call(endpoint, slot, "us", why, None, now);
+                }
+            }
+            Some(Consulted::Elsewhere(number)) => self.close_consulted(endpoint, number, why),
+            None => {}
+        }
+    }
+
     fn transfers(&self) -> Option<Arc<Mutex<Transfers>>> {
         Some(self.crew.as_ref()?.transfers.clone())
     }

@@ -1,0 +1,76 @@
+//! Pairs of ports with their sockets.
+
+use super::{AnchorError, Direction, LineSide, MediaPlane};
+use media::ports::PortPair;
+use smallvec::SmallVec;
+
+/// Takes a pair with its sockets: both are opened at once, so that a pair of which somebody else holds one half is found out
+/// before a description names it.
+pub(super) fn new_side(
+    plane: &mut MediaPlane,
+    pool: u16,
+    carriage: media::Carriage,
+) -> Result<LineSide, AnchorError> {
+    let exhausted = AnchorError::Exhausted(pool);
+    let ports = &mut plane
+        .pools
+        .get_mut(usize::from(pool))
+        .ok_or(exhausted)?
+        .ports;
+    let pair = ports.allocate().ok_or(exhausted)?;
+    let [rtp_before, rtcp_before] = pair.before();
+    match plane
+        .sockets
+        .acquire_again(pair.rtp(), rtp_before, &mut plane.work)
+    {
+        Some(rtp) => Ok(LineSide {
+            rtcp: match carriage {
+                // Without a socket for RTCP the call goes on without RTCP.
+                media::Carriage::Rtp => {
+                    plane
+                        .sockets
+                        .acquire_again(pair.rtcp(), rtcp_before, &mut plane.work)
+                }
+                _ => None,
+            },
+            pair,
+            rtp,
+            told: false,
+            signalled_rtp: None,
+            signalled_rtcp: None,
+            direction: Direction {
+                sends: true,
+                receives: true,
+            },
+            clock_rates: SmallVec::new(),
+            special: SmallVec::new(),
+            mux: false,
+            mux_offered: false,
+            secure: None,
+        }),
+        None => {
+            give_back(plane, pool, pair);
+            Err(exhausted)
+        }
+    }
+}
+
+pub(super) fn drop_side(plane: &mut MediaPlane, pool: u16, mut side: LineSide) {
+    side.pair.remember([Some(side.rtp), side.rtcp]);
+    if let Some(secure) = &mut side.secure {
+        secure.close(side.rtp, &mut plane.keyer.datagrams);
+    }
+    plane.sockets.release(side.rtp);
+    if let Some(rtcp) = side.rtcp {
+        plane.sockets.release(rtcp);
+    }
+    give_back(plane, pool, side.pair);
+}
+
+fn give_back(plane: &mut MediaPlane, pool: u16, pair: PortPair) {
+    let Some(pool) = plane.pools.get_mut(usize::from(pool)) else {
+        return;
+    };
+    let returned = pool.ports.release(pair);
+    debug_assert!(returned.is_ok(), "a pair went back to another pool");
+}
