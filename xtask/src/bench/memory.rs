@@ -7,12 +7,11 @@ use std::path::PathBuf;
 
 /// Examples that print what they measure in memory.
 pub(super) fn in_memory(_: &mut Bench) -> Result<(), String> {
-    let examples: [(&str, &str); 7] = [
+    let examples: [(&str, &str); 6] = [
         ("wire", "parse_cost"),
         ("sip", "call_cost"),
         ("border", "standing_cost"),
         ("border", "registered_cost"),
-        ("border", "rules_cost"),
         ("border", "volte_cost"),
         ("net", "echo_cost"),
     ];
