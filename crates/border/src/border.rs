@@ -86,7 +86,7 @@ impl Border {
     }
 
     /// Sets memory aside for so many transactions of each kind at a time, as far as the limits allow, so that tables need not grow
-    /// (which moves all that is in them) while calls wait. What is never used is never touched.
+    /// (which moves all that is in them) while calls wait. What is never used is not touched, but for a byte of each place in the index.
     pub fn reserve(&mut self, transactions: usize) {
         self.endpoint.reserve(transactions, transactions);
     }
