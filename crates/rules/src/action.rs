@@ -596,7 +596,10 @@ impl Action {
     /// Carries the action out on what `effects` have left of the scene's message. Whether the next action still counts.
     pub(crate) fn apply(&self, rule: u16, scene: &Scene<'_>, names: &Names, effects: &mut Effects) {
         if effects.is_full() {
-            effects.refused_edits += 1;
+            effects.refused_edits += match self {
+                Action::Fields(singly, _) => singly.len() as u32,
+                _ => 1,
+            };
             return;
         }
         match self {

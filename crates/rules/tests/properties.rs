@@ -255,6 +255,34 @@ proptest! {
         prop_assert_eq!(left_by(&together, &message), left_by(&one_by_one, &message));
     }
 
+    /// The same right at the end of what may be written: where nothing more may be, every single field that is left out counts.
+    #[test]
+    fn together_as_one_by_one_at_the_end(
+        long in prop::collection::vec(3200usize..4600, 3..6),
+        after in prop::collection::vec(constant_field(), 1..5),
+    ) {
+        let mut actions: Vec<ActionSpec> = long
+            .iter()
+            .map(|length| with_value(Verb::Add, "Subject", &"s".repeat(*length)))
+            .collect();
+        // What is no constant parts those before from those behind.
+        actions.push(ActionSpec {
+            part: Some("display".into()),
+            ..ActionSpec::new(Verb::Remove, "From")
+        });
+        actions.extend(after);
+        let of = |actions: &[ActionSpec]| rule(Direction::Out, actions.to_vec());
+        let together = RuleSet::compile(&[of(&actions)], &known()).unwrap();
+        let one_by_one: Vec<_> = actions
+            .iter()
+            .map(|action| of(core::slice::from_ref(action)))
+            .collect();
+        let one_by_one = RuleSet::compile(&one_by_one, &known()).unwrap();
+        let message = b"INVITE sip:a@h.example SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\n\
+            To: <sip:b@c>\r\nCall-ID: c\r\nCSeq: 1 INVITE\r\nContact: <sip:a@b>\r\nContent-Length: 0\r\n\r\n";
+        prop_assert_eq!(left_by(&together, message), left_by(&one_by_one, message));
+    }
+
     #[test]
     fn every_action_at_once_on_any_message(message in message(), out in any::<bool>()) {
         let direction = if out { Direction::Out } else { Direction::In };
