@@ -407,6 +407,10 @@ impl User for Core {
     fn owner(&self, bytes: &[u8], flow: &Flow) -> Option<u8> {
         self.room_owner(bytes, flow)
     }
+
+    fn awaited(&mut self, endpoint: &mut Endpoint, now: Time) {
+        self.take_what_is_there(endpoint, now);
+    }
 }
 
 impl Core {

@@ -119,7 +119,7 @@ pub enum TransferStep {
     Asked,
     /// The taker wanted it: it was given, or refused.
     Answered,
-    /// The taker gave it: what is left of its call ends.
+    /// The taker gave it: what is left of its call ends, or gets it back.
     Over,
 }
 

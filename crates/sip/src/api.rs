@@ -555,6 +555,11 @@ pub trait User {
         None
     }
 
+    /// Something came for a dialog that another worker has given to us ([`Moving`]) and that is not taken in yet: now is the time.
+    fn awaited(&mut self, endpoint: &mut Endpoint, now: Time) {
+        let _ = (endpoint, now);
+    }
+
     /// Something happened. Commands may be given to `endpoint` at once; they never call back from inside.
     fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time);
 }

@@ -634,6 +634,18 @@ impl Endpoint {
         Some(self.leg(leg)?.state)
     }
 
+    /// Whether a 2xx to an INVITE of ours in this leg waits for our ACK ([`Endpoint::ack`]).
+    pub fn owes_ack(&self, leg: LegId) -> bool {
+        self.leg(leg)
+            .is_some_and(|leg| leg.owed_ack != crate::transaction::NONE)
+    }
+
+    /// Whether it was the user's turn to refresh a leg's session ([`crate::Indication::RefreshDue`]), and is still.
+    pub fn refresh_is_due(&self, leg: LegId) -> bool {
+        self.leg(leg)
+            .is_some_and(|leg| leg.session.refreshing && !leg.peer_update)
+    }
+
     /// Whether any response, be it a 100, has come to the INVITE with which we opened a leg that is not answered yet.
     pub fn heard(&self, leg: LegId) -> bool {
         self.leg(leg)

@@ -2,14 +2,14 @@
 //! 7). Its leg is taken out here and goes on there with the tags that its peer knows, which name the worker that began it; so
 //! that one hands on what comes for it, after it has looked among its own transactions.
 
-use crate::api::{Flow, LegId, LegState, Refused};
+use crate::api::{Content, Flow, LegId, LegState, Refused, User};
 use crate::endpoint::Endpoint;
 use crate::leg::Leg;
 use crate::names::Name;
 use crate::outbox::PeerName;
 use crate::transaction::NONE;
 use engine::worker::lock;
-use engine::{BoundedMap, HashKey, Time};
+use engine::{BoundedMap, ConnectionId, HashKey, Time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use wire::sip::{HeaderId, Message, Method, Replaces};
@@ -47,8 +47,18 @@ impl Moves {
     }
 }
 
+/// Who has a dialog that may have moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeper {
+    /// Another worker.
+    Other(u8),
+    /// We, as soon as the user takes it in.
+    Awaited,
+}
+
 /// A dialog on its way from one worker to another.
 #[derive(Debug)]
+#[must_use = "a dialog that nobody takes in is lost to its peer"]
 pub struct Moving {
     leg: Box<Leg>,
     tag: Name,
@@ -90,13 +100,22 @@ impl Endpoint {
         request: &Message<'_>,
         tag: Option<&[u8]>,
         flow: &Flow,
+        now: Time,
+        user: &mut dyn User,
     ) -> bool {
-        let keeper = self.continued_by(request, tag);
-        keeper.is_some_and(|worker| self.pass_on(request, flow, worker))
+        match self.continued_by(request, tag) {
+            None => false,
+            Some(Keeper::Other(worker)) => self.pass_on(request, flow, worker),
+            Some(Keeper::Awaited) => {
+                // The peer was faster than the word between the workers.
+                user.awaited(self, now);
+                false
+            }
+        }
     }
 
-    /// The worker that continues the dialog to which a request belongs, or which it wants to replace (RFC 3891).
-    fn continued_by(&self, request: &Message<'_>, tag: Option<&[u8]>) -> Option<u8> {
+    /// Who continues the dialog to which a request belongs, or which it wants to replace (RFC 3891), where it is no leg of ours.
+    fn continued_by(&self, request: &Message<'_>, tag: Option<&[u8]>) -> Option<Keeper> {
         self.config.moves.as_ref()?;
         let replaces = || {
             let invites = request.method() == Method::Invite;
@@ -109,7 +128,10 @@ impl Endpoint {
             return None;
         }
         let keeper = self.moved_to(name)?;
-        (keeper != self.config.worker.number).then_some(keeper)
+        Some(match keeper == self.config.worker.number {
+            true => Keeper::Awaited,
+            false => Keeper::Other(keeper),
+        })
     }
 
     /// Takes out the leg of a call, so that another worker continues its dialog; nothing of it is left here, and nobody is told.
@@ -132,6 +154,9 @@ impl Endpoint {
         }
         if leg.offers != 0 || leg.updating || leg.update_out {
             return Err(Refused::OfferPending);
+        }
+        if self.doomed.iter().any(|(doomed, _)| *doomed == id) {
+            return Err(Refused::State);
         }
         let tag = self.tag_of(id).ok_or(Refused::Gone)?;
         let name = Name::decode(tag.as_bytes()).ok_or(Refused::Gone)?;
@@ -160,21 +185,57 @@ impl Endpoint {
         })
     }
 
+    /// A dialog that nobody has taken in yet goes to another worker than it was meant for.
+    pub fn redirect(&self, moving: &Moving, to: u8) {
+        let name = Name::decode(moving.tag.as_bytes());
+        if let (Some(moves), Some(name)) = (&self.config.moves, name)
+            && let Some(keeper) = lock(&moves.0).keepers.get_mut(&name)
+        {
+            *keeper = to;
+        }
+    }
+
     /// Continues a dialog that another worker had, with `user` as the user's number. It is taken in whatever our share of the limit
     /// is: among all workers it is no more legs than before.
     ///
     /// # Errors
-    /// [`Refused::Full`] where too many peers are known by their names.
-    pub fn adopt(&mut self, moving: Moving, user: u64, now: Time) -> Result<LegId, Refused> {
+    /// The dialog itself, where too many peers are known by their names.
+    pub fn adopt(&mut self, moving: Moving, user: u64, now: Time) -> Result<LegId, Moving> {
+        let known = match &moving.peer {
+            None => Ok(None),
+            Some(peer) => self.peer(&peer.name, &peer.profile).map(Some),
+        };
+        match known {
+            Ok(connection) => Ok(self.take_in(moving, connection, user, now)),
+            Err(_full) => Err(moving),
+        }
+    }
+
+    /// Ends a dialog that another worker had and that nobody wants. Where too many peers are known by their names, BYE goes to
+    /// whoever shows a certificate for the peer's address.
+    pub fn dismiss(&mut self, moving: Moving, now: Time) {
+        let leg = match self.adopt(moving, 0, now) {
+            Ok(leg) => leg,
+            Err(mut moving) => {
+                moving.leg.peer.flow.connection = None;
+                self.take_in(moving, None, 0, now)
+            }
+        };
+        // Without edits it is refused only to a leg that is gone, or ends already.
+        let _ = self.hang_up(leg, &Content::default(), now);
+    }
+
+    fn take_in(
+        &mut self,
+        moving: Moving,
+        connection: Option<ConnectionId>,
+        user: u64,
+        now: Time,
+    ) -> LegId {
         self.now = now;
-        let name = Name::decode(moving.tag.as_bytes()).ok_or(Refused::Value)?;
         let mut leg = *moving.leg;
-        if let Some(peer) = &moving.peer {
-            let connection = Some(self.peer(&peer.name, &peer.profile)?);
-            leg.peer.flow = Flow {
-                connection,
-                ..leg.peer.flow
-            };
+        if connection.is_some() {
+            leg.peer.flow.connection = connection;
         }
         leg.cookie = self.cookie();
         leg.user = user;
@@ -182,9 +243,11 @@ impl Endpoint {
         let check = leg.cookie as u32;
         let slot = self.legs.insert(leg) as u32;
         let id = LegId { slot, check };
-        self.adopted.insert(name, id);
+        if let Some(name) = Name::decode(moving.tag.as_bytes()) {
+            self.adopted.insert(name, id);
+        }
         self.resume_session(id, now);
-        Ok(id)
+        id
     }
 
     /// A leg is gone whose dialog another worker began; that one hands on what is repeated for as long as anybody repeats.

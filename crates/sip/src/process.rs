@@ -104,7 +104,7 @@ impl Endpoint {
             self.repeated_request(slot, request, flow, now);
             return;
         }
-        if self.passes_on(request, tag, flow) {
+        if self.passes_on(request, tag, flow, now, user) {
             return;
         }
         if !self.serves(request, tag, flow) {
@@ -259,7 +259,7 @@ impl Endpoint {
                 self.drops.count(DropReason::SipRetransmission);
             }
             _ if leg.is_some() => self.drops.count(DropReason::SipRetransmission),
-            _ if self.passes_on(request, tag, flow) => {}
+            _ if self.passes_on(request, tag, flow, now, user) => {}
             _ if self.is_ack_to_nothing_kept(request, tag) => {
                 self.drops.count(DropReason::SipRefusedAck);
             }

@@ -31,7 +31,7 @@ use media::Latching;
 use media::ports::PortPool;
 use sip::{
     Content, Endpoint, EndpointConfig, Failure, Flow, LegId, LocalId, Moves, SessionConfig,
-    TimerConfig,
+    TimerConfig, TransactionId,
 };
 use siphasher::sip::SipHasher13;
 use slab::Slab;
@@ -57,6 +57,8 @@ pub(crate) enum Alarm {
     AnswerTimeout(CallKey, LegId),
     /// Glare is waited out.
     JoinAgain(CallKey),
+    /// A re-INVITE by which legs are brought together was to be answered by now.
+    JoinLate(CallKey, TransactionId),
     /// The time for draining is over.
     DrainOver,
     /// A listening point that the configuration no longer has may be closed; whether calls used it when last looked.
@@ -77,8 +79,8 @@ pub(crate) enum Alarm {
     PinLate(CallKey),
     /// A question about a conference goes on with its next seats.
     RoomLook(u64),
-    /// Nothing more can come of a transfer for which another worker has the far end of this call.
-    TransferOver(u64, CallKey),
+    /// What became of a transfer for which another worker has the far end of this call is to be looked at.
+    TransferLook(u64, CallKey),
 }
 
 /// Buffers that messages are written in, kept for the next one.
@@ -725,6 +727,11 @@ impl Core {
                         self.join_alarm(endpoint, slot, now);
                     }
                 }
+                Alarm::JoinLate(key, sent) => {
+                    if let Some(slot) = self.slot_of(key) {
+                        self.join_late(endpoint, slot, sent, now);
+                    }
+                }
                 Alarm::DrainOver => self.drain_over(endpoint, now),
                 Alarm::Subscription(key) => self.end_subscription(endpoint, key),
                 Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
@@ -733,8 +740,8 @@ impl Core {
                 Alarm::NodeLook(key) => self.node_look(key, now),
                 Alarm::PinLate(key) => self.pin_late(endpoint, key, now),
                 Alarm::RoomLook(number) => self.look_at_seats(endpoint, number, now),
-                Alarm::TransferOver(number, call) => {
-                    self.transfer_over(endpoint, number, call, now);
+                Alarm::TransferLook(number, call) => {
+                    self.look_at_transfer(endpoint, number, call, now);
                 }
                 Alarm::Calm => self.calm(now),
                 Alarm::Sift => self.sift(endpoint, now),

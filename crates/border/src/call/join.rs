@@ -5,8 +5,11 @@
 //! One leg is asked for an offer (or has just given one), the other is given it by re-INVITE, and its answer goes back in
 //! the first one's ACK (RFC 3725 flow I, with the side that may ring for long asked first, so that no 2xx has to wait).
 
+mod consulted;
 mod elsewhere;
+mod late;
 
+use consulted::refuse_transfer;
 pub(crate) use elsewhere::Transfers;
 use elsewhere::keeper_of;
 
@@ -247,11 +250,13 @@ impl Core {
             };
             let consulted = Consulted::Here(key);
             let join = Join::new(purpose(Some(consulted)), Stage::Offer, from);
-            if !self.take_consulted(endpoint, slot, join, consulting, key, now) {
-                return refuse(endpoint, transaction, 481, now);
-            }
-            refuse(endpoint, transaction, 202, now);
-            return self.ask_for_offer(endpoint, slot, now);
+            return match self.take_consulted(endpoint, slot, join, (consulting, key)) {
+                Ok(()) => {
+                    refuse(endpoint, transaction, 202, now);
+                    self.ask_for_offer(endpoint, slot, now);
+                }
+                Err(status) => refuse_transfer(endpoint, leg, transaction, status, now),
+            };
         }
         let hops = self.hops_for_transfer(slot, from, &referral.uri, request);
         if hops.is_empty() {
@@ -298,47 +303,6 @@ impl Core {
         }
     }
 
-    /// Takes the far leg of the referrer's other call into this one; that call is dissolved.
-    fn take_consulted(
-        &mut self,
-        endpoint: &mut Endpoint,
-        slot: usize,
-        mut join: Join,
-        consulting: LegId,
-        key: CallKey,
-        _now: Time,
-    ) -> bool {
-        let Some(other_slot) = self.slot_of(key).filter(|&other| other != slot) else {
-            return false;
-        };
-        let Some(other) = self.calls.get_mut(other_slot) else {
-            return false;
-        };
-        let Some(side) = other.side_of(consulting) else {
-            return false;
-        };
-        if other.phase != Phase::Confirmed || other.join.is_some() || other.ack_due.is_some() {
-            return false;
-        }
-        let Some(far) = other.legs.get_mut(side.other()).take() else {
-            return false;
-        };
-        let (interface, trunk) = (
-            *other.interfaces.get(side.other()),
-            other.trunks.get_mut(side.other()).take(),
-        );
-        self.release_media(other_slot);
-        endpoint.set_user(far, self.key_of(slot).0);
-        join.new = Some(far);
-        // It stays counted where it was counted.
-        join.on_trunk = trunk;
-        join.hops.push(known_step(interface, trunk));
-        if let Some(call) = self.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
-        }
-        true
-    }
-
     /// Sends a re-INVITE without a body to the leg that shall offer.
     fn ask_for_offer(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
@@ -358,8 +322,9 @@ impl Core {
         });
         join.waiting = sent;
         join.stage = Stage::Offer;
-        if sent.is_none() {
-            self.join_failed(endpoint, slot, 491, now);
+        match sent {
+            Some(sent) => self.expect_in_time(slot, sent, now),
+            None => self.join_failed(endpoint, slot, 491, now),
         }
     }
 
@@ -374,7 +339,10 @@ impl Core {
         if call.seat.is_some() {
             return self.seat_refresh(endpoint, slot, leg, now);
         }
-        if call.join.is_some() || call.ack_due.is_some() || call.phase != Phase::Confirmed {
+        let changes = call.join.is_some() || call.ack_due.is_some();
+        // Whose other end a transfer has taken is refreshed when it comes back.
+        let whole = call.leg(side.other()).is_some();
+        if changes || !whole || call.phase != Phase::Confirmed {
             return;
         }
         call.join = Some(Box::new(Join::new(Purpose::Refresh, Stage::Offer, side)));
@@ -624,7 +592,10 @@ impl Core {
         };
         join.stage = Stage::Answer;
         match endpoint.request(other, Method::Invite, &content, now) {
-            Ok(transaction) => join.waiting = Some(transaction),
+            Ok(transaction) => {
+                join.waiting = Some(transaction);
+                self.expect_in_time(slot, transaction, now);
+            }
             Err(_) => self.join_again(endpoint, slot, other, 491, now),
         }
     }
@@ -821,6 +792,12 @@ impl Core {
         };
         let Some(join) = call.join.take() else { return };
         let leg = call.leg(join.side).filter(|_| join.stage != Stage::Offer);
+        if let Purpose::Transfer { referrer, .. } = join.purpose
+            && self.give_back(endpoint, &join, status, now)
+        {
+            let _ = endpoint.notify_refer(referrer, status, b"", now);
+            return;
+        }
         self.trunk_call_ended(join.on_trunk);
         match join.purpose {
             Purpose::Refresh => {

@@ -56,6 +56,8 @@ impl Neighbourhood {
             aliases: HashMap::new(),
             disguises: HashMap::new(),
             zone: Vec::new(),
+            silent: Vec::new(),
+            secured: Vec::new(),
             lag: Default::default(),
             sieves: sieves::Sieves::default(),
             programs: Vec::new(),

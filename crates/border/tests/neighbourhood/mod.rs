@@ -7,6 +7,7 @@ mod programs;
 mod seen;
 mod sieves;
 mod texts;
+mod troubles;
 mod zone;
 
 pub use seen::{Seen, Told};
@@ -356,6 +357,10 @@ pub struct Neighbourhood {
     pub disguises: HashMap<SocketAddr, SocketAddr>,
     /// Answers the border's DNS queries, where there is one: by name and type (1 A, 28 AAAA, 33 SRV, 35 NAPTR) the data.
     pub zone: Vec<(&'static str, u16, Vec<u8>)>,
+    /// TLS connections that the border opened: by which worker, to where, whom the certificate must name and by which settings.
+    pub secured: Vec<(usize, SocketAddr, (String, String))>,
+    /// Addresses from and to which datagrams are lost.
+    silent: Vec<SocketAddr>,
     /// How long datagrams lie in the border's socket of this address before it sees them.
     pub lag: (Option<SocketAddr>, Duration),
     sieves: sieves::Sieves,
@@ -575,6 +580,9 @@ impl Neighbourhood {
     }
 
     fn send_datagram(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        if self.silent.contains(&to) || self.silent.contains(&from) {
+            return;
+        }
         let from = self.disguises.get(&from).copied().unwrap_or(from);
         if to.port() == 53 && !self.zone.is_empty() {
             let bytes = zone_answer(&self.zone, bytes);
@@ -675,23 +683,6 @@ impl Neighbourhood {
         }
     }
 
-    /// Breaks every stream of a phone.
-    pub fn break_streams(&mut self, phone: usize) {
-        let mut broken: Vec<_> = self
-            .streams
-            .iter()
-            .filter(|(from, _)| from.0 == Node::Phone(phone))
-            .map(|(from, to)| (*from, *to))
-            .collect();
-        broken.sort_by_key(|(from, _)| *from);
-        for (from, to) in broken {
-            self.streams.remove(&from);
-            self.streams.remove(&to);
-            self.arrive(Arrival::Closed { to });
-            self.arrive(Arrival::Closed { to: from });
-        }
-    }
-
     pub fn drain_border(&mut self) {
         enum Out {
             Open(SocketId, SocketAddr, engine::SocketKind),
@@ -722,8 +713,15 @@ impl Neighbourhood {
                     connection,
                     local,
                     remote,
+                    secure,
                     ..
-                }) => Out::Connect(connection, local, remote),
+                }) => {
+                    if let Some(secure) = secure {
+                        let name = (secure.name.to_owned(), secure.profile.to_owned());
+                        self.secured.push((self.crew.at_work, remote, name));
+                    }
+                    Out::Connect(connection, local, remote)
+                }
                 Some(Output::Stream { connection, bytes }) => {
                     Out::Stream(connection, bytes.to_vec())
                 }
@@ -890,7 +888,10 @@ impl Neighbourhood {
                 from,
                 local,
                 remote,
-            } => match self.reached(remote, Transport::Tcp, local) {
+            } => match [Transport::Tcp, Transport::Tls]
+                .into_iter()
+                .find_map(|transport| self.reached(remote, transport, local))
+            {
                 None => self.feed(
                     from.0,
                     Input::Closed {

@@ -1,21 +1,24 @@
 //! Attended transfer of calls that belong to different workers. Whose call REFER came in carries it out, and asks the other one
 //! for the far end of its call, whose dialog moves ([`sip::Moving`]); what is left of that call ends with the transfer. What is
 //! asked and given lies in a table of all workers, and parcels only say that there is something to look at: whoever
-//! waits for one looks by itself after a while, so that nothing is lost with it.
+//! waits for one looks by itself after a while, so that nothing is lost with it. A far end that is not wanted after all,
+//! or that cannot be taken in, goes back the same way to the call that it came from.
 
+use super::consulted::refuse_transfer;
 use super::{Consulted, Join, Purpose, Stage, known_step};
 use crate::border::{Alarm, Core};
 use crate::call::inside::refuse;
-use crate::call::{CallKey, Phase, Side};
+use crate::call::{CallKey, Side};
 use crate::config::{InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::worker::lock;
 use engine::{ParcelHead, Time, TransferStep};
-use sip::{Content, Endpoint, LegId, Moving, Refused, ServerTransaction};
+use sip::{Endpoint, LegId, Moving, Refused, ServerTransaction};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// How long another worker's word is waited for, before a phone repeats its REFER for long.
+/// How long another worker's word is waited for, before a phone repeats its REFER for long; and how often who has given looks for
+/// what became of it.
 const WORD: Duration = Duration::from_secs(4);
 
 /// After this long a transfer is over, whatever was heard of it: two re-INVITEs of 32 s each, and glare.
@@ -41,8 +44,16 @@ enum Standing {
     Asked(Dialog),
     Refused(u16),
     Given(Box<Given>),
-    Taken { giver: u8, call: CallKey },
-    Over { call: CallKey, why: &'static str },
+    Taken {
+        giver: u8,
+        call: CallKey,
+    },
+    /// For who gave it; whether the ends of its call have to agree again.
+    Back(Box<Given>, bool),
+    Over {
+        call: CallKey,
+        why: &'static str,
+    },
 }
 
 #[derive(Debug)]
@@ -50,6 +61,8 @@ struct Transfer {
     /// Who carries it out, and for which call.
     asker: u8,
     call: CallKey,
+    /// From when on nothing more can come of it, once something was given.
+    over: Time,
     standing: Standing,
 }
 
@@ -67,6 +80,7 @@ impl Transfers {
         let transfer = Transfer {
             asker,
             call,
+            over: Time::FAR,
             standing,
         };
         self.open.insert(self.last, transfer);
@@ -86,25 +100,6 @@ pub(super) fn keeper_of(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) -> 
 }
 
 impl Core {
-    /// What is left of the other call of an attended transfer ends.
-    pub(super) fn end_consulted(
-        &mut self,
-        endpoint: &mut Endpoint,
-        consulted: Option<Consulted>,
-        why: &'static str,
-        now: Time,
-    ) {
-        match consulted {
-            Some(Consulted::Here(key)) => {
-                if let Some(slot) = self.slot_of(key) {
-                    self.end_call(endpoint, slot, "us", why, None, now);
-                }
-            }
-            Some(Consulted::Elsewhere(number)) => self.close_consulted(endpoint, number, why),
-            None => {}
-        }
-    }
-
     fn transfers(&self) -> Option<Arc<Mutex<Transfers>>> {
         Some(self.crew.as_ref()?.transfers.clone())
     }
@@ -178,11 +173,12 @@ impl Core {
             .or_else(|| endpoint.find_leg(call_id, from_tag, to_tag));
         let given = leg
             .ok_or(481)
-            .and_then(|leg| self.far_end(endpoint, leg, transfer.asker, now));
+            .and_then(|leg| self.part_with(endpoint, leg, transfer.asker, now));
         transfer.standing = match given {
             Ok(given) => {
-                let alarm = Alarm::TransferOver(number, given.call);
-                self.timers.schedule(now + OVER, alarm);
+                let alarm = Alarm::TransferLook(number, given.call);
+                self.timers.schedule(now + WORD, alarm);
+                transfer.over = now + OVER;
                 Standing::Given(Box::new(given))
             }
             Err(status) => Standing::Refused(status),
@@ -192,29 +188,18 @@ impl Core {
         word(endpoint, asker, number, TransferStep::Answered);
     }
 
-    /// Takes the far end of the call that a leg belongs to out of it.
+    /// Takes the far end of the call that a leg belongs to out of it. Its media stays as it is: it may come back.
     ///
     /// # Errors
     /// What to answer.
-    fn far_end(
+    fn part_with(
         &mut self,
         endpoint: &mut Endpoint,
         consulting: LegId,
         asker: u8,
         now: Time,
     ) -> Result<Given, u16> {
-        let key = CallKey(endpoint.user_of(consulting).ok_or(481u16)?);
-        let slot = self.slot_of(key).ok_or(481u16)?;
-        let call = self.calls.get_mut(slot).ok_or(481u16)?;
-        let side = call.side_of(consulting).ok_or(481u16)?.other();
-        let far = call.leg(side).ok_or(481u16)?;
-        if call.phase != Phase::Confirmed || call.join.is_some() || call.ack_due.is_some() {
-            return Err(481);
-        }
-        // What passes through the call at this moment has its other half here.
-        if !call.links.is_empty() || call.held.is_some() || call.relay.is_some() {
-            return Err(491);
-        }
+        let (slot, side, far) = self.far_end(endpoint, consulting)?;
         let moving = endpoint
             .part(far, asker, now)
             .map_err(|refused| match refused {
@@ -222,19 +207,26 @@ impl Core {
                 Refused::Full => 503,
                 _ => 481u16,
             })?;
-        *call.legs.get_mut(side) = None;
-        let interface = *call.interfaces.get(side);
-        let trunk = call.trunks.get_mut(side).take();
-        self.release_media(slot);
+        let call = self.key_of(slot);
+        let interface = self.calls.get_mut(slot).map(|call| {
+            *call.legs.get_mut(side) = None;
+            *call.interfaces.get(side)
+        });
+        let interface = interface.and_then(|interface| self.config.interface(interface));
+        let interface = interface.map(|interface| interface.name.clone());
+        let trunk = (self.calls.get_mut(slot)).and_then(|call| call.trunks.get_mut(side).take());
         Ok(Given {
             moving,
-            interface: (self.config.interface(interface)).map(|interface| interface.name.clone()),
-            trunk: trunk
-                .and_then(|trunk| self.config.trunk(trunk))
-                .map(|trunk| trunk.name.clone()),
+            interface,
+            trunk: self.name_of(trunk),
             giver: endpoint.worker().number,
-            call: key,
+            call,
         })
+    }
+
+    fn name_of(&self, trunk: Option<TrunkId>) -> Option<String> {
+        let trunk = trunk.and_then(|trunk| self.config.trunk(trunk));
+        trunk.map(|trunk| trunk.name.clone())
     }
 
     /// The other worker has given what we asked for, or refused it.
@@ -289,21 +281,28 @@ impl Core {
             return;
         };
         let transaction = join.asked_by.take();
+        let referrer = match join.purpose {
+            Purpose::Transfer { referrer, .. } => Some(referrer),
+            _ => None,
+        };
         if let Some(timer) = join.word_by.take() {
             self.timers.cancel(timer);
         }
         let taken = match answer {
             Err(status) => Err(status),
-            Ok(given) => {
-                let interface = self.interface_named(given.interface.as_deref());
-                let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
-                let leg = endpoint.adopt(given.moving, key.0, now);
-                if leg.is_err() {
-                    self.trunk_call_ended(trunk);
+            Ok(mut given) => match endpoint.adopt(given.moving, key.0, now) {
+                Ok(leg) => {
+                    let interface = self.interface_named(given.interface.as_deref());
+                    let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
+                    Ok((leg, interface, trunk))
                 }
-                // We know too many peers by their names.
-                leg.map(|leg| (leg, interface, trunk)).map_err(|_full| 503)
-            }
+                // We know too many peers by their names; its own worker knows this one.
+                Err(moving) => {
+                    given.moving = moving;
+                    self.turn_back(endpoint, number, given, now);
+                    Err(503)
+                }
+            },
         };
         match taken {
             Ok((leg, interface, trunk)) => {
@@ -326,12 +325,73 @@ impl Core {
                 if let Some(call) = self.calls.get_mut(slot) {
                     call.join = None;
                 }
-                if let Some(transaction) = transaction {
-                    refuse(endpoint, transaction, status, now);
+                if let (Some(transaction), Some(referrer)) = (transaction, referrer) {
+                    refuse_transfer(endpoint, referrer, transaction, status, now);
                 }
                 self.close_consulted(endpoint, number, "transfer failed");
             }
         }
+    }
+
+    /// What was given goes back to who gave it.
+    fn turn_back(&mut self, endpoint: &mut Endpoint, number: u64, given: Given, now: Time) {
+        let giver = given.giver;
+        let trunk = given.trunk.as_deref();
+        let trunk = trunk.and_then(|trunk| self.trunk_named(trunk));
+        let Some(transfers) = self.transfers() else {
+            return;
+        };
+        let mut table = lock(&transfers);
+        match table.open.get_mut(&number) {
+            Some(open) => {
+                endpoint.redirect(&given.moving, giver);
+                open.standing = Standing::Back(Box::new(given), false);
+                drop(table);
+                word(endpoint, giver, number, TransferStep::Over);
+            }
+            // Its giver has ended the call.
+            None => {
+                drop(table);
+                self.trunk_call_ended(trunk);
+                endpoint.dismiss(given.moving, now);
+            }
+        }
+    }
+
+    /// A leg that came from another worker goes back to its call there. `false`: it cannot, and nothing has changed.
+    pub(super) fn give_back_elsewhere(
+        &mut self,
+        endpoint: &mut Endpoint,
+        number: u64,
+        (leg, trunk): (LegId, Option<TrunkId>),
+        again: bool,
+        now: Time,
+    ) -> bool {
+        let Some(transfers) = self.transfers() else {
+            return false;
+        };
+        let mut table = lock(&transfers);
+        let Some(open) = table.open.get_mut(&number) else {
+            return false;
+        };
+        let Standing::Taken { giver, call } = open.standing else {
+            return false;
+        };
+        let Ok(moving) = endpoint.part(leg, giver, now) else {
+            return false;
+        };
+        let given = Given {
+            moving,
+            // That of its side, there.
+            interface: None,
+            trunk: self.name_of(trunk),
+            giver,
+            call,
+        };
+        open.standing = Standing::Back(Box::new(given), again);
+        drop(table);
+        word(endpoint, giver, number, TransferStep::Over);
+        true
     }
 
     fn interface_named(&self, name: Option<&str>) -> InterfaceId {
@@ -358,20 +418,30 @@ impl Core {
             return;
         };
         let mut table = lock(&transfers);
-        let Some(open) = table.open.get_mut(&number) else {
+        let Some(open) = table.open.remove(&number) else {
             return;
         };
-        match open.standing {
-            Standing::Taken { giver, call } => {
-                open.standing = Standing::Over { call, why };
-                drop(table);
-                word(endpoint, giver, number, TransferStep::Over);
+        let (standing, giver) = match open.standing {
+            Standing::Asked(_) | Standing::Refused(_) => return,
+            Standing::Taken { giver, call } => (Standing::Over { call, why }, giver),
+            // It was given in this moment.
+            Standing::Given(given) => {
+                let giver = given.giver;
+                endpoint.redirect(&given.moving, giver);
+                (Standing::Back(given, false), giver)
             }
-            Standing::Over { .. } => {}
-            Standing::Asked(_) | Standing::Refused(_) | Standing::Given(_) => {
-                table.open.remove(&number);
+            told @ (Standing::Back(..) | Standing::Over { .. }) => {
+                let open = Transfer {
+                    standing: told,
+                    ..open
+                };
+                table.open.insert(number, open);
+                return;
             }
-        }
+        };
+        table.open.insert(number, Transfer { standing, ..open });
+        drop(table);
+        word(endpoint, giver, number, TransferStep::Over);
     }
 
     /// The call in which REFER came ends before the other worker's word is here.
@@ -389,7 +459,7 @@ impl Core {
             self.timers.cancel(timer);
         }
         if let Ok(given) = take(&transfers, number) {
-            self.discard(endpoint, given, now);
+            self.turn_back(endpoint, number, given, now);
         }
         if let Some(transaction) = join.asked_by {
             refuse(endpoint, transaction, 481, now);
@@ -397,26 +467,52 @@ impl Core {
         self.close_consulted(endpoint, number, "transfer failed");
     }
 
-    /// A transfer with the far end of a call of ours is over: what is left of the call ends.
+    /// A transfer with the far end of a call of ours is over: what is left of the call ends, or has its far end again.
     fn consulted_over(&mut self, endpoint: &mut Endpoint, number: u64, now: Time) {
         let Some(transfers) = self.transfers() else {
             return;
         };
         let mut table = lock(&transfers);
-        let Some(open) = table.open.get(&number) else {
-            return;
+        let done = table.open.get(&number).is_some_and(|open| {
+            matches!(open.standing, Standing::Over { .. } | Standing::Back(..))
+        });
+        let open = if done {
+            table.open.remove(&number)
+        } else {
+            None
         };
-        if let Standing::Over { call, why } = open.standing {
-            table.open.remove(&number);
-            drop(table);
-            if let Some(slot) = self.slot_of(call) {
-                self.end_call(endpoint, slot, "us", why, None, now);
+        drop(table);
+        match open.map(|open| open.standing) {
+            Some(Standing::Over { call, why }) => {
+                if let Some(slot) = self.slot_of(call) {
+                    self.end_call(endpoint, slot, "us", why, None, now);
+                }
+            }
+            Some(Standing::Back(given, again)) => {
+                self.far_end_returns(endpoint, *given, again, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// The far end of a call of ours is here again.
+    fn far_end_returns(&mut self, endpoint: &mut Endpoint, given: Given, again: bool, now: Time) {
+        let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
+        match endpoint.adopt(given.moving, given.call.0, now) {
+            Ok(leg) => self.put_back(endpoint, given.call, leg, trunk, again, now),
+            // Its peer has another name than when it went.
+            Err(moving) => {
+                self.trunk_call_ended(trunk);
+                endpoint.dismiss(moving, now);
+                if let Some(slot) = self.slot_of(given.call) {
+                    self.end_call(endpoint, slot, "us", "transfer failed", None, now);
+                }
             }
         }
     }
 
-    /// Of a transfer nothing more can come.
-    pub(crate) fn transfer_over(
+    /// Who has given the far end of a call looks for what became of it.
+    pub(crate) fn look_at_transfer(
         &mut self,
         endpoint: &mut Endpoint,
         number: u64,
@@ -426,29 +522,55 @@ impl Core {
         let Some(transfers) = self.transfers() else {
             return;
         };
-        let open = lock(&transfers).open.remove(&number);
-        let why = match open.map(|open| open.standing) {
-            // Told already.
-            None => return,
-            Some(Standing::Over { why, .. }) => why,
-            Some(Standing::Given(given)) => {
-                self.discard(endpoint, *given, now);
-                "transfer failed"
-            }
-            Some(_) => "transfer failed",
+        self.consulted_over(endpoint, number, now);
+        let mut table = lock(&transfers);
+        let Some(open) = table.open.get(&number) else {
+            return;
         };
-        if let Some(slot) = self.slot_of(call) {
-            self.end_call(endpoint, slot, "us", why, None, now);
+        if now < open.over {
+            drop(table);
+            let alarm = Alarm::TransferLook(number, call);
+            self.timers.schedule(now + WORD, alarm);
+            return;
+        }
+        // Of it nothing more can come.
+        let open = table.open.remove(&number);
+        drop(table);
+        match open.map(|open| open.standing) {
+            Some(Standing::Given(given) | Standing::Back(given, _)) => {
+                endpoint.redirect(&given.moving, given.giver);
+                self.far_end_returns(endpoint, *given, false, now);
+            }
+            _ => {
+                if let Some(slot) = self.slot_of(call) {
+                    self.end_call(endpoint, slot, "us", "transfer failed", None, now);
+                }
+            }
         }
     }
 
-    /// Ends a dialog that was given and that nobody wants any more.
-    fn discard(&mut self, endpoint: &mut Endpoint, given: Given, now: Time) {
-        if let Ok(leg) = endpoint.adopt(given.moving, 0, now) {
-            let _ = endpoint.hang_up(leg, &Content::default(), now);
+    /// Something came for a dialog that another worker has given to us, before its word: all that is there for us is taken.
+    pub(crate) fn take_what_is_there(&mut self, endpoint: &mut Endpoint, now: Time) {
+        let Some(transfers) = self.transfers() else {
+            return;
+        };
+        let own = endpoint.worker().number;
+        let table = lock(&transfers);
+        let ours = table
+            .open
+            .iter()
+            .filter_map(|(number, open)| match &open.standing {
+                Standing::Given(_) if open.asker == own => Some((*number, TransferStep::Answered)),
+                Standing::Back(given, _) if given.giver == own => {
+                    Some((*number, TransferStep::Over))
+                }
+                _ => None,
+            });
+        let ours: Vec<(u64, TransferStep)> = ours.collect();
+        drop(table);
+        for (number, step) in ours {
+            self.transfer_goes_on(endpoint, number, step, now);
         }
-        let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
-        self.trunk_call_ended(trunk);
     }
 }
 
