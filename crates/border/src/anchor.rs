@@ -5,6 +5,7 @@
 //! BFCP over TCP) are offered on as rejected (port 0); where an offer has no other lines it is refused with 488.
 
 pub(crate) mod codecs;
+mod home;
 mod ice;
 #[cfg(test)]
 mod ice_tests;
@@ -251,6 +252,8 @@ pub(crate) struct CallMedia {
     pub(crate) wake_timer: Option<engine::timers::TimerKey>,
     /// The callee is a conference of ours.
     seat: Option<Box<seat::SeatFacts>>,
+    /// How a side was reached before somebody else was to take it.
+    home: Option<Box<home::Home>>,
 }
 
 impl CallMedia {
@@ -271,6 +274,7 @@ impl CallMedia {
             wake_timer: None,
             codecs: None,
             seat: None,
+            home: None,
         }
     }
 
@@ -590,44 +594,6 @@ impl CallMedia {
         Replaced::By(address)
     }
 
-    /// The side is now reached from another pool: its lines get new ports.
-    ///
-    /// # Errors
-    /// [`AnchorError::Exhausted`]; nothing has changed then.
-    pub(crate) fn rehome(
-        &mut self,
-        plane: &mut MediaPlane,
-        side: Side,
-        media: MediaSide,
-    ) -> Result<(), AnchorError> {
-        let Some(pool) = self.sides.get(side.index()).map(|old| old.pool) else {
-            return Ok(());
-        };
-        if pool != media.pool {
-            let mut fresh = SmallVec::<[LineSide; 2]>::new();
-            for line in self.lines.iter().flatten() {
-                match new_side(plane, media.pool, line.carriage) {
-                    Ok(new) => fresh.push(new),
-                    Err(error) => {
-                        for new in fresh {
-                            drop_side(plane, media.pool, new);
-                        }
-                        return Err(error);
-                    }
-                }
-            }
-            for (line, new) in self.lines.iter_mut().flatten().zip(fresh) {
-                if let Some(slot) = line.sides.get_mut(side.index()) {
-                    drop_side(plane, pool, core::mem::replace(slot, new));
-                }
-            }
-        }
-        if let Some(slot) = self.sides.get_mut(side.index()) {
-            *slot = media;
-        }
-        Ok(())
-    }
-
     /// How a side is reached.
     pub(crate) fn side(&self, side: Side) -> &MediaSide {
         let [caller, callee] = &self.sides;
@@ -680,6 +646,7 @@ impl CallMedia {
 
     /// Gives everything back; the forwarder reports the session's figures.
     pub(crate) fn release(mut self, plane: &mut MediaPlane) {
+        self.stay(plane);
         for index in 0..self.lines.len() {
             self.drop_line(plane, index);
         }

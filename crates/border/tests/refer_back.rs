@@ -544,3 +544,63 @@ fn who_knows_too_many_names_takes_nobody() {
     });
     assert_eq!(left, [(0, 0, 0, 0); 2]);
 }
+
+/// What was heard in a call before a transfer that fails is heard after it, wherever the target was.
+#[test]
+fn who_is_not_replaced_is_heard_as_before() {
+    let inside = config(2, "udp");
+    let outside = inside.replace(
+        "name='carol'\ninterface='in'",
+        "name='carol'\ninterface='out'",
+    );
+    assert_ne!(inside, outside);
+    for config in [inside, outside] {
+        for workers in WORKERS {
+            let mut calls = calls_of(Table::of(&config, Transport::Udp), workers);
+            let told = calls.table.net.phones.iter().enumerate().map(|(who, _)| {
+                let begins = |told: &Told| matches!(told, Told::Answered | Told::Offered);
+                let body = calls.table.net.find(who, begins).body();
+                let port = body.split("m=audio ").nth(1).unwrap_or_default();
+                let port = port.split(' ').next().unwrap_or_default();
+                let address = body.split("c=IN IP4 ").nth(1).unwrap_or_default();
+                let address = address.lines().next().unwrap_or_default();
+                format!("{address}:{port}")
+            });
+            let phones = [ALICE, BOB, CAROL];
+            let told: Vec<String> = told.take(phones.len()).collect();
+            let own = ["10.1.0.1:5000", "10.2.0.1:5000", "10.2.0.2:5000"];
+            let heard = |calls: &mut Calls, from: usize, to: usize| {
+                calls.table.net.media.clear();
+                let packet = [&[0x80, 0, 0, 1, 0, 0, 0, 160, 1, 2, 3, 4][..], &[0x55; 160]];
+                calls
+                    .table
+                    .net
+                    .throw(own[from], &told[from], &packet.concat());
+                calls.run(1);
+                let came = |(at, by, _): &(std::net::SocketAddr, std::net::SocketAddr, Vec<u8>)| {
+                    at.to_string() == own[to] && by.to_string() == told[to]
+                };
+                assert!(
+                    calls.table.net.media.iter().any(came),
+                    "{from} to {to}: {workers:?} {told:?}"
+                );
+            };
+            heard(&mut calls, ALICE, BOB);
+            heard(&mut calls, BOB, ALICE);
+            for refuses in [CAROL, ALICE] {
+                calls.table.says(refuses, Some(488));
+                calls.transfer();
+                calls.run(2);
+                assert!(calls.told().starts_with("SIP/2.0 488"));
+                calls.table.says(refuses, Some(200));
+                heard(&mut calls, ALICE, BOB);
+                heard(&mut calls, BOB, ALICE);
+                assert_eq!(calls.table.ports(), 4, "a pair of each side of two calls");
+            }
+            calls.stand();
+            heard(&mut calls, ALICE, BOB);
+            heard(&mut calls, BOB, ALICE);
+            calls.works();
+        }
+    }
+}

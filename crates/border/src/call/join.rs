@@ -544,7 +544,7 @@ impl Core {
                         .and_then(|call| call.media.as_deref_mut()),
                 ) {
                     (Some(media), Some(anchored)) => anchored
-                        .rehome(&mut self.plane, side, media)
+                        .visit(&mut self.plane, side, media)
                         .map_err(|error| error.status()),
                     (None, Some(_)) => Err(488),
                     (_, None) => Ok(()),
@@ -719,6 +719,9 @@ impl Core {
             false => Content::sdp(&sdp),
         };
         let good = carried.is_ok();
+        if let Some(media) = (self.calls.get_mut(slot)).and_then(|call| call.media.as_deref_mut()) {
+            media.stay(&mut self.plane);
+        }
         match join.purpose {
             Purpose::Refresh => {
                 let _ = endpoint.ack(other, &Content::default(), now);
@@ -786,7 +789,7 @@ impl Core {
 
     /// Bringing the legs together did not work: everyone is told, and the call goes on as it was, where it can.
     fn join_failed(&mut self, endpoint: &mut Endpoint, slot: usize, status: u16, now: Time) {
-        self.abandon_offer(slot);
+        self.abandon_change(slot);
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
@@ -877,6 +880,7 @@ impl Core {
             // The answer to our re-INVITE finds no join and brings the old legs to agree again.
             let trunk = call.join.take().and_then(|join| join.on_trunk);
             self.trunk_call_ended(trunk);
+            self.abandon_change(slot);
         }
     }
 

@@ -337,6 +337,15 @@ impl Core {
         }
     }
 
+    /// The open offer came to nothing, and so did that somebody else takes a side of the call.
+    pub(crate) fn abandon_change(&mut self, slot: usize) {
+        self.abandon_offer(slot);
+        let call = self.calls.get_mut(slot);
+        if let Some(media) = call.and_then(|call| call.media.as_deref_mut()) {
+            media.go_home(&mut self.plane);
+        }
+    }
+
     /// What a message of `from` says of early media moves the call's gate, where there is one and `from` may say so.
     pub(crate) fn early_media(&mut self, slot: usize, from: Side, message: &Message<'_>) {
         if from != Side::Callee || !message.has(HeaderId::PEarlyMedia) {
