@@ -239,6 +239,51 @@ Call-ID: a84b4c76e66710\r\nCSeq: 231 BYE\r\nTo: Alice <sip:alice@atlanta.com>;ta
     assert!(alice.datagrams()[0].starts_with("ACK sip:bob@192.0.2.4 SIP/2.0\r\n"));
 }
 
+/// Who is reached behind a NAT is reached there with a repeated ACK, too, and when the call is over: his Contact names an address of
+/// his own network.
+#[test]
+fn a_repeated_ack_goes_where_the_first_one_went() {
+    for pinned in [true, false] {
+        let mut alice = Host::new("192.0.2.1:5060", EndpointConfig::default(), 5);
+        let nat = "203.0.113.7:40000";
+        let target = Target {
+            pinned,
+            ..Target::new(b"sip:bob@192.168.1.5", alice.flow(nat))
+        };
+        let invite = Invite {
+            content: Content::sdp(SDP),
+            ..Invite::new(target)
+        };
+        let leg = alice.endpoint.invite(&invite, Time::ZERO).unwrap();
+        let sent = alice.datagrams().remove(0);
+        let named = |id| header(&sent, id).unwrap();
+        let answer = format!(
+            "SIP/2.0 200 OK\r\nVia: {}\r\nFrom: {}\r\nTo: {};tag=b\r\nCall-ID: {}\r\nCSeq: 1 INVITE\r\n\
+Contact: <sip:bob@192.168.1.5:5060>\r\nContent-Length: 0\r\n\r\n",
+            named(HeaderId::Via),
+            named(HeaderId::From),
+            named(HeaderId::To),
+            named(HeaderId::CallId),
+        );
+        let wanted = if pinned { nat } else { "192.168.1.5:5060" };
+        let acked = |alice: &mut Host, millis: u64| {
+            alice.datagram(answer.as_bytes(), nat, Time::from_millis(millis));
+            let sent = alice.drain();
+            let ack = sent.iter().find_map(|sent| match sent {
+                Sent::Datagram(to, text) if text.starts_with(b"ACK ") => Some(*to),
+                _ => None,
+            });
+            assert_eq!(ack, Some(wanted.parse().unwrap()), "{pinned} {millis}");
+        };
+        acked(&mut alice, 5);
+        acked(&mut alice, 505);
+        let now = Time::from_secs(1);
+        alice.endpoint.abandon(leg, now);
+        alice.drain();
+        acked(&mut alice, 1_505);
+    }
+}
+
 #[test]
 fn a_template_is_copied_but_for_what_the_endpoint_writes() {
     let mut pair = Pair::plain();

@@ -59,6 +59,9 @@ impl Endpoint {
     fn send_opening(&mut self, id: LegId, invite: &Invite<'_>, now: Time) -> Result<(), Refused> {
         let (slot, cookie) = self.open_client(Owner::Opening(id), Method::Invite)?;
         let branch = Name::new(slot, cookie);
+        if let Some(client) = self.clients.get_mut(slot as usize) {
+            client.pinned = invite.target.pinned;
+        }
         if let Some(leg) = self.leg_mut(id) {
             leg.user = invite.user;
             leg.pinned = invite.target.pinned;
@@ -662,8 +665,11 @@ impl Endpoint {
         if peer.target().is_empty() {
             return;
         }
+        let client = self.clients.get(slot as usize);
+        let pinned = client.is_some_and(|client| client.pinned);
         let mut flow = flow;
-        if let Some((transport, remote)) = peer.next_hop().as_ref().and_then(numeric_hop)
+        if !pinned
+            && let Some((transport, remote)) = peer.next_hop().as_ref().and_then(numeric_hop)
             && (transport, remote) != (flow.transport, flow.remote)
         {
             flow = self.hop(&peer, false);
@@ -775,7 +781,7 @@ impl Endpoint {
         self.now = now;
         check_edits(content)?;
         let state = self.leg(leg).ok_or(Refused::Gone)?;
-        let (slot, number) = (state.owed_ack, state.owed_cseq);
+        let (slot, number, pinned) = (state.owed_ack, state.owed_cseq, state.pinned);
         if slot == NONE {
             return Err(Refused::State);
         }
@@ -804,6 +810,7 @@ impl Endpoint {
             |c| matches!(c.owner, Owner::Opening(owner) | Owner::Inside(owner) if owner == leg),
         ) {
             client.acked = true;
+            client.pinned = pinned;
             if copy.is_some() {
                 client
                     .accepted

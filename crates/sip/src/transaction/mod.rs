@@ -70,6 +70,8 @@ pub(crate) struct Client {
     pub(crate) refresh: bool,
     /// An accepted INVITE: the user has sent ACK.
     pub(crate) acked: bool,
+    /// An INVITE: its leg is pinned, so ACK goes where the leg's requests go whatever the 2xx says.
+    pub(crate) pinned: bool,
     /// An accepted INVITE: print of the To tag of the fork that won.
     pub(crate) winner: u64,
     pub(crate) active: Option<Box<ClientActive>>,
@@ -301,6 +303,7 @@ impl Endpoint {
             fork: 0,
             refresh: false,
             acked: false,
+            pinned: false,
             winner: 0,
             active: None,
             accepted: None,
