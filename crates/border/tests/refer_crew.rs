@@ -73,17 +73,47 @@ fn a_peer_keeps_its_name() {
 
 #[test]
 fn who_was_called_by_both_brings_them_together() {
-    for (first, second) in [(0, 1), (1, 0)] {
-        let mut table = Table::new(2);
-        let [alice, bob] = table.call(ALICE, BOB, first);
-        let [carol, consulted] = table.call(CAROL, BOB, second);
-        table.attended(BOB, bob, consulted);
-        table.run(Duration::from_secs(2));
-        assert_eq!(table.told(BOB), DONE);
-        assert_eq!(table.all_legs(), [1, 0, 1, 0]);
-        table.talk((ALICE, alice), (CAROL, carol));
-        table.hang_up(ALICE, alice);
-        table.ends();
+    // Over streams Carol is known by the connection that she opened, whoever holds that.
+    for transport in [Transport::Udp, Transport::Tcp, Transport::Tls] {
+        for (first, second) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
+            let mut table = Table::with(3, transport);
+            let [alice, bob] = table.call(ALICE, BOB, first);
+            let [carol, consulted] = table.call(CAROL, BOB, second);
+            table.attended(BOB, bob, consulted);
+            table.run(Duration::from_secs(2));
+            assert_eq!(table.told(BOB), DONE);
+            assert_eq!(table.all_legs(), [1, 0, 1, 0]);
+            table.talk((ALICE, alice), (CAROL, carol));
+            table.run(Duration::from_secs(400));
+            table.talk((ALICE, alice), (CAROL, carol));
+            table.hang_up(ALICE, alice);
+            table.ends();
+        }
+    }
+}
+
+/// The connection of one who was taken to another call breaks: he is found again, by the name in his certificate.
+#[test]
+fn a_connection_that_breaks_is_opened_anew_by_whoever_has_the_dialog() {
+    for transport in [Transport::Tcp, Transport::Tls] {
+        for (first, second) in [(0, 1), (1, 0), (2, 1), (1, 1)] {
+            let mut table = Table::with(3, transport);
+            let [alice, bob] = table.call(ALICE, BOB, first);
+            let [consulting, carol] = table.call(BOB, CAROL, second);
+            // Carol has spoken, and is known by the connection that the second worker holds.
+            table.talk((BOB, consulting), (CAROL, carol));
+            table.attended(BOB, bob, consulting);
+            table.run(Duration::from_secs(2));
+            assert_eq!(table.told(BOB), DONE);
+            let phone = table.phones[CAROL];
+            table.net.break_streams(phone);
+            table.run(Duration::from_secs(1));
+            table.talk((ALICE, alice), (CAROL, carol));
+            let name = ("carol.example".to_owned(), "carol".to_owned());
+            assert!(table.net.secured.iter().all(|secured| secured.2 == name));
+            table.hang_up(CAROL, carol);
+            table.ends();
+        }
     }
 }
 

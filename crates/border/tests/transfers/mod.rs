@@ -43,6 +43,8 @@ pub struct Table {
     /// Alice, Bob, Carol, Dave.
     pub phones: [usize; 4],
     calls: u32,
+    /// By which Carol's calls come.
+    carol: Transport,
 }
 
 pub const ALICE: usize = 0;
@@ -80,8 +82,12 @@ impl Table {
             let manners = Manners::answering(&SDP_B.replace("10.2.0.1", ip));
             net.phone_over(&format!("{ip}:5060"), transport, manners)
         });
-        let calls = 0;
-        Table { net, phones, calls }
+        Table {
+            net,
+            phones,
+            calls: 0,
+            carol,
+        }
     }
 
     pub fn run(&mut self, span: Duration) {
@@ -104,6 +110,7 @@ impl Table {
             (IN, "198.51.100.1")
         };
         let uri = format!("sip:{}@{host}", NAMES[to]);
+        let carol = self.carol;
         // A Call-ID that is as long as ours says whose it is.
         let call_id: &'static str = format!("{worker:02x}{:046x}", self.calls).leak();
         let sdp = self.net.phones[self.phones[from]].ears.manners.sdp.clone();
@@ -112,6 +119,11 @@ impl Table {
             .net
             .call_with(self.phones[from], &uri, hop, &content, |invite| {
                 invite.call_id = Some(call_id.as_bytes());
+                if from == CAROL {
+                    let port = 5060 + u16::from(carol == Transport::Tls);
+                    invite.target.flow.transport = carol;
+                    invite.target.flow.remote.set_port(port);
+                }
             });
         self.net.run(Duration::from_secs(1));
         let other = self

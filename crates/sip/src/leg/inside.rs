@@ -473,10 +473,14 @@ impl Endpoint {
         let Some(contact) = request.contact().ok().filter(|c| !c.is_star()) else {
             return;
         };
+        let Some(leg) = self.leg(id) else {
+            return;
+        };
+        // Whoever is known by the name in his certificate is found by it, and is asked for it wherever we connect to him again.
+        let stays = leg.pinned || self.net.peer_name(&leg.peer.flow).is_some();
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
-        let pinned = leg.pinned;
         match fork {
             Some(fork) => {
                 if let Some(early) = leg.early(fork) {
@@ -486,7 +490,7 @@ impl Endpoint {
             None => {
                 leg.peer.refresh_target(contact.uri);
                 // A peer that has moved is followed where its requests come from, if it names no address.
-                if !pinned && leg.peer.flow.connection.is_some() {
+                if !stays && leg.peer.flow.connection.is_some() {
                     leg.peer.flow.connection = flow.connection.or(leg.peer.flow.connection);
                 }
                 self.reroute(id);
