@@ -1,5 +1,5 @@
-//! A re-INVITE of ours that is heard and not answered. Whoever gave the other side's description waits for its ACK meanwhile, and
-//! gives up after 64*T1 (RFC 3261 section 13.3.1.4); so the waiting ends before.
+//! A re-INVITE of a transfer that is heard and not answered. Whoever has given his description waits for its ACK meanwhile, and
+//! gives up after 64*T1 (RFC 3261 section 13.3.1.4); so the waiting ends before, and his call stays.
 
 use super::{Purpose, Stage};
 use crate::border::{Alarm, Core};
@@ -13,6 +13,10 @@ const LATE: Duration = Duration::from_secs(20);
 impl Core {
     /// A re-INVITE left for a call's join.
     pub(super) fn expect_in_time(&mut self, slot: usize, sent: TransactionId, now: Time) {
+        let join = self.calls.get(slot).and_then(|call| call.join.as_deref());
+        if !join.is_some_and(|join| matches!(join.purpose, Purpose::Transfer { .. })) {
+            return;
+        }
         let alarm = Alarm::JoinLate(self.key_of(slot), sent);
         self.timers.schedule(now + LATE, alarm);
     }
@@ -34,9 +38,8 @@ impl Core {
         if join.waiting != Some(sent) {
             return;
         }
-        let asked = match (join.stage, join.purpose) {
-            (Stage::Answer, _) => call.leg(join.side.other()),
-            (_, Purpose::Refresh) => call.leg(join.side),
+        let asked = match join.stage {
+            Stage::Answer => call.leg(join.side.other()),
             _ => join.new,
         };
         let answers = join.stage == Stage::Answer;
