@@ -285,6 +285,9 @@ impl Core {
         indication: &Indication<'_>,
         now: Time,
     ) -> Judged {
+        if !self.config.rules.judges(Direction::In) {
+            return Judged::AsItCame;
+        }
         let Some((leg, message)) = subject(indication) else {
             return Judged::AsItCame;
         };
@@ -362,13 +365,13 @@ impl Core {
     }
 
     /// Tells what rules said: counters, tags, events.
+    #[inline]
     pub(crate) fn tell_rules(&mut self, now: Time) {
         let said = self.said.get_mut();
         if said.is_empty() {
             return;
         }
-        let said = std::mem::take(said);
-        for said in said {
+        for said in std::mem::take(said) {
             self.tell_rule(said, now);
         }
     }

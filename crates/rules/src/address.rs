@@ -2,7 +2,9 @@
 
 use crate::grammar::is_token;
 use std::borrow::Cow;
-use wire::sip::{Host, HostPort, NameAddr, Param, Scheme, Uri, percent_decode, unquote};
+use wire::sip::{
+    Host, HostPort, NameAddr, Param, Scheme, Uri, percent_decode, plain_user, unquote,
+};
 
 /// A part of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,38 +135,6 @@ pub(crate) fn part_of_address<'a>(address: &NameAddr<'a>, part: &Part) -> Option
         }),
         part => part_of_uri(address.uri, part),
     }
-}
-
-/// The letters of users as most are.
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
-    let mut at = 0;
-    while at < plain.len() {
-        let byte = at as u8;
-        plain[at] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+');
-        at += 1;
-    }
-    plain
-};
-
-/// The user of a SIP URI as most are, without taking it apart: letters, digits and marks in front of a host that is as
-/// plain. `None` is no judgement.
-fn plain_user(uri: &[u8]) -> Option<&[u8]> {
-    let rest = uri.strip_prefix(b"sip:")?;
-    let end = rest.iter().position(|byte| !PLAIN[usize::from(*byte)])?;
-    let (user, rest) = rest.split_at_checked(end)?;
-    let host = rest.strip_prefix(b"@")?;
-    (!user.is_empty() && HostPort::is_plain(host)).then_some(user)
-}
-
-/// The same of a From's or To's value, with the URI in brackets and no quotes in front. What stands behind the brackets
-/// changes nothing of the user, and is for whoever took the message in to judge. `None` is no judgement.
-pub(crate) fn plain_user_of(value: &[u8]) -> Option<&[u8]> {
-    let open = value
-        .iter()
-        .position(|byte| matches!(byte, b'<' | b'"' | b'\r' | b'\n'))?;
-    let uri = value.get(open..)?.strip_prefix(b"<")?;
-    plain_user(uri.get(..memchr::memchr(b'>', uri)?)?)
 }
 
 /// A part of a URI; `None` where it is not there.
@@ -468,6 +438,7 @@ fn quote(text: &str, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::sip::plain_user_of;
 
     #[test]
     fn a_plain_user_is_the_one_that_parsing_finds() {

@@ -3,7 +3,7 @@
 use crate::grammar::MAX_ADDED;
 use crate::scene::Scene;
 use smallvec::SmallVec;
-use wire::sip::{COLON, Edit, FieldLine, HeaderId, Message, Values};
+use wire::sip::{COLON, CRLF, Edit, FieldLines, HeaderId, Heads, Message, Values, plain_user_of};
 
 /// A piece of [`Effects::arena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +45,28 @@ impl Name {
     }
 }
 
-/// A field in [`Effects::arena`]: `name: value`.
+/// A field in [`Effects::arena`]: `name: value`, with its line end behind it.
 #[derive(Clone, Copy, Debug)]
 struct Field {
     start: u32,
     /// Where the value begins, behind the colon and a blank.
     value: u32,
     end: u32,
+}
+
+/// Lines in [`Effects::arena`] that stand behind each other.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    start: u32,
+    end: u32,
+}
+
+impl Block {
+    #[inline]
+    fn of<'e>(self, text: &'e [u8], heads: &'e Heads) -> Option<Edit<'e>> {
+        let lines = text.get(self.start as usize..self.end as usize)?;
+        FieldLines::new(lines, heads).map(Edit::Lines)
+    }
 }
 
 impl Field {
@@ -77,27 +92,9 @@ impl Field {
         }
     }
 
-    /// The field as it is written; `None` where its name is longer than a line has room for.
-    #[inline]
-    fn written(self, id: HeaderId, text: &[u8]) -> Option<FieldLine<'_>> {
-        let name = self.value as usize - self.start as usize - COLON.len();
-        let whole = Span {
-            start: self.start,
-            end: self.end,
-        };
-        FieldLine::new(id, name, whole.of(text))
-    }
-}
-
-/// One field more.
-#[inline]
-fn added(id: HeaderId, field: Field, text: &[u8]) -> Edit<'_> {
-    match field.written(id, text) {
-        Some(line) => Edit::Line(line),
-        None => Edit::AddNamed {
-            name: field.name().of(text),
-            value: field.value().of(text),
-        },
+    /// Where its line ends.
+    const fn line_end(self) -> u32 {
+        self.end + CRLF.len() as u32
     }
 }
 
@@ -153,7 +150,9 @@ pub(crate) struct Prepared {
     text: Box<[u8]>,
     ops: Box<[Op]>,
     /// As in [`Effects`].
-    replaced: u128,
+    heads: Heads,
+    /// As in [`Effects`].
+    names_go: bool,
     /// Headers of which earlier changes do not count any more.
     overruled: Box<[Name]>,
 }
@@ -252,8 +251,10 @@ impl Arena {
 pub struct Effects {
     arena: Arena,
     ops: SmallVec<[Op; 8]>,
-    /// Headers that some of them removes or replaces, as a set; it may hold some that none does any more.
-    replaced: u128,
+    /// Headers that some of them writes, removes or replaces.
+    heads: Heads,
+    /// Some of them removes or replaces fields by name.
+    names_go: bool,
     uri: Option<Span>,
     from: Option<Span>,
     to: Option<Span>,
@@ -278,7 +279,8 @@ impl Effects {
     pub fn clear(&mut self) {
         self.arena.truncate(0);
         self.ops.clear();
-        self.replaced = 0;
+        self.heads = Heads::default();
+        self.names_go = false;
         (self.uri, self.from, self.to) = (None, None, None);
         self.matched.clear();
         self.refusal = None;
@@ -330,7 +332,17 @@ impl Effects {
                 id,
                 value: self.at(field.value()),
             },
-            Op::Add { id, field } => added(id, field, self.arena.as_slice()),
+            Op::Add {
+                id: HeaderId::Other,
+                field,
+            } => Edit::AddNamed {
+                name: self.at(field.name()),
+                value: self.at(field.value()),
+            },
+            Op::Add { id, field } => Edit::Add {
+                id,
+                value: self.at(field.value()),
+            },
         })
     }
 
@@ -352,8 +364,15 @@ impl Effects {
 
     /// Adds the changes of headers to edits that were decided before; of those, the ones go that are overruled.
     pub fn merge<'e, const N: usize>(&'e self, edits: &mut SmallVec<[Edit<'e>; N]>) {
+        let mut overruled = self.heads.replaced;
+        if self.names_go {
+            overruled |= HeaderId::Other.bit();
+        }
         let decided = edits.iter().fold(0, |set, edit| set | edited(edit));
-        if decided & self.replaced != 0 {
+        if decided & overruled != 0 {
+            if edits.iter().any(|edit| matches!(edit, Edit::Lines(_))) {
+                *edits = edits.iter().flat_map(one_by_one).collect();
+            }
             for op in &self.ops {
                 let (id, name) = (op.id(), op.name());
                 if matches!(op, Op::Add { .. }) || decided & id.bit() == 0 {
@@ -364,23 +383,39 @@ impl Effects {
             }
         }
         let text = self.arena.as_slice();
+        // Where headers are composed, what takes a header's place stands behind the others anyway: so lines that stand
+        // together here are written together. What removes goes before them, and is about others by now.
+        let mut block: Option<Block> = None;
         for op in &self.ops {
-            edits.push(match *op {
+            let field = match *op {
                 Op::Remove {
                     id: HeaderId::Other,
                     name,
-                } => Edit::RemoveNamed(name.of(text)),
-                Op::Remove { id, .. } => Edit::Remove(id),
-                // Where headers are composed, what takes a header's place stands behind the others anyway.
-                Op::Set { id, field } => match field.written(id, text) {
-                    Some(line) => Edit::OnlyLine(line),
-                    None => Edit::Replace {
-                        id,
-                        value: field.value().of(text),
-                    },
-                },
-                Op::Add { id, field } => added(id, field, text),
+                } => {
+                    edits.push(Edit::RemoveNamed(name.of(text)));
+                    continue;
+                }
+                Op::Remove { id, .. } => {
+                    edits.push(Edit::Remove(id));
+                    continue;
+                }
+                Op::Set { field, .. } | Op::Add { field, .. } => field,
+            };
+            let start = match block {
+                Some(block) if block.end == field.start => block.start,
+                Some(block) => {
+                    edits.extend(block.of(text, &self.heads));
+                    field.start
+                }
+                None => field.start,
+            };
+            block = Some(Block {
+                start,
+                end: field.line_end(),
             });
+        }
+        if let Some(edit) = block.and_then(|block| block.of(text, &self.heads)) {
+            edits.push(edit);
         }
     }
 
@@ -389,7 +424,7 @@ impl Effects {
     }
 
     /// Where the arena ends: what is written behind it becomes a [`Span`] by [`Effects::span_from`], or goes again by
-    /// [`Effects::drop_from`].
+    /// [`Effects::refuse_from`].
     pub(crate) fn mark(&self) -> usize {
         self.arena.len()
     }
@@ -405,8 +440,25 @@ impl Effects {
         }
     }
 
-    pub(crate) fn drop_from(&mut self, mark: usize) {
+    /// What was written behind `mark` is too much, or breaks the message.
+    pub(crate) fn refuse_from(&mut self, mark: usize) {
         self.arena.truncate(mark);
+        self.refused_edits += 1;
+    }
+
+    /// The user of From or To, where no rule has changed that and he is an ordinary one: letters, digits and marks.
+    pub(crate) fn plain_user<'s>(&self, scene: &Scene<'s>, party: HeaderId) -> Option<&'s [u8]> {
+        let changed = match party {
+            HeaderId::From => self.from,
+            _ => self.to,
+        };
+        if changed.is_some() {
+            return None;
+        }
+        let field = scene
+            .given(party)
+            .or_else(|| scene.message.and_then(|message| message.header(party)))?;
+        plain_user_of(field)
     }
 
     /// Whether the rules have written all that they may for one message.
@@ -421,12 +473,15 @@ impl Effects {
         self.arena.extend_from_slice(COLON);
     }
 
-    /// The field of this header that was begun at `mark`.
-    fn field_from(&self, name: &Name, mark: usize) -> Field {
+    /// Ends the field of this header that was begun at `mark`.
+    fn field_from(&mut self, name: &Name, mark: usize) -> Field {
+        let end = self.arena.len() as u32;
+        self.arena.extend_from_slice(CRLF);
+        self.heads.written |= name.id.bit();
         Field {
             start: mark as u32,
             value: (mark + name.text.len() + COLON.len()) as u32,
-            end: self.arena.len() as u32,
+            end,
         }
     }
 
@@ -462,11 +517,18 @@ impl Effects {
             }
             _ => Span { start: 0, end: 0 },
         };
-        self.replaced |= name.id.bit();
+        self.replaces(name.id);
         self.ops.push(Op::Remove {
             id: name.id,
             name: name_at,
         });
+    }
+
+    fn replaces(&mut self, id: HeaderId) {
+        match id {
+            HeaderId::Other => self.names_go = true,
+            id => self.heads.replaced |= id.bit(),
+        }
     }
 
     /// Keeps the field that was begun at `mark`, as the only one of this header.
@@ -474,7 +536,7 @@ impl Effects {
         let field = self.field_from(name, mark);
         self.overrule(name);
         let id = name.id;
-        self.replaced |= id.bit();
+        self.replaces(id);
         match id {
             HeaderId::Other => {
                 let name = field.name();
@@ -491,7 +553,8 @@ impl Effects {
         Prepared {
             text: self.arena.as_slice().into(),
             ops: self.ops.into_vec().into_boxed_slice(),
-            replaced: self.replaced,
+            heads: self.heads,
+            names_go: self.names_go,
             overruled: overruled.into_boxed_slice(),
         }
     }
@@ -513,7 +576,9 @@ impl Effects {
             0 => self.ops.extend_from_slice(&fields.ops),
             by => fields.ops.iter().for_each(|op| self.ops.push(op.moved(by))),
         }
-        self.replaced |= fields.replaced;
+        self.heads.written |= fields.heads.written;
+        self.heads.replaced |= fields.heads.replaced;
+        self.names_go |= fields.names_go;
         true
     }
 
@@ -529,6 +594,30 @@ impl Effects {
     }
 }
 
+/// The same edits where none is about several headers.
+fn one_by_one<'e>(edit: &Edit<'e>) -> SmallVec<[Edit<'e>; 4]> {
+    let Edit::Lines(lines) = edit else {
+        return SmallVec::from_slice(core::slice::from_ref(edit));
+    };
+    let mut edits = SmallVec::new();
+    let mut gone = lines.heads().replaced;
+    while gone != 0 {
+        let id = HeaderId::first_in(gone);
+        gone &= !id.bit();
+        edits.push(Edit::Remove(id));
+    }
+    edits.extend(lines.fields().map(|(id, name, value)| match id {
+        HeaderId::Other => Edit::AddNamed { name, value },
+        id => Edit::Add { id, value },
+    }));
+    edits
+}
+
+/// Whether a field is of this header.
+fn is_field((its, called, _): (HeaderId, &[u8], &[u8]), id: HeaderId, name: &[u8]) -> bool {
+    its == id && (id != HeaderId::Other || called.eq_ignore_ascii_case(name))
+}
+
 /// The header that an edit is about, as a set; a name may be written in any way, so that all without an identifier are one.
 fn edited(edit: &Edit<'_>) -> u128 {
     match *edit {
@@ -537,7 +626,7 @@ fn edited(edit: &Edit<'_>) -> u128 {
         | Edit::Replace { id, .. }
         | Edit::Prepend { id, .. }
         | Edit::Add { id, .. } => id.bit(),
-        Edit::Line(line) | Edit::OnlyLine(line) => line.id().bit(),
+        Edit::Lines(lines) => lines.heads().written | lines.heads().replaced,
         Edit::RemoveNamed(name) | Edit::AddNamed { name, .. } => HeaderId::from_name(name).bit(),
         Edit::RequestUri(_) | Edit::Body { .. } => 0,
     }
@@ -555,8 +644,9 @@ fn edits_header(edit: &Edit<'_>, id: HeaderId, name: &[u8]) -> bool {
             HeaderId::Other => which.eq_ignore_ascii_case(name),
             id => HeaderId::from_name(which) == id,
         },
-        Edit::Line(line) | Edit::OnlyLine(line) => {
-            line.id() == id && (id != HeaderId::Other || line.name().eq_ignore_ascii_case(name))
+        Edit::Lines(lines) => {
+            id != HeaderId::Other && lines.heads().replaced & id.bit() != 0
+                || lines.fields().any(|field| is_field(field, id, name))
         }
         Edit::RequestUri(_) | Edit::Body { .. } => false,
     }
@@ -667,7 +757,7 @@ impl<'v> View<'v> {
         }
         for edit in self.scene.edits {
             if edits_header(edit, name.id, &name.text) {
-                apply(edit, &mut fields);
+                apply(edit, name, &mut fields);
             }
         }
         for op in &self.effects.ops {
@@ -727,7 +817,7 @@ impl<'v> View<'v> {
 }
 
 /// What an edit makes of a header's fields.
-fn apply<'v>(edit: &Edit<'v>, fields: &mut Fields<'v>) {
+fn apply<'v>(edit: &Edit<'v>, name: &Name, fields: &mut Fields<'v>) {
     match *edit {
         Edit::Remove(_) | Edit::RemoveNamed(_) => fields.clear(),
         Edit::RemoveFirst(_) => {
@@ -741,10 +831,14 @@ fn apply<'v>(edit: &Edit<'v>, fields: &mut Fields<'v>) {
         }
         Edit::Prepend { value, .. } => fields.insert(0, value),
         Edit::Add { value, .. } | Edit::AddNamed { value, .. } => fields.push(value),
-        Edit::Line(line) => fields.push(line.value()),
-        Edit::OnlyLine(line) => {
-            fields.clear();
-            fields.push(line.value());
+        Edit::Lines(lines) => {
+            if name.id != HeaderId::Other && lines.heads().replaced & name.id.bit() != 0 {
+                fields.clear();
+            }
+            let its = lines
+                .fields()
+                .filter(|field| is_field(*field, name.id, &name.text));
+            fields.extend(its.map(|(_, _, value)| value));
         }
         Edit::RequestUri(_) | Edit::Body { .. } => {}
     }

@@ -1,6 +1,6 @@
 //! What a condition or a template may ask of a message.
 
-use crate::address::{Part, part_of_address, part_of_uri, plain_user_of, port_of, unfolded};
+use crate::address::{Part, part_of_address, part_of_uri, port_of, unfolded};
 use crate::effects::{Name, View};
 use crate::grammar::{MAX_VALUES, holds_addresses};
 use crate::spec::Wrong;
@@ -8,7 +8,7 @@ use crate::template::Filled;
 use cel::common::ast::{Expr, LiteralValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
-use wire::sip::{HeaderId, NameAddr};
+use wire::sip::{HeaderId, NameAddr, plain_user_of};
 
 /// Whose address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -149,6 +149,11 @@ fn shape(id: HeaderId) -> Shape {
     }
 }
 
+/// Whether whatever is a line may be written as the value of this header.
+pub(crate) fn takes_any_line(id: HeaderId) -> bool {
+    shape(id) == Shape::Line
+}
+
 /// Whether `value` may be written as the value of this header.
 pub(crate) fn fits(id: HeaderId, value: &[u8]) -> bool {
     if value.is_empty() || !is_line(value) {

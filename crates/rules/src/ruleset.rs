@@ -75,6 +75,8 @@ struct Inner {
     rules: Vec<Rule>,
     /// Indices of rules by direction, kind and method.
     tables: Vec<Vec<u16>>,
+    /// Whether there are any for what comes, and for what leaves.
+    judges: [bool; 2],
     names: Names,
 }
 
@@ -124,6 +126,8 @@ impl RuleSet {
             specs: specs.to_vec(),
             rules: Vec::with_capacity(specs.len()),
             tables: vec![Vec::new(); 4 * METHODS],
+            judges: [Direction::In, Direction::Out]
+                .map(|direction| specs.iter().any(|spec| spec.direction == direction)),
             names: known.clone(),
         };
         let mut faults = Vec::new();
@@ -156,6 +160,16 @@ impl RuleSet {
     /// How many rules there are.
     pub fn len(&self) -> usize {
         self.0.rules.len()
+    }
+
+    /// Whether any rule looks at messages of this direction.
+    #[inline]
+    pub fn judges(&self, direction: Direction) -> bool {
+        let [comes, leaves] = self.0.judges;
+        match direction {
+            Direction::In => comes,
+            Direction::Out => leaves,
+        }
     }
 
     /// Whether any rule looks at such messages; where not, nothing has to be prepared for them.

@@ -1,11 +1,13 @@
 //! Texts with places to fill in: `${from.user}` a fact, `$1` or `${name}` a group of the action's expression, `$$` a `$`.
 
+use crate::address::Part;
 use crate::condition::parse_fact;
 use crate::effects::View;
-use crate::fact::{Fact, Names};
+use crate::fact::{Fact, Names, Party, TextFact};
 use crate::spec::Wrong;
 use regex::{Captures, Regex, RegexBuilder};
 use smallvec::SmallVec;
+use wire::sip::HeaderId;
 
 /// A regular expression of bounded size.
 pub(crate) fn regular(text: &str) -> Result<Regex, Wrong> {
@@ -71,6 +73,18 @@ impl Template {
         match self.pieces.as_slice() {
             [] => Some(b""),
             [Piece::Plain(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The header whose user is all of the text, where it is From or To.
+    pub(crate) fn user_of(&self) -> Option<HeaderId> {
+        match self.pieces.as_slice() {
+            [Piece::Fact(Fact::Text(TextFact::Part(Party::Header(name), Part::User)))]
+                if matches!(name.id, HeaderId::From | HeaderId::To) =>
+            {
+                Some(name.id)
+            }
             _ => None,
         }
     }

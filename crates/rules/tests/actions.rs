@@ -5,7 +5,7 @@ use rules::fuzz::{known, number, on_part, replacement, rule, with_value};
 use rules::{
     ActionSpec, Direction, Effects, Form, Kind, On, Place, RuleSet, RuleSpec, Scene, Verb, Which,
 };
-use wire::sip::{Edit, Message, emit};
+use wire::sip::{Edit, HeaderId, Message, emit};
 
 const HEAD: &str = "INVITE sip:030123@h.example SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1\r\n\
     From: \"Alice\" <sip:alice@access.example>;tag=1\r\nTo: <sip:030123@h.example>\r\nCall-ID: c1\r\nCSeq: 1 INVITE\r\n";
@@ -410,13 +410,18 @@ fn earlier_edits_are_part_of_what_leaves() {
             Edit::AddNamed { name, value } => {
                 format!("+{} {}", name.escape_ascii(), value.escape_ascii())
             }
-            Edit::Line(line) => {
-                let (name, value) = (line.name(), line.value());
-                assert_eq!(line.text(), [name, b": ", value].concat());
-                format!("+{} {}", name.escape_ascii(), value.escape_ascii())
-            }
-            Edit::OnlyLine(line) => {
-                format!("={} {}", line.id().name(), line.value().escape_ascii())
+            Edit::Lines(lines) => {
+                let fields = lines.fields().map(|(_, name, value)| {
+                    format!("{}: {}", name.escape_ascii(), value.escape_ascii())
+                });
+                let (mut gone, mut set) = (Vec::new(), lines.heads().replaced);
+                while set != 0 {
+                    let id = HeaderId::first_in(set);
+                    set &= !id.bit();
+                    gone.push(id.name());
+                }
+                let fields = fields.collect::<Vec<_>>().join(", ");
+                format!("-{} +{fields}", gone.join(" "))
             }
             Edit::RemoveNamed(name) => format!("-{}", name.escape_ascii()),
             Edit::Remove(id) => format!("-{}", id.name()),
@@ -428,9 +433,67 @@ fn earlier_edits_are_part_of_what_leaves() {
         [
             "-x-a",
             "+X-B 2",
-            "=Warning 399 h \\\"x\\\"",
-            "+X-Seen composed 2 target us",
-            "-Subject"
+            "-Subject",
+            "-Subject Warning +Warning: 399 h \\\"x\\\", X-Seen: composed 2 target us",
         ]
     );
+}
+
+#[test]
+fn what_was_put_together_before_can_be_overruled_in_part() {
+    let message = format!("{HEAD}Subject: old\r\nX-A: 1\r\n\r\n");
+    let message = Message::parse(message.as_bytes()).unwrap();
+    let scene = Scene::of(&message, Direction::Out, place(), Transport::Udp);
+    let effects_of = |actions: Vec<ActionSpec>, edits: &[Edit<'_>]| {
+        let set = RuleSet::compile(&[rule(Direction::Out, actions)], &known()).unwrap();
+        let mut effects = Effects::default();
+        set.run(&Scene { edits, ..scene }, &mut effects);
+        effects
+    };
+    let first = effects_of(
+        vec![
+            with_value(Verb::Set, "Subject", "first"),
+            with_value(Verb::Set, "X-A", "first"),
+            with_value(Verb::Add, "X-B", "first"),
+            with_value(Verb::Add, "Warning", "399 h \"first\""),
+        ],
+        &[],
+    );
+    let mut merged: smallvec::SmallVec<[Edit<'_>; 8]> = smallvec::SmallVec::new();
+    first.merge(&mut merged);
+    // The facts are those of what would leave.
+    let second = effects_of(
+        vec![
+            with_value(
+                Verb::Add,
+                "X-Was",
+                "${header[\"Subject\"]} ${header[\"X-A\"]} ${header[\"X-B\"]}",
+            ),
+            with_value(Verb::Set, "Subject", "second"),
+            with_value(Verb::Set, "x-b", "second"),
+        ],
+        &merged,
+    );
+    let mut merged: smallvec::SmallVec<[Edit<'_>; 8]> = smallvec::SmallVec::new();
+    first.merge(&mut merged);
+    second.merge(&mut merged);
+    let mut out = Vec::new();
+    emit(&message, &merged, &mut out);
+    let out = String::from_utf8_lossy(&out);
+    let lines: Vec<&str> = out.lines().collect();
+    let count = |line: &str| lines.iter().filter(|one| **one == line).count();
+    assert_eq!(count("Subject: second"), 1, "{out}");
+    assert_eq!(count("X-A: first"), 1, "{out}");
+    assert_eq!(count("x-b: second"), 1, "{out}");
+    assert_eq!(count("Warning: 399 h \"first\""), 1, "{out}");
+    assert_eq!(count("X-Was: first first first"), 1, "{out}");
+    let of = |name: &str| {
+        let names = lines.iter().filter_map(|line| line.split_once(':'));
+        names
+            .filter(|(its, _)| its.eq_ignore_ascii_case(name))
+            .count()
+    };
+    for name in ["Subject", "X-A", "X-B", "Warning", "X-Was"] {
+        assert_eq!(of(name), 1, "{name}: {out}");
+    }
 }

@@ -180,7 +180,9 @@ impl Lines<'_> {
                 Edit::Replace { id: which, .. } if which == id && id != HeaderId::Other => {
                     gone = true;
                 }
-                Edit::OnlyLine(line) if line.id() == id && id != HeaderId::Other => gone = true,
+                Edit::Lines(lines) if id != HeaderId::Other => {
+                    gone |= lines.heads().replaced & id.bit() != 0;
+                }
                 _ => {}
             }
         }
@@ -208,8 +210,8 @@ impl Lines<'_> {
                 Edit::AddNamed { name, value } => {
                     self.text(name).raw(b": ").text(value).end();
                 }
-                Edit::Line(line) | Edit::OnlyLine(line) => {
-                    self.raw(line.text()).end();
+                Edit::Lines(lines) => {
+                    self.raw(lines.text());
                 }
                 Edit::Prepend { id, value } if !in_template(content, id) => {
                     self.header(id, value);
@@ -251,16 +253,15 @@ impl Touched {
                     touched.overridden |= id.bit();
                     touched.fields |= id.bit();
                 }
-                Edit::OnlyLine(line) => {
-                    touched.overridden |= line.id().bit();
-                    touched.fields |= line.id().bit();
+                Edit::Lines(lines) => {
+                    touched.overridden |= lines.heads().replaced;
+                    touched.fields |= lines.heads().replaced;
                 }
                 Edit::RemoveFirst(id) | Edit::Prepend { id, .. } => touched.fields |= id.bit(),
                 // A name may stand for a header with an identifier.
                 Edit::RemoveNamed(name) => touched.fields |= HeaderId::from_name(name).bit(),
                 Edit::Add { .. }
                 | Edit::AddNamed { .. }
-                | Edit::Line(_)
                 | Edit::RequestUri(_)
                 | Edit::Body { .. } => {}
             }
@@ -269,24 +270,24 @@ impl Touched {
     }
 }
 
-/// Headers that only the endpoint writes.
-fn endpoint_only(id: HeaderId) -> bool {
-    matches!(
-        id,
-        HeaderId::Via
-            | HeaderId::From
-            | HeaderId::To
-            | HeaderId::CallId
-            | HeaderId::CSeq
-            | HeaderId::Route
-            | HeaderId::RecordRoute
-            | HeaderId::ContentLength
-            | HeaderId::ContentType
-            | HeaderId::RSeq
-            | HeaderId::RAck
-            | HeaderId::SessionExpires
-            | HeaderId::MinSe
-    )
+/// Headers that only the endpoint writes, as a set.
+const ENDPOINT_ONLY: u128 = HeaderId::Via.bit()
+    | HeaderId::From.bit()
+    | HeaderId::To.bit()
+    | HeaderId::CallId.bit()
+    | HeaderId::CSeq.bit()
+    | HeaderId::Route.bit()
+    | HeaderId::RecordRoute.bit()
+    | HeaderId::ContentLength.bit()
+    | HeaderId::ContentType.bit()
+    | HeaderId::RSeq.bit()
+    | HeaderId::RAck.bit()
+    | HeaderId::SessionExpires.bit()
+    | HeaderId::MinSe.bit();
+
+/// Whether only the endpoint writes this header.
+const fn endpoint_only(id: HeaderId) -> bool {
+    ENDPOINT_ONLY & id.bit() != 0
 }
 
 /// Headers of a template that are not copied.
@@ -329,11 +330,13 @@ pub(crate) fn check_edits(content: &Content<'_>) -> Result<(), Refused> {
                     return Err(Refused::Value);
                 }
             }
-            Edit::Line(line) if endpoint_only(line.id()) => {
-                return Err(Refused::Edit(line.id()));
-            }
-            Edit::OnlyLine(line) if endpoint_only(line.id()) || line.id() == HeaderId::Other => {
-                return Err(Refused::Edit(line.id()));
+            Edit::Lines(lines) => {
+                let heads = lines.heads();
+                let refused = heads.written & ENDPOINT_ONLY
+                    | heads.replaced & (ENDPOINT_ONLY | HeaderId::Other.bit());
+                if refused != 0 {
+                    return Err(Refused::Edit(HeaderId::first_in(refused)));
+                }
             }
             Edit::Body { .. } | Edit::RequestUri(_) => return Err(Refused::Value),
             _ => {}

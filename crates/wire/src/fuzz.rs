@@ -2,7 +2,7 @@
 
 use crate::sdp::{Direction, MediaRewrite, OriginRewrite, Rewrite, RtcpPort, Sdp, offer, rewrite};
 use crate::sip::{
-    AuthParams, Edit, FieldLine, Frame, FrameLimits, HeaderId, Message, NameAddr, Response,
+    AuthParams, Edit, FieldLines, Frame, FrameLimits, HeaderId, Heads, Message, NameAddr, Response,
     StreamFramer, Uri, emit, percent_decode, request_uri, unquote,
 };
 
@@ -151,6 +151,10 @@ fn unedited(message: &Message<'_>) {
 }
 
 fn edited(message: &Message<'_>) {
+    let heads = Heads {
+        written: HeaderId::Subject.bit(),
+        replaced: HeaderId::Subject.bit(),
+    };
     let edits = [
         Edit::RequestUri(b"sip:x@example.org"),
         Edit::Remove(HeaderId::Contact),
@@ -169,9 +173,7 @@ fn edited(message: &Message<'_>) {
             content_type: Some(b"text/plain"),
             body: b"body",
         },
-        Edit::OnlyLine(
-            FieldLine::new(HeaderId::Subject, 7, b"Subject: ahead").expect("a line put together"),
-        ),
+        Edit::Lines(FieldLines::new(b"Subject: ahead\r\n", &heads).expect("a line put together")),
     ];
     let mut out = Vec::new();
     emit(message, &edits, &mut out);

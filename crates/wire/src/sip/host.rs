@@ -1,5 +1,6 @@
 //! `host` and `hostport` of RFC 3261 section 25.1, with the IPv6 forms of RFC 5118 and RFC 5954.
 
+use super::plain::behind_host;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -104,19 +105,7 @@ impl<'a> HostPort<'a> {
     /// Whether it is a host without brackets, with or without a port, that [`HostPort::parse`] takes. `false` is no
     /// judgement.
     pub fn is_plain(text: &[u8]) -> bool {
-        let end = text
-            .iter()
-            .position(|byte| !is_name_letter(*byte))
-            .unwrap_or(text.len());
-        let (host, rest) = text.split_at(end);
-        // What looks like an address and is none is a name all the same.
-        (1..=255).contains(&host.len())
-            && !matches!(host, [b'-' | b'.', ..])
-            && match rest {
-                [] => true,
-                [b':', port @ ..] => parse_port(port).is_some(),
-                _ => false,
-            }
+        behind_host(text).is_some_and(<[u8]>::is_empty)
     }
 
     /// The socket address, where the host is an address; `default` where no port is written.

@@ -247,6 +247,13 @@ impl HeaderId {
         1 << (self as u32 & 127)
     }
 
+    /// The first header of a set of [`HeaderId::bit`]; [`HeaderId::Other`] where it has no other.
+    pub fn first_in(set: u128) -> HeaderId {
+        DECLARED
+            .get(set.trailing_zeros() as usize)
+            .map_or(HeaderId::Other, |(id, ..)| *id)
+    }
+
     /// The identifier of a long or compact name in any case; [`HeaderId::Other`] where it is not declared.
     pub fn from_name(name: &[u8]) -> HeaderId {
         match name.contains(&b'\r') {
@@ -385,6 +392,17 @@ mod tests {
     }
 
     /// What is found at a glance is what is found byte by byte, and nothing else is found.
+    #[test]
+    fn the_first_of_a_set_is_found() {
+        for (id, ..) in DECLARED {
+            assert_eq!(HeaderId::first_in(id.bit() | HeaderId::Other.bit()), *id);
+        }
+        assert_eq!(HeaderId::first_in(HeaderId::Other.bit()), HeaderId::Other);
+        assert_eq!(HeaderId::first_in(0), HeaderId::Other);
+        let two = HeaderId::Subject.bit() | HeaderId::Via.bit();
+        assert_eq!(HeaderId::first_in(two), HeaderId::Via);
+    }
+
     #[test]
     fn names_are_found_at_the_beginning_of_a_line() {
         let behind = ": <sip:a@b>;tag=1, and more that follows\r\n";

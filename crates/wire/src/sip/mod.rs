@@ -15,6 +15,7 @@ mod list;
 mod message;
 mod multipart;
 mod params;
+mod plain;
 mod refusable;
 mod typed;
 mod uri;
@@ -33,6 +34,7 @@ pub use message::{
 };
 pub use multipart::{Session, SessionPart};
 pub use params::{AuthParams, Param, Params, unquote};
+pub use plain::{plain_user, plain_user_of};
 pub use refusable::Refusable;
 pub use typed::{
     CSeq, Credentials, MediaType, NameAddr, ParseError, RAck, Refresher, Replaces, SessionExpires,
@@ -41,5 +43,6 @@ pub use typed::{
 pub use uri::{Scheme, Uri, percent_decode};
 pub use validate::Rejection;
 pub use writer::{
-    COLON, Edit, FieldLine, Response, Writer, append_decimal, append_text, emit, write_response,
+    COLON, CRLF, Edit, FieldLines, Heads, Response, Writer, append_decimal, append_text, emit,
+    write_response,
 };

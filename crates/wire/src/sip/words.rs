@@ -130,6 +130,18 @@ pub(super) fn first(byte: u8, bytes: &[u8]) -> Option<usize> {
         .or_else(|| beyond(far, |far| memchr::memchr(byte, far)))
 }
 
+/// The place of the first byte that `class` marks, sixteen at a time to the end.
+#[inline]
+pub(super) fn first_where(bytes: &[u8], class: impl Fn(u8x16) -> u8x16) -> Option<usize> {
+    sixteens(bytes, |piece| class(piece).to_bitmask())
+}
+
+/// How many bytes in front `class` marks.
+#[inline]
+pub(super) fn first_not(bytes: &[u8], class: impl Fn(u8x16) -> u8x16) -> usize {
+    sixteens(bytes, |piece| !class(piece).to_bitmask() & 0xffff).unwrap_or(bytes.len())
+}
+
 /// The same behind the first [`SHORT`] bytes.
 #[inline]
 fn beyond(far: &[u8], search: impl Fn(&[u8]) -> Option<usize>) -> Option<usize> {

@@ -227,49 +227,67 @@ pub fn append_decimal(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// A header field put together ahead, `name: value` without its line end, so that writing it is copying it.
+/// Header fields put together ahead, so that writing them is copying them: each `name: value` with its line end.
 #[derive(Clone, Copy, Debug)]
-pub struct FieldLine<'e> {
-    id: HeaderId,
-    name: u16,
+pub struct FieldLines<'e> {
     text: &'e [u8],
+    heads: &'e Heads,
 }
 
-/// What stands between the name and the value of a [`FieldLine`].
+/// Which headers [`FieldLines`] are about, as sets of [`HeaderId::bit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heads {
+    /// Headers that lines write; they may be among more.
+    pub written: u128,
+    /// Headers whose fields in the message go. Names without an identifier are not among them.
+    pub replaced: u128,
+}
+
+/// What stands between the name and the value of a field in [`FieldLines`].
 pub const COLON: &[u8] = b": ";
+/// What ends a line.
+pub const CRLF: &[u8] = b"\r\n";
 
-impl<'e> FieldLine<'e> {
-    /// The line whose first `name` octets are its name, behind which stand [`COLON`] and the value. `None` where they do not.
+impl<'e> FieldLines<'e> {
+    /// The lines of `text`. `None` where it does not end with a line.
     ///
-    /// That the name is a token with this identifier, and that there is no CR or LF, is not looked at again: it is for
-    /// whoever put the line together, once, to see to.
+    /// That each has a token for a name and [`COLON`] behind it, that no value has a CR or LF, and that `heads` tells of all
+    /// of them is not looked at again: it is for whoever put the lines together, once, to see to.
     #[inline]
-    pub fn new(id: HeaderId, name: usize, text: &'e [u8]) -> Option<FieldLine<'e>> {
-        debug_assert!(memchr::memchr2(b'\r', b'\n', text).is_none());
-        let sound = name > 0 && text.get(name..)?.starts_with(COLON);
-        let name = u16::try_from(name).ok().filter(|_| sound)?;
-        Some(FieldLine { id, name, text })
+    pub fn new(text: &'e [u8], heads: &'e Heads) -> Option<FieldLines<'e>> {
+        let lines = FieldLines { text, heads };
+        debug_assert!(
+            lines
+                .fields()
+                .all(|(id, name, _)| !name.is_empty() && heads.written & id.bit() != 0),
+            "{}",
+            text.escape_ascii()
+        );
+        text.ends_with(CRLF).then_some(lines)
     }
 
-    /// The identifier of the name; [`HeaderId::Other`] where it has none.
-    pub const fn id(&self) -> HeaderId {
-        self.id
+    /// What they are about.
+    pub const fn heads(&self) -> &'e Heads {
+        self.heads
     }
 
-    /// The name.
-    pub fn name(&self) -> &'e [u8] {
-        self.text.get(..usize::from(self.name)).unwrap_or_default()
-    }
-
-    /// The value.
-    pub fn value(&self) -> &'e [u8] {
-        let from = usize::from(self.name) + COLON.len();
-        self.text.get(from..).unwrap_or_default()
-    }
-
-    /// All of it.
+    /// All of them, as they are written.
     pub const fn text(&self) -> &'e [u8] {
         self.text
+    }
+
+    /// Identifier, name and value of each.
+    pub fn fields(&self) -> impl Iterator<Item = (HeaderId, &'e [u8], &'e [u8])> + use<'e> {
+        let mut rest = self.text;
+        core::iter::from_fn(move || {
+            let end = memchr::memmem::find(rest, CRLF)?;
+            let line = rest.get(..end)?;
+            rest = rest.get(end + CRLF.len()..)?;
+            let at = memchr::memmem::find(line, COLON).unwrap_or(0);
+            let name = line.get(..at)?;
+            let value = line.get(at + COLON.len()..).unwrap_or_default();
+            Some((HeaderId::from_name(name), name, value))
+        })
     }
 }
 
@@ -313,10 +331,8 @@ pub enum Edit<'e> {
         /// Its value.
         value: &'e [u8],
     },
-    /// A field behind all others whose line was put together ahead.
-    Line(FieldLine<'e>),
-    /// The same in the place of all fields with its identifier, which go (names with an identifier).
-    OnlyLine(FieldLine<'e>),
+    /// Fields behind all others whose lines were put together ahead; those in the message that they take the place of go.
+    Lines(FieldLines<'e>),
     /// Another body. Content-Length follows it; Content-Type as given, and without one (or with an empty body) the old
     /// one stays (or goes).
     Body {
@@ -437,7 +453,9 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
     fn is_removed(&self, header: &Header<'_>) -> bool {
         self.edits.iter().any(|edit| match edit {
             Edit::Remove(id) => *id == header.id,
-            Edit::OnlyLine(line) => line.id() == header.id && header.id != HeaderId::Other,
+            Edit::Lines(lines) => {
+                header.id != HeaderId::Other && lines.heads.replaced & header.id.bit() != 0
+            }
             Edit::RemoveNamed(name) => name.eq_ignore_ascii_case(header.name),
             _ => false,
         })
@@ -507,10 +525,7 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
                 Edit::AddNamed { name, value } => {
                     Writer { out: self.out }.header_named(name, value);
                 }
-                Edit::Line(line) | Edit::OnlyLine(line) => {
-                    self.out.extend_from_slice(line.text);
-                    self.out.extend_from_slice(b"\r\n");
-                }
+                Edit::Lines(lines) => self.out.extend_from_slice(lines.text),
                 Edit::Replace { id, value }
                     if !self.message.has(id) && self.is_last_replace(at, id) =>
                 {
