@@ -612,7 +612,7 @@ impl Action {
         }
         match self {
             Action::Fields(singly, together) => {
-                if !effects.add_prepared(together) {
+                if !effects.add_prepared(together, scene) {
                     for action in singly {
                         action.apply(rule, scene, names, effects);
                     }

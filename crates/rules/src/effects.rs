@@ -121,6 +121,14 @@ impl Op {
         }
     }
 
+    /// The field that is written.
+    const fn field(self) -> Option<Field> {
+        match self {
+            Op::Remove { .. } => None,
+            Op::Set { field, .. } | Op::Add { field, .. } => Some(field),
+        }
+    }
+
     /// The same where its text lies that much further behind.
     #[inline]
     const fn moved(self, by: u32) -> Op {
@@ -155,6 +163,10 @@ pub(crate) struct Prepared {
     names_go: bool,
     /// Headers of which earlier changes do not count any more.
     overruled: Box<[Name]>,
+    /// The header whose user is the value of the last field: the text has all but him and the end of the line.
+    user: Option<HeaderId>,
+    /// As in [`Effects`].
+    apart: bool,
 }
 
 /// A refusal by a rule.
@@ -255,6 +267,8 @@ pub struct Effects {
     heads: Heads,
     /// Some of them removes or replaces fields by name.
     names_go: bool,
+    /// There is more than fields whose lines follow each other.
+    apart: bool,
     uri: Option<Span>,
     from: Option<Span>,
     to: Option<Span>,
@@ -281,6 +295,7 @@ impl Effects {
         self.ops.clear();
         self.heads = Heads::default();
         self.names_go = false;
+        self.apart = false;
         (self.uri, self.from, self.to) = (None, None, None);
         self.matched.clear();
         self.refusal = None;
@@ -383,6 +398,17 @@ impl Effects {
             }
         }
         let text = self.arena.as_slice();
+        if !self.apart {
+            let ends = self.ops.first().zip(self.ops.last());
+            if let Some((Some(first), Some(last))) = ends.map(|(a, b)| (a.field(), b.field())) {
+                let block = Block {
+                    start: first.start,
+                    end: last.line_end(),
+                };
+                edits.extend(block.of(text, &self.heads));
+                return;
+            }
+        }
         // Where headers are composed, what takes a header's place stands behind the others anyway: so lines that stand
         // together here are written together. What removes goes before them, and is about others by now.
         let mut block: Option<Block> = None;
@@ -498,6 +524,7 @@ impl Effects {
         };
         if self.ops.iter().any(is_about) {
             self.ops.retain(|op| !is_about(op));
+            self.apart = true;
         }
     }
 
@@ -518,6 +545,7 @@ impl Effects {
             _ => Span { start: 0, end: 0 },
         };
         self.replaces(name.id);
+        self.apart = true;
         self.ops.push(Op::Remove {
             id: name.id,
             name: name_at,
@@ -540,6 +568,7 @@ impl Effects {
         match id {
             HeaderId::Other => {
                 let name = field.name();
+                self.apart = true;
                 self.ops.push(Op::Remove { id, name });
                 self.ops.push(Op::Add { id, field });
             }
@@ -548,22 +577,38 @@ impl Effects {
     }
 
     /// These effects as what they do to any message's headers, where constant fields alone made them. `overruled`: the headers
-    /// of which they are to leave nothing that was decided earlier.
-    pub(crate) fn into_prepared(self, overruled: Vec<Name>) -> Prepared {
+    /// of which they are to leave nothing that was decided earlier. `user`: the header whose user the last field is to have,
+    /// which is empty so far.
+    pub(crate) fn into_prepared(self, overruled: Vec<Name>, user: Option<HeaderId>) -> Prepared {
+        let text = self.arena.as_slice();
+        let text = match user {
+            Some(_) => text.strip_suffix(CRLF).unwrap_or(text),
+            None => text,
+        };
         Prepared {
-            text: self.arena.as_slice().into(),
+            text: text.into(),
             ops: self.ops.into_vec().into_boxed_slice(),
             heads: self.heads,
             names_go: self.names_go,
             overruled: overruled.into_boxed_slice(),
+            user,
+            apart: self.apart,
         }
     }
 
-    /// Carries out what was put together ahead. `false`, and nothing is done, where it comes near the end of what rules may
-    /// write for one message: which of its fields are beyond it is to be found one by one.
-    pub(crate) fn add_prepared(&mut self, fields: &Prepared) -> bool {
+    /// Carries out what was put together ahead. `false`, and nothing is done, where its user is to be looked at closely, or where it
+    /// comes near the end of what rules may write for one message: which of its fields are beyond it is to be found one by one.
+    pub(crate) fn add_prepared(&mut self, fields: &Prepared, scene: &Scene<'_>) -> bool {
+        let tail = match fields.user {
+            None => None,
+            Some(party) => match self.plain_user(scene, party) {
+                None => return false,
+                user => user,
+            },
+        };
         let from = self.arena.len();
-        if from + fields.text.len() > MAX_ADDED {
+        let size = fields.text.len() + tail.map_or(0, |user| user.len() + CRLF.len());
+        if from + size > MAX_ADDED {
             return false;
         }
         if !self.ops.is_empty() {
@@ -572,21 +617,31 @@ impl Effects {
             }
         }
         self.arena.extend_from_slice(&fields.text);
-        match from as u32 {
-            0 => self.ops.extend_from_slice(&fields.ops),
-            by => fields.ops.iter().for_each(|op| self.ops.push(op.moved(by))),
+        for op in &fields.ops {
+            self.ops.push(op.moved(from as u32));
+        }
+        if let Some(user) = tail {
+            self.arena.extend_from_slice(user);
+            let ends = self.arena.len() as u32;
+            self.arena.extend_from_slice(CRLF);
+            if let Some(Op::Set { field, .. } | Op::Add { field, .. }) = self.ops.last_mut() {
+                field.end = ends;
+            }
         }
         self.heads.written |= fields.heads.written;
         self.heads.replaced |= fields.heads.replaced;
         self.names_go |= fields.names_go;
+        self.apart |= fields.apart;
         true
     }
 
     pub(crate) fn set_uri(&mut self, value: Span) {
+        self.apart = true;
         self.uri = Some(value);
     }
 
     pub(crate) fn set_address(&mut self, id: HeaderId, value: Span) {
+        self.apart = true;
         match id {
             HeaderId::From => self.from = Some(value),
             _ => self.to = Some(value),

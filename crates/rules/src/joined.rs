@@ -3,49 +3,62 @@
 use crate::action::{Action, Value};
 use crate::effects::Effects;
 
-/// The actions of a rule with constant fields that follow each other put together: most rules write some, and what they leave is known
-/// when they are loaded.
+/// The actions of a rule with constant fields that follow each other put together, and a field behind them that is a user: most
+/// rules write some, and what they leave is known when they are loaded.
 pub(crate) fn joined(actions: Vec<Action>) -> Vec<Action> {
     let mut all = Vec::with_capacity(actions.len());
-    let mut constants = Vec::new();
+    let mut fields = Vec::new();
     for action in actions {
-        match action {
+        match &action {
             Action::Add(_, Value::Constant(_)) | Action::Set(_, Value::Constant(_)) => {
-                constants.push(action);
+                fields.push(action);
             }
-            action => {
-                join(&mut constants, &mut all);
+            Action::Add(_, Value::User(..)) | Action::Set(_, Value::User(..)) => {
+                fields.push(action);
+                join(&mut fields, &mut all);
+            }
+            _ => {
+                join(&mut fields, &mut all);
                 all.push(action);
             }
         }
     }
-    join(&mut constants, &mut all);
+    join(&mut fields, &mut all);
     all
 }
 
-/// Moves constant fields over, as one action where that is worth it.
-fn join(constants: &mut Vec<Action>, all: &mut Vec<Action>) {
-    if constants.len() < 2 {
-        all.append(constants);
+/// Moves fields over, as one action where that is worth it.
+fn join(fields: &mut Vec<Action>, all: &mut Vec<Action>) {
+    if fields.len() < 2 {
+        all.append(fields);
         return;
     }
     let mut effects = Effects::default();
-    let mut overruled = Vec::new();
-    for action in &*constants {
+    let (mut overruled, mut user) = (Vec::new(), None);
+    for action in &*fields {
+        let (Action::Add(name, value) | Action::Set(name, value)) = action else {
+            continue;
+        };
         let mark = effects.mark();
-        match action {
-            Action::Add(name, Value::Constant(line)) => {
-                effects.text().extend_from_slice(line);
-                effects.add(name, mark);
+        match value {
+            Value::Constant(line) => effects.text().extend_from_slice(line),
+            Value::User(begin, party, _) => {
+                effects.text().extend_from_slice(begin);
+                user = Some(*party);
             }
-            Action::Set(name, Value::Constant(line)) => {
-                effects.text().extend_from_slice(line);
+            Value::Template(..) => continue,
+        }
+        match action {
+            Action::Set(..) => {
                 effects.set(name, mark);
                 overruled.push(name.clone());
             }
-            _ => {}
+            _ => effects.add(name, mark),
         }
     }
-    let singly = core::mem::take(constants).into_boxed_slice();
-    all.push(Action::Fields(singly, effects.into_prepared(overruled)));
+    let singly = core::mem::take(fields).into_boxed_slice();
+    all.push(Action::Fields(
+        singly,
+        effects.into_prepared(overruled, user),
+    ));
 }

@@ -6,7 +6,7 @@ use rules::fuzz::{
     check, every_action, fuzz_rules, known, number, on_part, replacement, rule, with_value,
 };
 use rules::{ActionSpec, Direction, Effects, Form, Kind, On, Place, RuleSet, Scene, Verb, Which};
-use wire::sip::{Message, emit};
+use wire::sip::{Edit, HeaderId, Message, emit};
 
 /// Pieces of values that peers may send.
 fn piece() -> impl Strategy<Value = String> {
@@ -172,7 +172,7 @@ fn action() -> impl Strategy<Value = ActionSpec> {
     ]
 }
 
-/// A field with a value that is the same in every message; some are so long that a few of them are too much.
+/// A field with a value that is the same in every message, or a user; some are so long that a few of them are too much.
 fn constant_field() -> impl Strategy<Value = ActionSpec> {
     let verb = prop::sample::select(vec![Verb::Add, Verb::Set]);
     let name = prop::sample::select(vec![
@@ -182,7 +182,13 @@ fn constant_field() -> impl Strategy<Value = ActionSpec> {
         "User-Agent",
         "Privacy",
     ]);
-    let value = prop_oneof![Just("id".to_owned()), "[a-z]{1,9}", "[a-z]{3000,4000}"];
+    let value = prop_oneof![
+        Just("id".to_owned()),
+        Just("${from.user}".to_owned()),
+        Just("${to.user}".to_owned()),
+        "[a-z]{1,9}",
+        "[a-z]{3000,4000}"
+    ];
     (verb, name, value).prop_map(|(verb, name, value)| with_value(verb, name, &value))
 }
 
@@ -200,6 +206,28 @@ fn left_by(rules: &RuleSet, message: &[u8]) -> (Vec<u8>, u32) {
     let edits: Vec<_> = effects.all_edits().collect();
     let mut out = Vec::new();
     emit(&message, &edits, &mut out);
+    // As the border composes what leaves: the same lines, in another order.
+    let mut merged: smallvec::SmallVec<[Edit<'_>; 24]> = smallvec::SmallVec::new();
+    merged.extend(effects.uri().map(Edit::RequestUri));
+    let parties = [
+        (HeaderId::From, effects.from()),
+        (HeaderId::To, effects.to()),
+    ];
+    for (id, value) in parties {
+        merged.extend(value.map(|value| Edit::Replace { id, value }));
+    }
+    effects.merge(&mut merged);
+    let mut composed = Vec::new();
+    emit(&message, &merged, &mut composed);
+    let sorted = |text: &[u8]| {
+        let mut lines: Vec<_> = text
+            .split(|byte| *byte == b'\n')
+            .map(<[u8]>::to_vec)
+            .collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&composed), sorted(&out));
     (out, effects.refused_edits)
 }
 
