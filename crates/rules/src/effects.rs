@@ -405,7 +405,9 @@ impl Effects {
                     start: first.start,
                     end: last.line_end(),
                 };
-                edits.extend(block.of(text, &self.heads));
+                if let Some(edit) = block.of(text, &self.heads) {
+                    edits.push(edit);
+                }
                 return;
             }
         }
