@@ -1,7 +1,8 @@
 //! Actions that leave the same in every message, put together when rules are loaded.
 
-use crate::action::{Action, Value};
+use crate::action::Action;
 use crate::effects::Effects;
+use crate::value::Value;
 
 /// The actions of a rule with constant fields that follow each other put together, and a field behind them that is a user: most
 /// rules write some, and what they leave is known when they are loaded.

@@ -21,6 +21,7 @@ mod scene;
 mod spec;
 mod template;
 mod types;
+mod value;
 
 #[doc(hidden)]
 pub mod fuzz;
