@@ -68,9 +68,15 @@ impl Border {
             Input::Datagram(datagram)
                 if datagram.socket.0 < MEDIA_BASE && !self.endpoint.worker().is_alone() =>
             {
-                let hands = !self.core.is_resolver(datagram.socket)
-                    && !self.core.is_for_nodes(datagram.socket)
-                    && self.endpoint.hand_datagram(datagram, &self.core);
+                if self.core.is_resolver(datagram.socket) || self.core.is_for_nodes(datagram.socket)
+                {
+                    return false;
+                }
+                let Some(owner) = self.endpoint.other_owner(datagram, &self.core) else {
+                    return false;
+                };
+                let hands = self.spares_its_owner(datagram)
+                    || self.endpoint.hand_datagram(datagram, owner, now);
                 if hands {
                     self.core.is_handed_on(datagram.arrived, now);
                 }
@@ -103,7 +109,12 @@ impl Border {
         &self.core.config
     }
 
-    fn is_welcome(&mut self, socket: SocketId, source: std::net::SocketAddr, bytes: &[u8]) -> bool {
+    pub(crate) fn is_welcome(
+        &mut self,
+        socket: SocketId,
+        source: std::net::SocketAddr,
+        bytes: &[u8],
+    ) -> bool {
         // Responses and keep-alives are judged by whether somebody waits for them.
         if bytes.first().is_none_or(|byte| !byte.is_ascii_uppercase()) || bytes.starts_with(b"SIP/")
         {
@@ -173,11 +184,12 @@ impl Border {
                         local,
                         source,
                         arrived,
+                        handed,
                         ..
                     } => {
                         let point = self.core.point(LocalId(local));
                         if let Some(socket) = point.map(|point| point.socket) {
-                            self.core.is_handed(socket, now.since(arrived), now);
+                            self.core.is_handed(socket, arrived, handed, now);
                             if !self.is_welcome(socket, source, parcel.bytes) {
                                 self.core.drops.count(DropReason::SipUnauthorised);
                                 return;

@@ -13,7 +13,7 @@ pub(crate) mod sifting;
 use crate::border::{Alarm, Border, Core};
 use crate::feedback::{Told, VALID};
 use core::time::Duration;
-use engine::{Note, Sieve, SocketId, Time};
+use engine::{Datagram, Note, Sieve, SocketId, Time};
 use onset::{Onset, Work};
 use sifting::{LOOK, Queue, Rows};
 use sip::{Endpoint, Stateless};
@@ -25,17 +25,46 @@ use wire::sip::{HeaderId, Message, Method, Refusable};
 /// The queue has to be too long for this long, unless a flood is plain to see ([`Onset`]): a machine that stood still for a
 /// moment makes up for it by itself.
 const LASTING: Duration = Duration::from_millis(100);
-/// Messages are to wait for this share of what they may wait at most, in percent: long enough that there is always something
-/// to do, short enough that the answers to calls that are taken come early.
-const WANTED: u32 = 55;
-/// New calls are refused when they have waited for this share of that: their answers have to wait, too.
-const LATE: u32 = 90;
-/// Where they have waited for less than this share, some more are taken: those who come next in the row.
-const EARLY: u32 = 45;
+/// Messages that waited for so much of what they may wait at most tell that the thread has always had something to do.
+const FORMS: u32 = 12;
 /// For so long new calls are counted, that it is known how many could be taken.
 const SECOND: Duration = Duration::from_secs(1);
 /// After this long without a refusal it is over.
 const CALM: Duration = Duration::from_secs(5);
+
+/// How long messages wait in the queue of a worker, in percent of what they may wait at most.
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    /// They are to wait so long: long enough that there is always something to do, short enough that the answers to calls that
+    /// are taken come early.
+    wanted: u32,
+    /// New calls are refused when they have waited for so long: their answers have to wait, too.
+    late: u32,
+    /// Where they have waited for less than this, some more are taken: those who come next in the row.
+    early: u32,
+}
+
+impl Waits {
+    /// Of one worker, whose queue a call passes twice until it is answered.
+    const ALONE: Waits = Waits {
+        wanted: 55,
+        late: 90,
+        early: 45,
+    };
+    /// Of several. What one reads and another owns waits in the queues of both, the INVITE and its answer.
+    const SEVERAL: Waits = Waits {
+        wanted: 40,
+        late: 70,
+        early: 40,
+    };
+
+    const fn of(workers: u8) -> Waits {
+        match workers {
+            0 | 1 => Waits::ALONE,
+            _ => Waits::SEVERAL,
+        }
+    }
+}
 
 /// Why something is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +78,10 @@ enum Why {
 /// How long what is dealt with now has waited, and what was refused for that.
 #[derive(Debug)]
 pub(crate) struct Overload {
-    /// Of the message that is being dealt with.
+    /// Of the message that is being dealt with, since it came to the host.
     waited: Duration,
+    /// How much of that it lay in the queue of this worker.
+    queued: Duration,
     /// Where it came from, unless by a stream.
     socket: Option<SocketId>,
     /// Sockets with a queue that is too long, or was so lately: one that nobody writes to says nothing of another.
@@ -74,6 +105,7 @@ pub(crate) struct Overload {
     lately: Lately,
     work: Work,
     onset: Onset,
+    waits: Waits,
 }
 
 /// New calls taken, before anything is too much.
@@ -118,6 +150,7 @@ impl Overload {
     pub(crate) fn new(rows: Arc<Rows>, workers: u8) -> Overload {
         Overload {
             waited: Duration::ZERO,
+            queued: Duration::ZERO,
             socket: None,
             queues: Vec::new(),
             lasts: false,
@@ -131,6 +164,7 @@ impl Overload {
             lately: Lately::default(),
             work: Work::new(workers),
             onset: Onset::default(),
+            waits: Waits::of(workers),
         }
     }
 
@@ -229,6 +263,16 @@ impl Border {
 }
 
 impl Border {
+    /// Spares another worker what is that one's and asks nothing of it: the ACK to a refusal. `false`: it is to be handed over.
+    pub(crate) fn spares_its_owner(&mut self, datagram: &Datagram<'_>) -> bool {
+        let bytes = &*datagram.bytes;
+        bytes.starts_with(b"ACK ")
+            && self.core.hurries()
+            && bytes.len() <= self.core.config.limits.message_bytes
+            && self.is_welcome(datagram.socket, datagram.source, bytes)
+            && Refusable::at(bytes).is_some_and(|ack| self.endpoint.absorb_at_a_glance(&ack))
+    }
+
     /// Others take no longer everything: so do we.
     fn join_row(&mut self, now: Time) {
         let overload = &mut self.core.overload;
@@ -247,34 +291,36 @@ impl Core {
             return;
         };
         let work = &mut self.overload.work;
-        work.comes(arrived, now.since(arrived) > limit / 2, now);
+        work.comes(arrived, now.since(arrived) > limit / FORMS, now);
         // Nothing is sent for it.
         work.ends_here();
     }
 
-    /// A datagram comes from another worker, which took so long since it came there.
-    pub(crate) fn is_handed(&mut self, socket: SocketId, waited: Duration, now: Time) {
-        self.comes_after_all(socket, waited, false, now);
+    /// A datagram comes from another worker, to which it came at `arrived`, and which handed it over at `handed`.
+    pub(crate) fn is_handed(&mut self, socket: SocketId, arrived: Time, handed: Time, now: Time) {
+        self.comes_after_all(socket, now.since(arrived), now.since(handed), now);
     }
 
     /// A datagram that lay in its socket for so long comes now.
     pub(crate) fn comes_after(&mut self, socket: SocketId, waited: Duration, now: Time) {
-        self.comes_after_all(socket, waited, true, now);
+        self.comes_after_all(socket, waited, waited, now);
     }
 
-    /// Where not all of that was `here`, this thread may have had nothing to do meanwhile.
-    fn comes_after_all(&mut self, socket: SocketId, waited: Duration, here: bool, now: Time) {
+    /// Of what it `waited` it was `queued` here for so long: of the rest of that time this thread may have had nothing to do.
+    fn comes_after_all(&mut self, socket: SocketId, waited: Duration, queued: Duration, now: Time) {
         let overload = &mut self.overload;
         overload.waited = waited;
+        overload.queued = queued;
         overload.socket = Some(socket);
         overload.lasts = false;
         let limit = self.config.sip.queue.unwrap_or(Duration::MAX);
         let arrived = overload.arrived(now);
         let forms = waited > limit / 2;
-        overload.work.comes(arrived, forms && here, now);
+        let began = Time(now.0.saturating_sub(queued.as_nanos() as u64));
+        overload.work.comes(began, queued > limit / FORMS, now);
         if waited > limit {
             let since = overload.queue(now).map(|queue| {
-                queue.comes_after(waited);
+                queue.comes_after(queued);
                 // Nothing was left when this one came: two standstills of the thread are no queue that lasts.
                 if queue.dealt.is_some_and(|dealt| arrived > dealt) {
                     queue.above = None;
@@ -287,7 +333,7 @@ impl Core {
         } else if forms {
             if let Some(queue) = overload.queue(now) {
                 queue.above = None;
-                queue.comes_after(waited);
+                queue.comes_after(queued);
             }
         } else if !overload.queues.is_empty()
             && let Some(at) = overload
@@ -297,7 +343,7 @@ impl Core {
             && let Some(queue) = overload.queues.get_mut(at)
         {
             queue.above = None;
-            queue.comes_after(waited);
+            queue.comes_after(queued);
             if !overload.looks {
                 overload.queues.swap_remove(at);
             }
@@ -307,6 +353,7 @@ impl Core {
     /// What comes now waited in no queue of ours: streams hold their senders back by themselves.
     pub(crate) fn comes_at_once(&mut self) {
         self.overload.waited = Duration::ZERO;
+        self.overload.queued = Duration::ZERO;
         self.overload.socket = None;
     }
 
@@ -337,13 +384,19 @@ impl Core {
         if !self.hurries() {
             return None;
         }
-        let waited = self.overload.waited;
+        let Overload {
+            waited,
+            queued,
+            waits,
+            ..
+        } = self.overload;
         if let (Some(bytes), Some(queue)) = (bytes, self.overload.known_queue())
-            && queue.is_beyond(bytes, waited < limit * EARLY / 100)
+            && queue.is_beyond(bytes, queued < limit * waits.early / 100)
         {
             return Some(Why::Beyond);
         }
-        (waited > limit * LATE / 100).then_some(Why::Waited)
+        let longest = queued.max(waited.saturating_sub(queued));
+        (longest > limit * waits.late / 100).then_some(Why::Waited)
     }
 
     /// Seconds after which a refused caller may come again: not all at the same time, and later where there are many. The
@@ -465,7 +518,11 @@ impl Core {
     fn look_at_queues(&mut self, endpoint: &Endpoint, now: Time) -> (u64, u64) {
         let percent = self.config.sip.refusals;
         // Where the configuration has changed since nothing is too much any more.
-        let wanted = self.config.sip.queue.map(|limit| limit * WANTED / 100);
+        let wanted = self
+            .config
+            .sip
+            .queue
+            .map(|limit| limit * self.overload.waits.wanted / 100);
         let overload = &mut self.overload;
         let (mut taken, mut offered) = (0, 0);
         let all: u64 = overload.queues.iter().map(|queue| queue.taken_of().0).sum();

@@ -23,6 +23,8 @@ struct Crew {
     said: Vec<String>,
     sieves: BTreeMap<usize, u32>,
     now: Time,
+    /// What was handed over so far.
+    carried: usize,
 }
 
 impl Crew {
@@ -36,6 +38,7 @@ impl Crew {
             said: Vec::new(),
             sieves: BTreeMap::new(),
             now: Time::from_secs(10),
+            carried: 0,
         };
         crew.settle();
         crew
@@ -70,6 +73,7 @@ impl Crew {
                     Output::Hand { worker, parcel } => {
                         let parcel = (usize::from(worker), parcel.head, parcel.bytes.to_vec());
                         self.handed.push_back(parcel);
+                        self.carried += 1;
                     }
                     Output::Sieve { .. } => *self.sieves.entry(at).or_default() += 1,
                     _ => {}
@@ -180,10 +184,12 @@ fn of_a_flood_each_worker_refuses_its_own() {
     };
     assert_eq!(crew.said.len(), 2);
     assert_eq!(to(&crew.said[0]), to(&crew.said[1]));
-    // Confirmations by either way are taken in by whoever said the refusal.
+    // Confirmations are taken in by whoever reads them.
+    let before = crew.carried;
     for (number, refusal) in refusals.iter().enumerate() {
         crew.comes(number % 2, &ack(refusal), late);
     }
+    assert_eq!(crew.carried, before);
     let mut shed = Vec::new();
     let mut acks = 0;
     for member in &crew.members {

@@ -65,6 +65,8 @@ pub enum ParcelHead {
         source: SocketAddr,
         /// When the kernel took it in.
         arrived: Time,
+        /// When it was handed over.
+        handed: Time,
         /// Workers that it has passed already.
         passed: u8,
     },

@@ -69,8 +69,9 @@ fn two_workers_keep_the_peak_of_both() {
     // Where exactly as many come as can be taken some wait too long by chance.
     let peak = levels[0].0;
     assert!(peak >= 0.98 * PEAK_OF_TWO, "{levels:?}");
-    for (in_time, p99) in &levels[1..] {
-        assert!(*in_time >= 0.95 * peak, "{levels:?}");
+    // At ten times as much, which callers the share takes by chance makes a difference of half a hundredth.
+    for ((in_time, p99), least) in levels[1..].iter().zip([0.98, 0.97]) {
+        assert!(*in_time >= least * peak, "{least}: {levels:?}");
         assert!(*p99 < ANSWERED, "{levels:?}");
     }
 }

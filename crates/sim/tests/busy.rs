@@ -170,6 +170,7 @@ impl Engine for Member {
                     local: 0,
                     source: datagram.source,
                     arrived: datagram.arrived,
+                    handed: now,
                     passed: 0,
                 };
                 match owner == self.number {

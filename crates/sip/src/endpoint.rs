@@ -10,6 +10,7 @@ use crate::timer::Timer;
 use crate::transaction::{Client, ClientActive, ClientState, PrintKey, Server, ServerActive};
 use crate::transport::Net;
 use crate::usage::Usage;
+use core::hash::BuildHasher as _;
 use engine::timers::Wheel;
 use engine::{
     BoundedMap, CloseWhy, ConnectionId, Deadline, DropReason, Drops, Entropy, HashKey, Input,
@@ -44,6 +45,8 @@ pub struct Endpoint {
     /// Legs whose dialogs other workers began, by slot and cookie of their tags.
     pub(crate) adopted: BTreeMap<(u32, u64), LegId>,
     pub(crate) prints: PrintKey,
+    /// Of tags of refusals of which nothing is kept: those who share our addresses know each other's.
+    pub(crate) refusals: PrintKey,
     pub(crate) drops: Drops,
     /// What neighbours are told who ask for it, as parameters of Via; empty: nothing.
     pub(crate) feedback: Vec<u8>,
@@ -66,6 +69,14 @@ impl Endpoint {
     pub fn new(config: EndpointConfig, mut entropy: Entropy) -> Endpoint {
         let key = HashKey::new(&mut entropy);
         let prints = PrintKey(entropy.u64(), entropy.u64());
+        let worker = &config.worker;
+        let refusals = match worker.is_alone() {
+            true => prints,
+            false => PrintKey(
+                worker.key.hash_one("refusals"),
+                worker.key.hash_one("refusals again"),
+            ),
+        };
         Endpoint {
             supported: config.supported.join(", ").into_bytes(),
             net: Net::new(&config, &mut entropy),
@@ -80,6 +91,7 @@ impl Endpoint {
             late: crate::reliable::Late::default(),
             adopted: BTreeMap::new(),
             prints,
+            refusals,
             drops: Drops::new(),
             feedback: Vec::new(),
             tail: Vec::new(),

@@ -76,7 +76,7 @@ impl Endpoint {
             connection: None,
         };
         let reply = reply_flow(&via, &from, self.config.symmetric_responses);
-        let tag = self.prints.stateless_tag(via.branch(), glance.call_id());
+        let tag = self.refusals.stateless_tag(via.branch(), glance.call_id());
         let mut tail = core::mem::take(&mut self.tail);
         tail.clear();
         tail.extend_from_slice(b"Retry-After: ");
@@ -109,13 +109,13 @@ impl Endpoint {
         self.net.point(local).map(|point| point.contact_for(false))
     }
 
-    /// Takes in an ACK to a refusal of which nothing was kept: its To tag shows that it is one. `false`: it is another.
+    /// Takes in an ACK to a refusal of which nothing was kept, by us or by another worker: its To tag shows that it is one. `false`: it is another.
     pub fn absorb_at_a_glance(&mut self, glance: &Refusable<'_>) -> bool {
         let (Method::Ack, Some(via), Some(to)) = (glance.method(), glance.via(), glance.to())
         else {
             return false;
         };
-        let ours = self.prints.stateless_tag(via.branch(), glance.call_id());
+        let ours = self.refusals.stateless_tag(via.branch(), glance.call_id());
         if to.tag() != Some(&ours[..]) {
             return false;
         }

@@ -58,7 +58,7 @@ impl Endpoint {
         };
         let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
         let call_id = request.header(HeaderId::CallId).unwrap_or_default();
-        let tag = self.prints.stateless_tag(via.branch(), call_id);
+        let tag = self.refusals.stateless_tag(via.branch(), call_id);
         let start = self.net.out.begin();
         let agent = self.config.user_agent.as_bytes();
         Response {
@@ -271,7 +271,7 @@ impl Endpoint {
         let (Ok(via), Ok(call_id)) = (request.via(), request.call_id()) else {
             return false;
         };
-        tag == Some(&self.prints.stateless_tag(via.branch(), call_id)[..])
+        tag == Some(&self.refusals.stateless_tag(via.branch(), call_id)[..])
     }
 
     /// CANCEL (section 9.2): answered by itself, then the INVITE that it means is.

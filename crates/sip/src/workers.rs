@@ -109,27 +109,29 @@ impl Endpoint {
         owner.filter(|owner| *owner != worker.number)
     }
 
-    /// Hands a datagram to its owner, where that is another worker; `false`: it is ours.
-    pub fn hand_datagram(&mut self, datagram: &Datagram<'_>, user: &dyn User) -> bool {
-        let local = || self.net.local_of(datagram.socket, None);
+    /// The other worker whose a datagram is; `None`: it is ours.
+    pub fn other_owner(&self, datagram: &Datagram<'_>, user: &dyn User) -> Option<u8> {
         let flow = || {
             Some(Flow {
-                local: local()?,
+                local: self.net.local_of(datagram.socket, None)?,
                 transport: Transport::Udp,
                 remote: datagram.source,
                 connection: None,
             })
         };
-        let Some(worker) = self.elsewhere(datagram.bytes, flow, user) else {
-            return false;
-        };
-        let Some(local) = local() else {
+        self.elsewhere(datagram.bytes, flow, user)
+    }
+
+    /// Hands a datagram to the worker whose it is; `false`: where it came is no listening point.
+    pub fn hand_datagram(&mut self, datagram: &Datagram<'_>, worker: u8, now: Time) -> bool {
+        let Some(local) = self.net.local_of(datagram.socket, None) else {
             return false;
         };
         let head = ParcelHead::Datagram {
             local: local.0,
             source: datagram.source,
             arrived: datagram.arrived,
+            handed: now,
             passed: 0,
         };
         let item = Item::Hand { worker, head };
@@ -218,6 +220,7 @@ impl Endpoint {
             local: flow.local.0,
             source: flow.remote,
             arrived: self.now,
+            handed: self.now,
             passed,
         };
         self.net

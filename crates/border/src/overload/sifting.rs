@@ -101,6 +101,10 @@ struct Seen {
     chance: f64,
     /// Calls a second that could be taken by how fast messages are dealt with, where that is known.
     work: f64,
+    /// Who stood behind those who are taken, and the part of them that there was time for, 0 to 1, both on average of half a
+    /// second; of several workers the part of the one that had least.
+    behind: f64,
+    room: f64,
 }
 
 impl Seen {
@@ -118,6 +122,13 @@ impl Seen {
         self.possible += other.possible;
         self.chance += other.chance;
         self.work += other.work;
+        if other.behind > 0.0 {
+            self.room = match self.behind > 0.0 {
+                true => self.room.min(other.room),
+                false => other.room,
+            };
+            self.behind += other.behind;
+        }
     }
 }
 
@@ -132,6 +143,9 @@ pub(super) struct Queue {
     seen: Seen,
     view: Option<View>,
     pace: Pace,
+    /// Who was taken behind those who are, and refused there, between two looks, on average of half a second.
+    filled: f64,
+    left: f64,
 }
 
 /// How fast calls come, and how fast they can be taken.
@@ -333,9 +347,6 @@ struct Sifting {
     peak: f64,
     /// Refusals between two looks for which there is time beside.
     spare: f64,
-    /// Of those behind them who were taken where there was time, and who were refused, on average of half a second.
-    filled: f64,
-    left: f64,
     /// All refusals between two looks, on average of half a second.
     refused: f64,
     /// Looks without a queue.
@@ -371,8 +382,6 @@ impl Sifting {
             usual: 0.0,
             peak: 0.0,
             spare: 0.0,
-            filled: 0.0,
-            left: 0.0,
             refused: 0.0,
             idle: 0,
         }
@@ -433,10 +442,7 @@ impl Sifting {
             true => self.idle + 1,
             false => 0,
         };
-        self.filled += (seen.filled as f64 - self.filled) * QUICK;
-        self.left += (seen.left as f64 - self.left) * QUICK;
-        let margin = self.filled + self.left;
-        let filled = self.filled / margin.max(f64::MIN_POSITIVE);
+        let margin = seen.behind;
         // When calls came does not depend on when they were read: a thread that was kept from running is no flood. A worker that
         // has only just heard what is taken has counted others, too.
         let arriving = seen.offered * f64::from(self.takes.max(1)) / f64::from(ALL);
@@ -453,7 +459,7 @@ impl Sifting {
             1.0 + (1.0 - self.wait / FILLED).max(0.0) * STEEP
         } else if margin > MARGIN {
             // Half of those who are next are to be taken, too.
-            1.0 + (filled - 0.5).max(0.0) * 2.0 * RISE
+            1.0 + (seen.room - 0.5).max(0.0) * 2.0 * RISE
         } else {
             1.0 + (1.0 - self.wait / FILLED).max(0.0) * RISE
         };
@@ -532,6 +538,8 @@ impl Queue {
             seen: Seen::default(),
             view: None,
             pace: Pace::new(usual, now),
+            filled: 0.0,
+            left: 0.0,
         }
     }
 
@@ -654,6 +662,10 @@ impl Queue {
     ) -> Option<Option<Sieve>> {
         let mut seen = core::mem::take(&mut self.seen);
         seen.work = work;
+        self.filled += (seen.filled as f64 - self.filled) * QUICK;
+        self.left += (seen.left as f64 - self.left) * QUICK;
+        seen.behind = self.filled + self.left;
+        seen.room = self.filled / seen.behind.max(f64::MIN_POSITIVE);
         let part = self.part();
         self.pace.look(&mut seen, part, work, now);
         let mut all = lock(&rows.rows);

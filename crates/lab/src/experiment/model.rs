@@ -180,7 +180,8 @@ pub struct Subject {
     #[serde(skip_serializing_if = "nothing")]
     pub memory_mib: u32,
     /// Share of one core that our border may use, percent; 0: all of it. Each datagram that it gets then takes 9 microseconds of
-    /// a whole core, which is a seven-message call in 63: in simulation exactly, on sockets at least. Of several `workers` each may
+    /// a whole core, which is a seven-message call in 63: in simulation exactly; on sockets at least, and what the machine kept its
+    /// thread from running is made up for, for 100 ms at most. Of several `workers` each may
     /// use so much, and a datagram that one hands to another takes as long again.
     #[serde(skip_serializing_if = "is_whole")]
     pub processor_percent: f64,

@@ -4,7 +4,7 @@ use super::{DATAGRAM, Layout};
 use crate::error::LabError;
 use border::border::{Border, BorderCensus, Counters};
 use border::config::Config;
-use engine::{Entropy, Event, HashKey, Note, Time};
+use engine::{Control, Deadline, Engine, Entropy, Event, HashKey, Input, Note, Output, Time};
 use media::{Forwarder, ForwarderLimits};
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig};
@@ -31,6 +31,8 @@ pub struct BorderState {
     pub cpu_seconds: f64,
     /// What it, its forwarder (by verdict) and its driver dropped, by name.
     pub drops: Vec<(&'static str, u64)>,
+    /// How it was kept from running, where it may not use all of a processor.
+    stood: Option<Stood>,
 }
 
 enum Order {
@@ -54,44 +56,146 @@ pub struct Processor {
 const AT_ONCE: usize = 4;
 
 /// A thread that may not use all of a processor: each datagram, in or out, takes its time, as in simulation, however fast the build.
+///
+/// A datagram's work begins when it comes, or when that of the ones before it is done. A thread that the machine kept from
+/// running is behind that, and makes up for it, as a process does that a control group bounds: for [`Rest::PERIOD`] at most. What it
+/// had no work for is gone.
 #[derive(Debug)]
 struct Rest {
     /// What a datagram takes.
     effort: Duration,
-    /// Datagrams that it was made to wait for.
+    /// Datagrams of which it is known when their work began.
+    counted: u64,
+    /// Datagrams, in or out, that it was made to wait for.
     datagrams: u64,
     /// When the work of those is done.
     until: Time,
+    /// How far the work was behind when the last datagram was read.
+    behind: Duration,
+    stood: Stood,
+}
+
+/// How a thread that may not use all of a processor was kept from running.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stood {
+    /// How often the work fell behind by more than [`Rest::NOTICED`].
+    times: u64,
+    /// The furthest that it was behind.
+    longest: Duration,
+    /// What was not made up for.
+    lost: Duration,
+}
+
+impl Stood {
+    fn told(self) -> String {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        format!(
+            "the machine kept the border's thread from its share of a processor: {} times it was behind by more than {:.0} ms, at most \
+             by {:.1} ms; it made up for that but for {:.1} ms, which are lost capacity",
+            self.times,
+            ms(Rest::NOTICED),
+            ms(self.longest),
+            ms(self.lost),
+        )
+    }
 }
 
 impl Rest {
-    /// What a rest that lasted too long, by the timer of the system, is made up for.
-    const LATE: Duration = Duration::from_millis(2);
+    /// What the time that the machine took is made up for: the period in which Linux grants a control group its share of a
+    /// processor, where nothing else is said (`cpu.max`).
+    const PERIOD: Duration = Duration::from_millis(100);
+    /// A standstill that is told: the timer of the system is not as late as that.
+    const NOTICED: Duration = Duration::from_millis(2);
 
-    /// Waits until the work of so many datagrams in all is done, those of the turn that began to work at `began` included.
-    fn take(&mut self, datagrams: u64, began: Time, clock: Clock) {
+    fn new(effort: Duration, now: Time) -> Rest {
+        Rest {
+            effort,
+            counted: 0,
+            datagrams: 0,
+            until: now,
+            behind: Duration::ZERO,
+            stood: Stood::default(),
+        }
+    }
+
+    /// A datagram that came at `arrived` is read.
+    fn reads(&mut self, arrived: Time, now: Time) {
+        let due = self.until.max(arrived);
+        let behind = now.since(due);
+        if behind > Self::NOTICED && self.behind <= Self::NOTICED {
+            self.stood.times += 1;
+        }
+        self.stood.longest = self.stood.longest.max(behind);
+        let lost = behind.saturating_sub(Self::PERIOD);
+        self.stood.lost += lost;
+        self.behind = behind - lost;
+        self.until = due + lost + self.effort;
+        self.counted += 1;
+    }
+
+    /// When the work of so many datagrams in all is done; what was sent in the turn that began to work at `began` is among them.
+    fn done(&mut self, datagrams: u64, began: Time) -> Time {
         let new = datagrams.saturating_sub(self.datagrams);
         self.datagrams = datagrams;
-        let effort = self
-            .effort
-            .saturating_mul(u32::try_from(new).unwrap_or(u32::MAX));
-        let began = Time(began.0.saturating_sub(Self::LATE.as_nanos() as u64));
-        self.until = self.until.max(began) + effort;
-        let rest = self.until.since(clock.now());
+        if self.counted == 0 {
+            // What nothing was read for begins now.
+            self.until = self.until.max(began);
+        }
+        let rest = new.saturating_sub(core::mem::take(&mut self.counted));
+        let effort = self.effort;
+        self.until += effort.saturating_mul(u32::try_from(rest).unwrap_or(u32::MAX));
+        self.until
+    }
+
+    /// Waits for that.
+    fn take(&mut self, datagrams: u64, began: Time, clock: Clock) {
+        let rest = self.done(datagrams, began).since(clock.now());
         if !rest.is_zero() {
             std::thread::sleep(rest);
         }
     }
 }
 
+/// The border, and what it may not use of a processor: when a datagram came decides when its work begins.
+struct Slowed<'b> {
+    border: &'b mut Border,
+    rest: Option<&'b mut Rest>,
+}
+
+impl Engine for Slowed<'_> {
+    fn handle(&mut self, input: Input<'_>, now: Time) {
+        if let (Some(rest), Input::Datagram(datagram)) = (&mut self.rest, &input) {
+            rest.reads(datagram.arrived, now);
+        }
+        self.border.handle(input, now);
+    }
+
+    fn next_output(&mut self) -> Option<Output<'_>> {
+        self.border.next_output()
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
+        self.border.next_deadline()
+    }
+}
+
+impl Control for Slowed<'_> {
+    type Command = <Border as Control>::Command;
+    type Report = <Border as Control>::Report;
+
+    fn next_command(&mut self) -> Option<Self::Command> {
+        self.border.next_command()
+    }
+
+    fn report(&mut self, report: Self::Report, now: Time) {
+        self.border.report(report, now);
+    }
+}
+
 impl Processor {
     /// Where not all of it may be used.
     fn rest(self, clock: Clock) -> Option<Rest> {
-        (self.percent > 0.0).then(|| Rest {
-            effort: DATAGRAM.mul_f64(100.0 / self.percent),
-            datagrams: 0,
-            until: clock.now(),
-        })
+        (self.percent > 0.0).then(|| Rest::new(DATAGRAM.mul_f64(100.0 / self.percent), clock.now()))
     }
 }
 
@@ -199,7 +303,7 @@ impl BorderThread {
         }
     }
 
-    /// Ends it; gives what it dropped, in words.
+    /// Ends it; gives what it dropped, and how it was kept from running, in words.
     ///
     /// # Errors
     /// Where it failed meanwhile.
@@ -213,10 +317,12 @@ impl BorderThread {
             .filter(|(reason, _)| *reason != "sip_retransmission")
             .map(|(reason, count)| format!("{reason} {count}"))
             .collect();
-        Ok(match drops.is_empty() {
-            true => Vec::new(),
-            false => vec![format!("border dropped: {}", drops.join(", "))],
-        })
+        let mut remarks = Vec::new();
+        if !drops.is_empty() {
+            remarks.push(format!("border dropped: {}", drops.join(", ")));
+        }
+        remarks.extend(state.stood.map(|stood| stood.told()));
+        Ok(remarks)
     }
 }
 
@@ -259,8 +365,12 @@ fn serve(
     let mut rest = processor.rest(clock);
     loop {
         let worked = net::thread_cpu();
+        let mut slowed = Slowed {
+            border: &mut border,
+            rest: rest.as_mut(),
+        };
         driver
-            .turn(&mut border, LOOK)
+            .turn(&mut slowed, LOOK)
             .map_err(|error| error.to_string())?;
         if let Some(rest) = &mut rest {
             // A turn may have waited for something to come; what it worked comes after that.
@@ -302,7 +412,7 @@ fn serve(
             match inbox.try_recv() {
                 Ok(Order::State(give)) => {
                     // Who asked may have gone.
-                    let _ = give.send(state(&border, &driver));
+                    let _ = give.send(state(&border, &driver, rest.as_ref()));
                 }
                 Ok(Order::Tell(give)) => {
                     listener = Some(give);
@@ -337,7 +447,7 @@ fn farewell(
     Ok(())
 }
 
-fn state(border: &Border, driver: &Driver<Forwarder>) -> BorderState {
+fn state(border: &Border, driver: &Driver<Forwarder>, rest: Option<&Rest>) -> BorderState {
     let mut drops = border.drops();
     drops.merge(&driver.counters().drops);
     BorderState {
@@ -348,5 +458,82 @@ fn state(border: &Border, driver: &Driver<Forwarder>) -> BorderState {
             .iter()
             .map(|(reason, count)| (reason.name(), count))
             .collect(),
+        stood: rest.map(|rest| rest.stood),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EFFORT: Duration = Duration::from_micros(100);
+
+    fn us(number: u64) -> Time {
+        Time::from_secs(1) + Duration::from_micros(number)
+    }
+
+    fn rest() -> Rest {
+        Rest::new(EFFORT, us(0))
+    }
+
+    /// One datagram each millisecond, in and out: the work of each begins when it comes.
+    #[test]
+    fn what_there_was_no_work_for_is_gone() {
+        let mut rest = rest();
+        for number in 1..=50 {
+            let came = us(number * 1_000);
+            rest.reads(came, came);
+            let done = rest.done(number * 2, came);
+            assert_eq!(done, came + EFFORT * 2);
+        }
+        assert_eq!(rest.stood.times, 0);
+        // Afterwards a heap takes as long as it has to.
+        for _ in 0..100 {
+            rest.reads(us(900_000), us(900_000));
+        }
+        assert_eq!(rest.done(200, us(900_000)), us(900_000) + EFFORT * 100);
+    }
+
+    /// The thread reads nothing for 40 ms, in which 400 datagrams come: their work would have been done meanwhile.
+    #[test]
+    fn a_standstill_is_made_up_for() {
+        let mut rest = rest();
+        for number in 0..400 {
+            rest.reads(us(number * 100), us(40_000));
+        }
+        assert_eq!(rest.done(400, us(40_000)), us(40_000));
+        let stood = rest.stood;
+        assert_eq!(stood.longest, Duration::from_millis(40));
+        assert_eq!(stood.times, 1);
+        assert_eq!(stood.lost, Duration::ZERO);
+        let told = stood.told();
+        assert!(
+            told.contains("1 times it was behind by more than 2 ms, at most by 40.0 ms"),
+            "{told}"
+        );
+    }
+
+    /// Of three times a period two are lost.
+    #[test]
+    fn a_long_standstill_is_lost_capacity() {
+        let mut rest = rest();
+        let late = us(300_000);
+        for number in 0..3_000 {
+            rest.reads(us(number * 100), late);
+        }
+        let lost = Duration::from_millis(200);
+        assert_eq!(rest.done(3_000, late), late + lost);
+        assert_eq!(rest.stood.lost, lost);
+        assert_eq!(rest.stood.longest, Duration::from_millis(300));
+    }
+
+    /// What timers send was not waited for by anybody: its work begins now, and delays what comes after it.
+    #[test]
+    fn what_nothing_was_read_for_takes_its_time_too() {
+        let mut rest = rest();
+        assert_eq!(rest.done(3, us(5_000)), us(5_000) + EFFORT * 3);
+        rest.reads(us(5_100), us(5_100));
+        assert_eq!(rest.done(4, us(5_100)), us(5_000) + EFFORT * 4);
+        assert_eq!(rest.stood.times, 0);
     }
 }
