@@ -4,7 +4,7 @@
 //!
 //! `cargo run --release -p net --example path_cost -- [rounds] [packets in a burst] [bursts in a round]`; it takes root.
 
-#[path = "../tests/rig/mod.rs"]
+#[path = "../tests/suite/rig/mod.rs"]
 mod rig;
 
 use rig::{Path, Rig, World, call, private_network, rtp};

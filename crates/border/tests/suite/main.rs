@@ -1,0 +1,33 @@
+//! The integration tests of `border`, one program: shared start-up, one link.
+
+mod calls;
+mod certificates;
+mod changes;
+mod crew;
+mod crowds;
+mod edges;
+mod feedback;
+mod forked;
+mod hidden;
+mod keyed;
+mod media;
+mod neighbourhood;
+mod node;
+mod node_edges;
+mod node_play;
+mod node_rig;
+mod nodes;
+mod refer_back;
+mod refer_crew;
+mod roads;
+mod room;
+mod room_control;
+mod room_crew;
+mod rules;
+mod subscriptions;
+mod talkers;
+mod transcode;
+mod transfers;
+mod untrusted;
+mod volte;
+mod weather;

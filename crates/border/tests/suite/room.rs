@@ -1,0 +1,286 @@
+//! Conferences of the border: calls that it answers itself, who hears whom, and what becomes of errors.
+
+use crate::neighbourhood;
+use crate::talkers;
+
+use codec::Kind;
+use neighbourhood::*;
+use sip::{Content, Ending, Failure};
+use std::time::Duration;
+use talkers::*;
+use wire::sip::Method;
+
+const BORDER: &str = "[[interface]]\nname='out'\nkind='access'\nlisten=['udp:192.0.2.1:5060']\nmedia={address='192.0.2.1'}\n\
+    [[room]]\nname='meeting'\nnumber=['800','801']\nseats=4\nrooms=2\ntones='none'\n";
+
+#[test]
+fn callers_hear_all_others_and_leave_nothing_behind() {
+    let mut net = Neighbourhood::new(BORDER, 1);
+    let mut talkers = company(&mut net);
+    assert_eq!(net.border.census().seats, 4);
+    talk(&mut net, &mut talkers, 2_500);
+    assert_hears(&talkers, &[]);
+    for talker in &talkers {
+        // In virtual time nothing of what the border sends varies.
+        let clock = u64::from(talker.kind.rtp_clock()) / 1000;
+        for pair in talker.came.windows(2) {
+            let stamps = u64::from(pair[1].1.wrapping_sub(pair[0].1));
+            assert_eq!((pair[1].0 - pair[0].0) * clock, stamps);
+        }
+    }
+    // Further ones find it full, and the others go on.
+    let late = net.phone("10.1.0.9:5060", Manners::answering(SDP_A));
+    net.call(
+        late,
+        "sip:800@192.0.2.1",
+        OUT,
+        &Content::sdp(SDP_A.as_bytes()),
+    );
+    talk(&mut net, &mut talkers, 500);
+    assert!(net.has(late, |told| *told == Told::Failed(Failure::Response, 486)));
+    assert!(net.names().contains(&"room_full"));
+    assert_eq!(net.border.census().seats, 4);
+    // One leaves.
+    let left = talkers.remove(0);
+    hang_up(&mut net, &left);
+    talk(&mut net, &mut talkers, 1_500);
+    assert_hears(&talkers, &[]);
+    for talker in &talkers {
+        let silent = if talker.kind == Kind::G729 {
+            -15.0
+        } else {
+            -30.0
+        };
+        assert!(talker.level(left.hz) < silent);
+    }
+    for talker in &talkers {
+        hang_up(&mut net, talker);
+    }
+    net.run(Duration::from_secs(40));
+    net.assert_quiet();
+    let count = |name: &str| net.names().iter().filter(|other| **other == name).count();
+    assert_eq!((count("room_joined"), count("room_left")), (4, 4));
+    assert_eq!((count("call_answered"), count("call_ended")), (4, 4));
+    assert_eq!(net.border.counters().completed, 4);
+    assert_eq!(net.forwarder.rooms().rooms(), 0);
+}
+
+#[test]
+fn digits_mute_and_unmute() {
+    let mut net = Neighbourhood::new(BORDER, 2);
+    let mut talkers = company(&mut net);
+    talk(&mut net, &mut talkers, 1_000);
+    talkers[0].press(&mut net, '*', 90_000);
+    talkers[0].press(&mut net, '6', 91_000);
+    talk(&mut net, &mut talkers, 1_500);
+    assert_hears(&talkers, &[0]);
+    talkers[0].press(&mut net, '*', 120_000);
+    talkers[0].press(&mut net, '6', 121_000);
+    talk(&mut net, &mut talkers, 1_500);
+    assert_hears(&talkers, &[]);
+    let muted = net
+        .names()
+        .iter()
+        .filter(|name| **name == "room_muted")
+        .count();
+    assert_eq!(muted, 2);
+}
+
+#[test]
+fn loss_and_jitter_are_concealed() {
+    let mut net = Neighbourhood::new(BORDER, 3);
+    let mut talkers = company(&mut net);
+    net.weather.jitter = millis(35);
+    net.weather.loss = 0.01;
+    talk(&mut net, &mut talkers, 5_000);
+    assert_hears(&talkers, &[]);
+    let sessions: u64 = net.forwarder.rooms().figures().turns;
+    assert!(sessions >= 250, "{sessions}");
+}
+
+#[test]
+fn hold_resumption_and_another_codec() {
+    let mut net = Neighbourhood::new(BORDER, 4);
+    let mut talkers = company(&mut net);
+    talk(&mut net, &mut talkers, 1_000);
+    let change =
+        |net: &mut Neighbourhood, talker: &Talker, offer: String, method: Method<'static>| {
+            let leg = talker.leg;
+            net.tell(talker.phone, |endpoint, now| {
+                endpoint
+                    .request(leg, method, &Content::sdp(offer.as_bytes()), now)
+                    .unwrap();
+            });
+            net.run(millis(200));
+            let seen = net.last(talker.phone, |told| matches!(told, Told::Response(200, _)));
+            seen.body()
+        };
+    let held = sdp(talkers[0].own, Kind::Pcma, 20, "a=sendonly\r\n");
+    let body = change(&mut net, &talkers[0], held, Method::Invite);
+    assert!(body.contains("a=recvonly"), "{body}");
+    assert_eq!(port_of(&body), talkers[0].to.port());
+    talk(&mut net, &mut talkers, 1_500);
+    assert_eq!(talkers[0].came, []);
+    assert!(talkers[2].level(talkers[0].hz) > -7.0);
+    let resumed = sdp(talkers[0].own, Kind::Pcma, 20, "a=sendrecv\r\n");
+    let body = change(&mut net, &talkers[0], resumed, Method::Update);
+    assert!(body.contains("a=sendrecv"), "{body}");
+    talk(&mut net, &mut talkers, 1_500);
+    assert_hears(&talkers, &[]);
+    // A codec that the room does not take: refused, and all stays.
+    let leg = talkers[0].leg;
+    let strange = sdp(talkers[0].own, Kind::Pcma, 20, "")
+        .replace("8 101", "97 101")
+        .replace("rtpmap:8 PCMA", "rtpmap:97 GSM");
+    net.tell(talkers[0].phone, |endpoint, now| {
+        endpoint
+            .request(leg, Method::Invite, &Content::sdp(strange.as_bytes()), now)
+            .unwrap();
+    });
+    talk(&mut net, &mut talkers, 1_000);
+    assert!(net.has(talkers[0].phone, |told| matches!(
+        told,
+        Told::Response(488, _)
+    )));
+    assert_hears(&talkers, &[]);
+    for talker in &talkers {
+        hang_up(&mut net, talker);
+    }
+    net.run(Duration::from_secs(40));
+    net.assert_quiet();
+}
+
+#[test]
+fn an_offer_of_ours_is_answered_in_the_ack() {
+    let mut net = Neighbourhood::new(BORDER, 5);
+    let phone = net.phone(
+        "10.1.0.1:5060",
+        Manners {
+            acks: false,
+            ..Manners::answering(SDP_A)
+        },
+    );
+    let leg = net.call(phone, "sip:801@192.0.2.1", OUT, &Content::default());
+    net.run(millis(300));
+    let body = net.find(phone, |told| *told == Told::Answered).body();
+    for name in [
+        "opus/48000/2",
+        "G722/8000",
+        "PCMA/8000",
+        "PCMU/8000",
+        "telephone-event/8000",
+    ] {
+        assert!(body.contains(name), "{body}");
+    }
+    net.tell(phone, |endpoint, now| {
+        endpoint
+            .ack(leg, &Content::sdp(SDP_A.as_bytes()), now)
+            .unwrap();
+    });
+    net.run(millis(300));
+    assert!(net.names().contains(&"room_joined"));
+    assert_eq!(net.forwarder.rooms().seats(), 1);
+    net.tell(phone, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now).unwrap();
+    });
+    net.run(Duration::from_secs(40));
+    net.assert_quiet();
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_reason() {
+    let config = BORDER.replace(
+        "media={address='192.0.2.1'}",
+        "media={address='192.0.2.1',ports='30000-30003'}",
+    );
+    let mut net = Neighbourhood::new(&config, 6);
+    let call = |net: &mut Neighbourhood, number: u8, uri: &str, offer: &str| {
+        let phone = net.phone(&format!("10.1.0.{number}:5060"), Manners::answering(SDP_A));
+        let leg = net.call(phone, uri, OUT, &Content::sdp(offer.as_bytes()));
+        net.run(millis(300));
+        (phone, leg)
+    };
+    let failed = |net: &Neighbourhood, phone: usize, status: u16| {
+        assert!(
+            net.has(phone, |told| *told
+                == Told::Failed(Failure::Response, status)),
+            "{:?}",
+            net.told(phone)
+        );
+    };
+    // No codec in common; only SRTP, which no policy lets us take; no session description.
+    let (phone, _) = call(
+        &mut net,
+        1,
+        "sip:800@192.0.2.1",
+        &SDP_A
+            .replace("0 101", "97")
+            .replace("rtpmap:0 PCMU", "rtpmap:97 GSM"),
+    );
+    failed(&net, phone, 488);
+    let (phone, _) = call(
+        &mut net,
+        2,
+        "sip:800@192.0.2.1",
+        &SDP_A.replace("RTP/AVP", "RTP/SAVP"),
+    );
+    failed(&net, phone, 488);
+    let (phone, _) = call(&mut net, 3, "sip:800@192.0.2.1", "hello");
+    failed(&net, phone, 488);
+    // A number that is no conference's, and no route takes.
+    let (phone, _) = call(&mut net, 4, "sip:8000@192.0.2.1", SDP_A);
+    failed(&net, phone, 404);
+    // Two pairs of ports, and no more.
+    let first = call(&mut net, 5, "sip:800@192.0.2.1", SDP_A);
+    let second = call(&mut net, 6, "sip:801@192.0.2.1", SDP_A);
+    let (phone, _) = call(&mut net, 7, "sip:800@192.0.2.1", SDP_A);
+    failed(&net, phone, 503);
+    assert!(net.names().contains(&"media_ports_exhausted"));
+    assert_eq!(
+        (net.border.census().seats, net.forwarder.rooms().rooms()),
+        (2, 2)
+    );
+    for (phone, leg) in [first, second] {
+        net.tell(phone, |endpoint, now| {
+            endpoint.bye(leg, &Content::default(), now).unwrap();
+        });
+    }
+    net.run(Duration::from_secs(40));
+    net.assert_quiet();
+}
+
+#[test]
+fn as_many_conferences_as_allowed() {
+    let config = BORDER.replace("number=['800','801']", "regex='8\\d\\d'");
+    let mut net = Neighbourhood::new(&config, 7);
+    let statuses: Vec<bool> = [800, 801, 802]
+        .into_iter()
+        .zip(1..)
+        .map(|(number, host)| {
+            let phone = net.phone(&format!("10.1.0.{host}:5060"), Manners::answering(SDP_A));
+            net.call(
+                phone,
+                &format!("sip:{number}@192.0.2.1"),
+                OUT,
+                &Content::sdp(SDP_A.as_bytes()),
+            );
+            net.run(millis(300));
+            net.has(phone, |told| *told == Told::Failed(Failure::Response, 503))
+        })
+        .collect();
+    assert_eq!(statuses, [false, false, true]);
+}
+
+#[test]
+fn a_phone_that_falls_silent_is_let_go() {
+    let mut net = Neighbourhood::new(&format!("{BORDER}[media]\ntimeout=10\n"), 8);
+    let mut talkers = company(&mut net);
+    talk(&mut net, &mut talkers, 1_000);
+    net.run(Duration::from_secs(60));
+    assert!(net.names().contains(&"media_timeout"));
+    for talker in &talkers {
+        assert!(net.has(talker.phone, |told| *told == Told::Ended(Ending::Peer)));
+    }
+    net.assert_quiet();
+    assert_eq!(net.forwarder.rooms().rooms(), 0);
+}

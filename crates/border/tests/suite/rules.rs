@@ -1,0 +1,597 @@
+//! Header rules and identities on calls through a border, end to end.
+
+use crate::neighbourhood;
+
+use engine::{DropReason, Note, Time, Transport};
+use neighbourhood::*;
+use sip::{Content, Flow, Outside, Target};
+use std::time::Duration;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+const OUT: &str = "192.0.2.1:5060";
+const IN: &str = "198.51.100.1:5060";
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn net(rules: &str) -> (Neighbourhood, usize, usize) {
+    let mut net = Neighbourhood::new(&format!("{PLAIN}{rules}"), 7);
+    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    (net, alice, bob)
+}
+
+/// The messages that a phone got, requests by their method, responses by `status method`.
+fn got<'n>(net: &'n Neighbourhood, phone: usize, what: &str) -> Vec<Message<'n>> {
+    net.phones[phone]
+        .received
+        .iter()
+        .filter_map(|bytes| Message::parse(bytes).ok())
+        .filter(|message| {
+            let method = String::from_utf8_lossy(message.method().as_bytes()).into_owned();
+            let name = match message.status() {
+                0 => method,
+                status => format!("{status} {method}"),
+            };
+            name == what
+        })
+        .collect()
+}
+
+fn first<'n>(net: &'n Neighbourhood, phone: usize, what: &str) -> Message<'n> {
+    got(net, phone, what)
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| panic!("{phone} got no {what}"))
+}
+
+fn header(message: &Message<'_>, name: &str) -> Option<String> {
+    message
+        .header_named(name.as_bytes())
+        .map(|value| String::from_utf8_lossy(value).into_owned())
+}
+
+fn has(net: &Neighbourhood, which: impl Fn(&Note) -> bool) -> bool {
+    net.events.iter().any(|event| which(&event.note))
+}
+
+/// A whole call: set up, a request inside, ended by the caller.
+fn call(net: &mut Neighbourhood, alice: usize, content: &Content<'_>) {
+    let leg = net.call(alice, "sip:030123@192.0.2.1", OUT, content);
+    net.run(seconds(1));
+    net.tell(alice, |endpoint, now| {
+        let _ = endpoint.request(leg, Method::Info, &Content::default(), now);
+    });
+    net.run(seconds(1));
+    net.tell(alice, |endpoint, now| {
+        let _ = endpoint.bye(leg, &Content::default(), now);
+    });
+    net.run(seconds(40));
+    let census = net.border.census();
+    assert!(census.is_quiet(), "{census:?}");
+}
+
+/// The rules of the study: on both sides two headers changed and two added, in every message that is passed on.
+const STUDY: &str = "
+[[rules]]
+name = 'towards the core'
+interface = 'in'
+direction = 'out'
+do = [
+  { set = 'User-Agent', value = 'Border' },
+  { set = 'Subject', value = 'S: ${header[\"Subject\"]}' },
+  { add = 'X-Border', value = 'one' },
+  { add = 'X-Side', value = '${interface}/${direction}/${trunk}' },
+]
+[[rules]]
+name = 'towards the phones'
+interface = 'out'
+direction = 'out'
+do = [
+  { set = 'Server', value = 'Border' },
+  { set = 'User-Agent', value = 'Border' },
+  { add = 'X-Border', value = 'one' },
+  { add = 'X-Side', value = '${interface}/${direction}/${kind}' },
+]
+";
+
+#[test]
+fn every_passed_message_is_changed_on_both_sides() {
+    let (mut net, alice, bob) = net(STUDY);
+    let edits = [Edit::Add {
+        id: HeaderId::Subject,
+        value: b"lunch",
+    }];
+    call(
+        &mut net,
+        alice,
+        &Content::sdp(SDP_A.as_bytes()).with(&edits),
+    );
+    for what in ["INVITE", "ACK", "INFO", "BYE"] {
+        let message = first(&net, bob, what);
+        assert_eq!(
+            header(&message, "User-Agent").as_deref(),
+            Some("Border"),
+            "{what}"
+        );
+        assert_eq!(
+            header(&message, "X-Border").as_deref(),
+            Some("one"),
+            "{what}"
+        );
+        assert_eq!(
+            header(&message, "X-Side").as_deref(),
+            Some("in/out/pbx"),
+            "{what}"
+        );
+        assert_eq!(message.all(HeaderId::UserAgent).count(), 1, "{what}");
+        assert!(message.validate().is_ok(), "{what}");
+    }
+    assert_eq!(
+        header(&first(&net, bob, "INVITE"), "Subject").as_deref(),
+        Some("S: lunch")
+    );
+    for what in ["180 INVITE", "200 INVITE", "200 INFO"] {
+        let message = first(&net, alice, what);
+        assert_eq!(
+            header(&message, "Server").as_deref(),
+            Some("Border"),
+            "{what}"
+        );
+        assert_eq!(
+            header(&message, "X-Side").as_deref(),
+            Some("out/out/access"),
+            "{what}"
+        );
+        assert!(message.validate().is_ok(), "{what}");
+    }
+    // What stands between the border and one peer is no rule's business.
+    assert_eq!(header(&first(&net, alice, "100 INVITE"), "X-Border"), None);
+    assert_eq!(net.border.drops().get(DropReason::RuleEditRefused), 0);
+}
+
+#[test]
+fn what_comes_is_changed_before_routes_and_later_rules_see_it() {
+    let rules = "
+[[route]]
+to = { prefix = '+49' }
+trunk = 'pbx'
+[[route]]
+reject = 404
+[[rules]]
+name = 'international'
+interface = 'out'
+direction = 'in'
+on = 'request'
+when = 'initial && uri.user.matches(\"^0[1-9]\")'
+do = [
+  { number = 'Request-URI', form = 'e164', country = '49' },
+  { number = 'To', form = 'e164', country = '49' },
+  { rewrite = 'From', part = 'display', value = 'Room ${from.user}' },
+  { set = 'X-Dialled', value = '${uri.user}' },
+  { tag = 'dialled', value = '${uri.user}' },
+  { log = 'from ${peer.address}: ${uri.uri}' },
+]
+[[rules]]
+direction = 'in'
+method = 'INFO'
+do = [{ add = 'X-Info', value = 'seen ${tag[\"dialled\"]}' }]
+[[rules]]
+trunk = 'pbx'
+direction = 'in'
+on = 'response'
+when = 'status == 180'
+do = [{ set = 'X-Ring', value = '${reason}' }]
+[[rules]]
+direction = 'out'
+trunk = 'pbx'
+method = 'BYE'
+do = [{ add = 'X-Dialled', value = '${tag[\"dialled\"]}' }]
+";
+    let (mut net, alice, bob) = net(rules);
+    call(&mut net, alice, &Content::sdp(SDP_A.as_bytes()));
+    let invite = first(&net, bob, "INVITE");
+    assert!(
+        invite.request_uri().starts_with(b"sip:+4930123@"),
+        "{:?}",
+        String::from_utf8_lossy(invite.request_uri())
+    );
+    assert!(
+        header(&invite, "To").is_some_and(|to| to.starts_with("<sip:+4930123@10.2.0.1")),
+        "{:?}",
+        header(&invite, "To")
+    );
+    assert!(
+        header(&invite, "From")
+            .is_some_and(|from| from.starts_with("\"Room p0\" <sip:p0@198.51.100.1")),
+        "{:?}",
+        header(&invite, "From")
+    );
+    assert_eq!(header(&invite, "X-Dialled").as_deref(), Some("+4930123"));
+    assert_eq!(
+        header(&first(&net, bob, "INFO"), "X-Info").as_deref(),
+        Some("seen +4930123")
+    );
+    assert_eq!(
+        header(&first(&net, alice, "180 INVITE"), "X-Ring").as_deref(),
+        Some("Ringing")
+    );
+    assert_eq!(
+        header(&first(&net, bob, "BYE"), "X-Dialled").as_deref(),
+        Some("+4930123")
+    );
+    // The caller's own dialog has what the caller wrote.
+    let answer = first(&net, alice, "200 INVITE");
+    assert!(header(&answer, "To").is_some_and(|to| to.starts_with("<sip:030123@192.0.2.1>")));
+    assert!(has(
+        &net,
+        |note| matches!(note, Note::CallTagged { call: 1, tag, value } if tag == "dialled" && value == "+4930123")
+    ));
+    assert!(has(
+        &net,
+        |note| matches!(note, Note::RuleLogged { rule, text, .. } if rule == "international" && text == "from 10.1.0.1: sip:+4930123@192.0.2.1")
+    ));
+}
+
+#[test]
+fn requests_are_refused_and_sent_elsewhere_by_rules() {
+    let rules = "
+[[trunk]]
+name = 'other'
+interface = 'in'
+target = 'udp:10.2.0.2:5060'
+[[route]]
+trunk = 'pbx'
+[[rules]]
+direction = 'in'
+method = 'INVITE'
+when = 'uri.user.startsWith(\"0900\")'
+do = [{ reject = 603, reason = 'Not From Here' }]
+[[rules]]
+direction = 'in'
+method = ['INVITE', 'MESSAGE']
+when = 'uri.user == \"elsewhere\"'
+do = [{ route = 'other' }]
+[[rules]]
+direction = 'out'
+trunk = 'other'
+method = 'INFO'
+do = [{ reject = 488 }]
+[[rules]]
+direction = 'out'
+interface = 'out'
+on = 'response'
+when = 'status >= 400'
+do = [{ add = 'X-Sorry', value = '${status}' }]
+";
+    let (mut net, alice, bob) = net(rules);
+    let carol = net.phone("10.2.0.2:5060", Manners::answering(SDP_B));
+    net.call(
+        alice,
+        "sip:0900123@192.0.2.1",
+        OUT,
+        &Content::sdp(SDP_A.as_bytes()),
+    );
+    net.run(seconds(1));
+    let refusal = first(&net, alice, "603 INVITE");
+    assert_eq!(refusal.reason(), b"Not From Here");
+    assert_eq!(header(&refusal, "X-Sorry").as_deref(), Some("603"));
+    assert_eq!(net.border.drops().get(DropReason::RuleRefused), 1);
+    assert!(has(
+        &net,
+        |note| matches!(note, Note::RequestRefused { status: 603, why, .. } if why == "refused by a rule")
+    ));
+    assert!(got(&net, bob, "INVITE").is_empty() && got(&net, carol, "INVITE").is_empty());
+    let leg = net.call(
+        alice,
+        "sip:elsewhere@192.0.2.1",
+        OUT,
+        &Content::sdp(SDP_A.as_bytes()),
+    );
+    net.run(seconds(1));
+    assert!(got(&net, bob, "INVITE").is_empty());
+    assert_eq!(got(&net, carol, "INVITE").len(), 1);
+    net.tell(alice, |endpoint, now| {
+        endpoint
+            .request(leg, Method::Info, &Content::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    assert!(got(&net, carol, "INFO").is_empty());
+    first(&net, alice, "488 INFO");
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now)
+    })
+    .unwrap();
+    net.run(seconds(40));
+    assert!(net.border.census().is_quiet());
+    // The call was shown with nothing kept, and is gone.
+    assert!(net.border.calls().is_empty());
+}
+
+#[test]
+fn a_refusal_of_a_call_that_leaves_reaches_the_caller() {
+    let rules = "[[rules]]\ndirection='out'\ntrunk='pbx'\nmethod='INVITE'\nwhen='uri.user == \"030123\"'\ndo=[{ reject = 480 }]\n";
+    let (mut net, alice, bob) = net(rules);
+    net.call(
+        alice,
+        "sip:030123@192.0.2.1",
+        OUT,
+        &Content::sdp(SDP_A.as_bytes()),
+    );
+    net.run(seconds(40));
+    first(&net, alice, "480 INVITE");
+    assert!(got(&net, bob, "INVITE").is_empty());
+    assert!(net.border.census().is_quiet());
+}
+
+#[test]
+fn an_attempt_to_break_out_of_a_line_is_left_out_and_counted() {
+    let rules = "[[rules]]\ndirection='out'\nmethod='INVITE'\non='request'\n\
+        do=[{ add = 'X-Caller', value = '${from.user}' }, { set = 'Diversion', value = '<sip:${from.user}@h>' }, \
+        { add = 'X-After', value = 'fine' }]\n[identity]\ndiversion = 'pass'\n";
+    let (mut net, alice, bob) = net(rules);
+    net.call_with(
+        alice,
+        "sip:030123@192.0.2.1",
+        OUT,
+        &Content::sdp(SDP_A.as_bytes()),
+        |invite| invite.from = Some(b"<sip:eve%0d%0aX-Evil:%20yes%00@10.1.0.1>"),
+    );
+    net.run(seconds(1));
+    let invite = first(&net, bob, "INVITE");
+    assert_eq!(header(&invite, "X-Evil"), None);
+    assert_eq!(header(&invite, "X-Caller"), None);
+    assert_eq!(header(&invite, "Diversion"), None);
+    assert_eq!(header(&invite, "X-After").as_deref(), Some("fine"));
+    assert_eq!(net.border.drops().get(DropReason::RuleEditRefused), 2);
+}
+
+#[test]
+fn rules_are_read_again_while_calls_stand() {
+    let (mut net, alice, bob) = net("");
+    let leg = net.call(
+        alice,
+        "sip:030123@192.0.2.1",
+        OUT,
+        &Content::sdp(SDP_A.as_bytes()),
+    );
+    net.run(seconds(1));
+    assert_eq!(header(&first(&net, bob, "INVITE"), "X-Border"), None);
+    let config = border::config::parse(&format!("{PLAIN}{STUDY}"), "test").unwrap();
+    net.operate(|border, now: Time| border.reload(config, now));
+    assert!(has(
+        &net,
+        |note| matches!(note, Note::ConfigurationReloaded { changes } if changes == "rules")
+    ));
+    net.tell(alice, |endpoint, now| {
+        endpoint.bye(leg, &Content::default(), now)
+    })
+    .unwrap();
+    net.run(seconds(1));
+    assert_eq!(
+        header(&first(&net, bob, "BYE"), "X-Border").as_deref(),
+        Some("one")
+    );
+}
+
+#[test]
+fn messages_outside_of_calls_are_judged_too() {
+    let rules = "
+[[rules]]
+direction = 'in'
+method = 'MESSAGE'
+do = [{ set = 'Subject', value = 'in' }]
+[[rules]]
+direction = 'out'
+method = 'MESSAGE'
+on = 'request'
+do = [{ add = 'X-Out', value = '${header[\"Subject\"]} to ${uri.user}' }, { rewrite = 'To', part = 'user', value = 'desk' }]
+[[rules]]
+direction = 'out'
+method = 'MESSAGE'
+on = 'response'
+do = [{ add = 'X-Answer', value = '${status}' }]
+";
+    let (mut net, alice, bob) = net(rules);
+    let flow = Flow {
+        local: net.phones[alice].local,
+        transport: Transport::Udp,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    net.tell(alice, |endpoint, now| {
+        let outside = Outside {
+            from: Some(b"<sip:alice@10.1.0.1>"),
+            ..Outside::new(Method::Message, Target::new(b"sip:bob@192.0.2.1", flow))
+        };
+        endpoint.send(&outside, now).unwrap();
+    });
+    net.run(seconds(1));
+    let message = first(&net, bob, "MESSAGE");
+    assert_eq!(header(&message, "X-Out").as_deref(), Some("in to bob"));
+    assert!(header(&message, "To").is_some_and(|to| to.starts_with("<sip:desk@")));
+    assert_eq!(
+        header(&first(&net, alice, "200 MESSAGE"), "X-Answer").as_deref(),
+        Some("200")
+    );
+}
+
+/// The headers with which a call leaves, and what of them arrives.
+fn identity(rules: &str, from_phone: bool, headers: &[(HeaderId, &'static [u8])]) -> String {
+    let (mut net, alice, bob) = net(rules);
+    let edits: Vec<Edit<'_>> = headers
+        .iter()
+        .map(|&(id, value)| Edit::Add { id, value })
+        .collect();
+    let content = Content::sdp(SDP_A.as_bytes()).with(&edits);
+    let invited = match from_phone {
+        true => {
+            net.call(alice, "sip:030123@192.0.2.1", OUT, &content);
+            bob
+        }
+        false => {
+            net.call(bob, "sip:99@198.51.100.1", IN, &content);
+            alice
+        }
+    };
+    net.run(seconds(1));
+    let invite = first(&net, invited, "INVITE");
+    let shown = [
+        "From",
+        "P-Asserted-Identity",
+        "P-Preferred-Identity",
+        "Privacy",
+        "Diversion",
+        "History-Info",
+        "Remote-Party-ID",
+        "Organization",
+    ];
+    let lines = shown.iter().filter_map(|name| {
+        let value = header(&invite, name)?;
+        let value = value.split(";tag=").next().unwrap_or_default().to_owned();
+        Some(format!("{name}: {value}"))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+const IDENTITY: &[(HeaderId, &[u8])] = &[
+    (HeaderId::PAssertedIdentity, b"\"Chef\" <sip:100@10.9.9.9>"),
+    (HeaderId::PPreferredIdentity, b"<sip:101@10.9.9.9>"),
+    (HeaderId::Diversion, b"<sip:77@10.9.9.9>;reason=no-answer"),
+    (HeaderId::HistoryInfo, b"<sip:78@10.9.9.9>;index=1"),
+    (HeaderId::RemotePartyId, b"<sip:100@10.9.9.9>;privacy=off"),
+    (HeaderId::Organization, b"Acme"),
+];
+
+#[test]
+fn identities_of_strangers_are_not_believed() {
+    let arrived = identity("", true, IDENTITY);
+    assert_eq!(
+        arrived,
+        "From: \"Phone 0\" <sip:p0@198.51.100.1:5060>\nOrganization: Acme"
+    );
+    // Whoever says that it trusts them gets them, with the border's host.
+    let trusting = "[[trunk]]\nname='x'\ninterface='out'\ntarget='udp:10.1.0.1:5060'\n[[route]]\ntrunk='pbx'\n";
+    let arrived = identity(trusting, true, IDENTITY);
+    assert!(
+        arrived.contains("P-Asserted-Identity: \"Chef\" <sip:100@198.51.100.1"),
+        "{arrived}"
+    );
+    assert!(
+        arrived.contains("Diversion: <sip:77@") && arrived.contains("History-Info: <sip:78@"),
+        "{arrived}"
+    );
+    let distrusting = trusting.replace("target=", "trusted=false\ntarget=");
+    assert!(!identity(&distrusting, true, IDENTITY).contains("Asserted"));
+}
+
+/// A call of the PBX to a phone that is not trusted.
+const TO_PHONE: &str = "[[trunk]]\nname='phone'\ninterface='out'\ntrusted=false\ntarget='udp:10.1.0.1:5060'\n[[route]]\ntrunk='phone'\n";
+
+#[test]
+fn privacy_is_kept_where_a_call_leaves_those_who_are_trusted() {
+    let with = |privacy: &'static [u8]| {
+        let mut headers = IDENTITY.to_vec();
+        headers.push((HeaderId::Privacy, privacy));
+        headers
+    };
+    let arrived = identity(TO_PHONE, false, IDENTITY);
+    assert_eq!(
+        arrived,
+        "From: \"Phone 1\" <sip:p1@192.0.2.1:5060>\nP-Asserted-Identity: \"Chef\" <sip:100@192.0.2.1:5060>\n\
+         P-Preferred-Identity: <sip:101@10.9.9.9>\nRemote-Party-ID: <sip:100@10.9.9.9>;privacy=off\nOrganization: Acme"
+    );
+    let arrived = identity(TO_PHONE, false, &with(b"id"));
+    assert!(
+        !arrived.contains("Asserted") && !arrived.contains("Remote") && arrived.contains("Phone 1"),
+        "{arrived}"
+    );
+    let arrived = identity(TO_PHONE, false, &with(b"user;id"));
+    assert!(
+        arrived.starts_with("From: \"Anonymous\" <sip:anonymous@anonymous.invalid>"),
+        "{arrived}"
+    );
+    assert!(
+        !arrived.contains("Acme") && !arrived.contains("Chef") && !arrived.contains("Privacy"),
+        "{arrived}"
+    );
+    let arrived = identity(TO_PHONE, false, &with(b"none"));
+    assert!(
+        arrived.contains("Chef") && arrived.contains("Privacy: none"),
+        "{arrived}"
+    );
+    let inside = TO_PHONE.replace("trusted=false", "trusted=true");
+    let arrived = identity(&inside, false, &with(b"user;id"));
+    assert!(
+        arrived.contains("Privacy: user;id")
+            && arrived.contains("Phone 1")
+            && arrived.contains("Acme"),
+        "{arrived}"
+    );
+    let anonymise =
+        format!("{TO_PHONE}[identity]\ndiversion='anonymise'\nhistory_info='anonymise'\n");
+    let arrived = identity(&anonymise, false, IDENTITY);
+    assert!(
+        arrived.contains("Diversion: <sip:anonymous@anonymous.invalid>;reason=no-answer"),
+        "{arrived}"
+    );
+    assert!(
+        arrived.contains("History-Info: <sip:anonymous@anonymous.invalid>;index=1"),
+        "{arrived}"
+    );
+}
+
+#[test]
+fn privacy_of_media_that_cannot_be_given_is_refused_where_it_is_critical() {
+    let bypass = TO_PHONE.replace("trunk='phone'\n", "trunk='phone'\nmedia='bypass'\n");
+    let (mut net, alice, bob) = net(&bypass);
+    let edits = [Edit::Add {
+        id: HeaderId::Privacy,
+        value: b"session;critical",
+    }];
+    net.call(
+        bob,
+        "sip:99@198.51.100.1",
+        IN,
+        &Content::sdp(SDP_B.as_bytes()).with(&edits),
+    );
+    net.run(seconds(1));
+    first(&net, bob, "500 INVITE");
+    assert!(got(&net, alice, "INVITE").is_empty());
+}
+
+#[test]
+fn a_caller_who_proved_who_it_is_is_asserted() {
+    let config = format!("{PLAIN}[[user]]\nname='1000'\npassword='hush'\n[[route]]\ntrunk='pbx'\n")
+        .replace("kind='access'\n", "kind='access'\nauthenticate='digest'\n");
+    let mut net = Neighbourhood::new(&config, 7);
+    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let edits = [
+        Edit::Add {
+            id: HeaderId::PAssertedIdentity,
+            value: b"<sip:boss@10.1.0.1>",
+        },
+        Edit::Add {
+            id: HeaderId::PPreferredIdentity,
+            value: b"\"Alice\" <sip:1000@10.1.0.1>",
+        },
+    ];
+    let content = Content::sdp(SDP_A.as_bytes()).with(&edits);
+    net.call_with(alice, "sip:030123@192.0.2.1", OUT, &content, |invite| {
+        invite.from = Some(b"<sip:1000@192.0.2.1>");
+        invite.login = Some(sip::Login {
+            user: b"1000",
+            password: b"hush",
+        });
+    });
+    net.run(seconds(1));
+    let invite = first(&net, bob, "INVITE");
+    assert_eq!(
+        header(&invite, "P-Asserted-Identity").as_deref(),
+        Some("\"Alice\" <sip:1000@198.51.100.1:5060>")
+    );
+    assert_eq!(header(&invite, "P-Preferred-Identity"), None);
+}

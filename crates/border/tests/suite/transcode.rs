@@ -1,0 +1,435 @@
+//! Calls whose sides have no codec in common: what descriptions say, and what is heard.
+
+use crate::neighbourhood;
+
+use codec::format::Format;
+use codec::kind::Kind;
+use codec::packet::{Packetiser, Unpacker};
+use codec::tone::{Tone, ToneGenerator};
+use neighbourhood::*;
+use sip::{Content, LegId};
+use std::time::Duration;
+use wire::rtp::{RtpHeader, RtpView};
+
+const OUT: &str = "192.0.2.1:5060";
+const BOTH: [(&str, &str); 2] = [
+    ("10.1.0.1:4000", "192.0.2.1"),
+    ("10.2.0.1:5000", "198.51.100.1"),
+];
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn sdp(host: &str, port: u16, formats: &str, attributes: &[&str]) -> String {
+    let mut text = format!(
+        "v=0\r\no=x 1 1 IN IP4 {host}\r\ns=-\r\nc=IN IP4 {host}\r\nt=0 0\r\nm=audio {port} RTP/AVP {formats}\r\n"
+    );
+    for attribute in attributes {
+        text.push_str(&format!("a={attribute}\r\n"));
+    }
+    text
+}
+
+/// A caller outside and a callee inside.
+struct Call {
+    net: Neighbourhood,
+    alice: usize,
+    bob: usize,
+    leg: LegId,
+}
+
+impl Call {
+    /// `towards` are the keys of the interface inside.
+    fn new(towards: &str, offer: &str, answer: &str) -> Call {
+        let config = PLAIN.replace("kind='core'", &format!("kind='core'\n{towards}"));
+        let mut net = Neighbourhood::new(&config, 1);
+        let alice = net.phone("10.1.0.1:5060", Manners::answering(offer));
+        let bob = net.phone("10.2.0.1:5060", Manners::answering(answer));
+        let leg = net.call(
+            alice,
+            "sip:bob@192.0.2.1",
+            OUT,
+            &Content::sdp(offer.as_bytes()),
+        );
+        net.run(seconds(1));
+        Call {
+            net,
+            alice,
+            bob,
+            leg,
+        }
+    }
+
+    fn offered(&self) -> String {
+        self.net
+            .find(self.bob, |told| *told == Told::Offered)
+            .body()
+    }
+
+    fn answered(&self) -> String {
+        self.net
+            .find(self.alice, |told| *told == Told::Answered)
+            .body()
+    }
+
+    /// Plays a second of a tone from one side (0: the caller) and gives what the other side hears: its samples, all of one kind.
+    fn heard(&mut self, from: usize, speaks: (u8, Kind), hears: (u8, Kind)) -> Vec<i16> {
+        let body = if from == 0 {
+            self.answered()
+        } else {
+            self.offered()
+        };
+        let (source, ours) = BOTH[from];
+        let to = format!("{ours}:{}", port_of(&body));
+        let rate = speaks.1.sample_rates()[0];
+        let format = Format::new(speaks.1);
+        let mut packets = Packetiser::new(&format, rate, Default::default()).unwrap();
+        let mut tone = ToneGenerator::new(Tone::sine(600.0, -10.0), rate);
+        let before = self.net.media.len();
+        // Each time another source, or its numbers would be old ones.
+        let ssrc = before as u32 + 5;
+        for sequence in 0..50 {
+            let mut samples = vec![0; packets.packet_samples()];
+            tone.fill(&mut samples);
+            let mut bytes = Vec::new();
+            packets
+                .push(&samples, &mut |packet| {
+                    bytes = RtpHeader {
+                        payload_type: speaks.0,
+                        ssrc,
+                        sequence,
+                        timestamp: packet.timestamp,
+                        ..RtpHeader::default()
+                    }
+                    .packet(packet.payload);
+                })
+                .unwrap();
+            self.net.throw(source, &to, &bytes);
+            self.net.run(Duration::from_millis(20));
+        }
+        self.net.run(seconds(1));
+        let destination = BOTH[1 - from].0.parse().unwrap();
+        let rate = hears.1.sample_rates()[0];
+        let mut unpacker = Unpacker::new(&Format::new(hears.1), rate, 1).unwrap();
+        let (mut all, mut buffer) = (Vec::new(), vec![0; 5760]);
+        for (to, _, bytes) in &self.net.media[before..] {
+            if *to == destination {
+                let view = RtpView::parse(bytes).unwrap();
+                assert_eq!(view.payload_type(), hears.0);
+                let count = unpacker
+                    .audio(view.payload().unwrap(), &mut buffer)
+                    .unwrap();
+                all.extend_from_slice(&buffer[..count]);
+            }
+        }
+        assert!(all.len() as u32 > rate * 19 / 20, "{} samples", all.len());
+        // Periods of 600 Hz by their zero crossings.
+        let settled = &all[all.len() / 5..];
+        let crossings = settled
+            .windows(2)
+            .filter(|two| (two[0] < 0) != (two[1] < 0))
+            .count();
+        let hertz = crossings as f64 / 2.0 * f64::from(rate) / settled.len() as f64;
+        assert!((590.0..610.0).contains(&hertz), "{hertz} Hz");
+        all
+    }
+
+    fn end(mut self) -> Neighbourhood {
+        let (leg, alice) = (self.leg, self.alice);
+        self.net.tell(alice, |endpoint, now| {
+            endpoint.bye(leg, &Content::default(), now).unwrap()
+        });
+        self.net.run(seconds(1));
+        self.net.assert_quiet();
+        self.net
+    }
+}
+
+fn port_of(body: &str) -> u16 {
+    let rest = body.split("m=audio ").nth(1).unwrap();
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// The media line and what follows it.
+fn media_of(body: &str) -> &str {
+    let (_, rest) = body.split_once("m=audio ").unwrap();
+    rest.split_once(" RTP/").unwrap().1
+}
+
+#[test]
+fn sides_without_a_common_codec_hear_each_other() {
+    let mut call = Call::new(
+        "transcode=['G722','PCMA']",
+        &sdp(
+            "10.1.0.1",
+            4000,
+            "0 101",
+            &["rtpmap:101 telephone-event/8000", "ptime:20"],
+        ),
+        &sdp(
+            "10.2.0.1",
+            5000,
+            "9 101",
+            &["rtpmap:101 telephone-event/8000", "ptime:40"],
+        ),
+    );
+    assert_eq!(
+        media_of(&call.offered()),
+        "AVP 0 101 9 8\r\na=rtpmap:101 telephone-event/8000\r\na=ptime:20\r\na=rtpmap:9 G722/8000\r\na=rtpmap:8 PCMA/8000\r\n"
+    );
+    assert_eq!(
+        media_of(&call.answered()),
+        "AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-16\r\n"
+    );
+    call.heard(0, (0, Kind::Pcmu), (9, Kind::G722));
+    call.heard(1, (9, Kind::G722), (0, Kind::Pcmu));
+    let net = call.end();
+    assert!(
+        net.names().contains(&"media_transcoded"),
+        "{:?}",
+        net.names()
+    );
+}
+
+#[test]
+fn a_common_codec_is_taken_and_nothing_is_touched() {
+    let mut call = Call::new(
+        "transcode=['G722','PCMA']",
+        &sdp("10.1.0.1", 4000, "0", &[]),
+        // The callee names ours as well, behind the common one.
+        &sdp("10.2.0.1", 5000, "0 9", &["rtpmap:9 G722/8000"]),
+    );
+    assert_eq!(
+        media_of(&call.offered()),
+        "AVP 0 9 8 127\r\na=rtpmap:9 G722/8000\r\na=rtpmap:8 PCMA/8000\r\na=rtpmap:127 telephone-event/8000\r\na=fmtp:127 0-16\r\n",
+        "events beside ours could become tones"
+    );
+    assert_eq!(media_of(&call.answered()), "AVP 0\r\n");
+    call.heard(0, (0, Kind::Pcmu), (0, Kind::Pcmu));
+    let net = call.end();
+    assert!(!net.names().contains(&"media_transcoded"));
+}
+
+#[test]
+fn policy_may_leave_nothing_of_the_offer() {
+    let mut call = Call::new(
+        "transcode='PCMA'\ntranscode_when='always'",
+        &sdp(
+            "10.1.0.1",
+            4000,
+            "111 9 110",
+            &[
+                "rtpmap:111 opus/48000/2",
+                "fmtp:111 useinbandfec=1",
+                "rtpmap:110 telephone-event/48000",
+            ],
+        ),
+        &sdp("10.2.0.1", 5000, "8", &[]),
+    );
+    let offered = call.offered();
+    assert!(
+        offered.contains(" RTP/AVP 110 8 127\r\n")
+            && !offered.contains("opus")
+            && !offered.contains("G722"),
+        "{offered}"
+    );
+    assert!(
+        offered.contains("a=rtpmap:127 telephone-event/8000\r\na=fmtp:127 0-16\r\n"),
+        "{offered}"
+    );
+    let answered = call.answered();
+    assert!(
+        answered.contains(" RTP/AVP 111 110\r\na=rtpmap:111 opus/48000/2\r\n"),
+        "{answered}"
+    );
+    call.heard(0, (111, Kind::Opus), (8, Kind::Pcma));
+    call.heard(1, (8, Kind::Pcma), (111, Kind::Opus));
+    call.end();
+}
+
+#[test]
+fn without_a_policy_an_offer_goes_as_it_came() {
+    let call = Call::new(
+        "",
+        &sdp(
+            "10.1.0.1",
+            4000,
+            "0 101",
+            &["rtpmap:101 telephone-event/8000"],
+        ),
+        &sdp("10.2.0.1", 5000, "0", &[]),
+    );
+    assert_eq!(
+        media_of(&call.offered()),
+        "AVP 0 101\r\na=rtpmap:101 telephone-event/8000\r\n"
+    );
+    call.end();
+}
+
+#[test]
+fn a_new_offer_keeps_the_call_transcoded() {
+    let mut call = Call::new(
+        "transcode='G722'",
+        &sdp("10.1.0.1", 4000, "0", &[]),
+        &sdp("10.2.0.1", 5000, "9", &[]),
+    );
+    call.heard(0, (0, Kind::Pcmu), (9, Kind::G722));
+    // The callee offers only what it speaks; the caller is offered what it spoke, although nothing says so in the configuration.
+    let bob = call.bob;
+    let leg = call
+        .net
+        .find(bob, |told| *told == Told::Offered)
+        .leg
+        .unwrap();
+    let offer = sdp("10.2.0.1", 5000, "9", &[]).replace("o=x 1 1", "o=x 1 2");
+    call.net.tell(bob, |endpoint, now| {
+        let content = Content::sdp(offer.as_bytes());
+        endpoint
+            .request(leg, wire::sip::Method::Invite, &content, now)
+            .unwrap()
+    });
+    call.net.run(seconds(1));
+    call.heard(0, (0, Kind::Pcmu), (9, Kind::G722));
+    call.heard(1, (9, Kind::G722), (0, Kind::Pcmu));
+    call.end();
+}
+
+#[test]
+fn digits_reach_a_side_without_events_as_tones() {
+    let mut call = Call::new(
+        "transcode='PCMA'",
+        &sdp(
+            "10.1.0.1",
+            4000,
+            "0 101",
+            &["rtpmap:101 telephone-event/8000"],
+        ),
+        &sdp("10.2.0.1", 5000, "8", &[]),
+    );
+    call.heard(0, (0, Kind::Pcmu), (8, Kind::Pcma));
+    let to = format!("192.0.2.1:{}", port_of(&call.answered()));
+    let before = call.net.media.len();
+    for count in 0..8u16 {
+        let event = wire::rtp::TelephoneEvent {
+            event: 1,
+            end: count >= 5,
+            volume: 10,
+            duration: (160 * (count + 1)).min(960),
+        };
+        let packet = RtpHeader {
+            payload_type: 101,
+            ssrc: 5,
+            sequence: 50 + count,
+            timestamp: 50 * 160,
+            marker: count == 0,
+            ..RtpHeader::default()
+        }
+        .packet(&event.to_bytes());
+        call.net.throw("10.1.0.1:4000", &to, &packet);
+        call.net.run(Duration::from_millis(20));
+    }
+    let mut detector = codec::dtmf::Detector::new(8000);
+    let mut unpacker = Unpacker::new(&Format::Pcma, 8000, 1).unwrap();
+    let (mut pressed, mut buffer) = (Vec::new(), vec![0; 5760]);
+    for (_, _, bytes) in &call.net.media[before..] {
+        let view = RtpView::parse(bytes).unwrap();
+        let count = unpacker
+            .audio(view.payload().unwrap(), &mut buffer)
+            .unwrap();
+        detector.push(&buffer[..count], &mut |heard| pressed.push(heard));
+    }
+    assert_eq!(detector.digit(), Some('1'), "{pressed:?}");
+    call.end();
+}
+
+#[test]
+fn digits_of_a_side_without_events_reach_the_other_as_events() {
+    let lone = |host: &str, port, formats: &str| sdp(host, port, formats, &[]);
+    let both = |host: &str, port, formats: &str| {
+        sdp(host, port, formats, &["rtpmap:101 telephone-event/8000"])
+    };
+    for (from, offer, answer, speaks, hears) in [
+        (
+            0,
+            lone("10.1.0.1", 4000, "0"),
+            both("10.2.0.1", 5000, "8 101"),
+            (0, Kind::Pcmu),
+            8,
+        ),
+        (
+            1,
+            both("10.1.0.1", 4000, "0 101"),
+            lone("10.2.0.1", 5000, "8"),
+            (8, Kind::Pcma),
+            0,
+        ),
+    ] {
+        let mut call = Call::new("transcode='PCMA'", &offer, &answer);
+        let body = match from {
+            0 => call.answered(),
+            _ => call.offered(),
+        };
+        let (source, ours) = BOTH[from];
+        let to = format!("{ours}:{}", port_of(&body));
+        // The other side speaks first, so that it is known where it is.
+        let silent = Kind::Pcma;
+        let other = if from == 0 {
+            (8, silent)
+        } else {
+            (0, Kind::Pcmu)
+        };
+        call.heard(1 - from, other, speaks);
+        let before = call.net.media.len();
+        let mut packets =
+            Packetiser::new(&Format::new(speaks.1), 8_000, Default::default()).unwrap();
+        let mut generator = ToneGenerator::new(Tone::sine(600.0, -12.0), 8_000);
+        for sequence in 0..40u16 {
+            match sequence {
+                10 => generator = ToneGenerator::new(Tone::dtmf('3', -12.0).unwrap(), 8_000),
+                15 => generator = ToneGenerator::new(Tone::sine(600.0, -12.0), 8_000),
+                _ => {}
+            }
+            let mut samples = vec![0; packets.packet_samples()];
+            generator.fill(&mut samples);
+            let mut bytes = Vec::new();
+            packets
+                .push(&samples, &mut |packet| {
+                    bytes = RtpHeader {
+                        payload_type: speaks.0,
+                        ssrc: 99,
+                        sequence,
+                        timestamp: packet.timestamp,
+                        ..RtpHeader::default()
+                    }
+                    .packet(packet.payload);
+                })
+                .unwrap();
+            call.net.throw(source, &to, &bytes);
+            call.net.run(Duration::from_millis(20));
+        }
+        let mut receiver = media::dtmf::EventReceiver::default();
+        let destination = BOTH[1 - from].0.parse().unwrap();
+        let mut spoken = 0;
+        for (to, _, bytes) in &call.net.media[before..] {
+            if *to != destination {
+                continue;
+            }
+            let view = RtpView::parse(bytes).unwrap();
+            match view.payload_type() {
+                101 => {
+                    let event = wire::rtp::TelephoneEvent::parse(view.payload().unwrap()).unwrap();
+                    receiver.receive(view.timestamp(), event);
+                }
+                number => {
+                    assert_eq!(number, hears);
+                    spoken += 1;
+                }
+            }
+        }
+        assert_eq!(receiver.text(), "3");
+        assert!(receiver.digits().all(|digit| digit.ended));
+        assert!((34..=37).contains(&spoken), "{spoken}");
+        call.end();
+    }
+}

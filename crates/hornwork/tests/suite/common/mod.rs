@@ -1,0 +1,224 @@
+//! What the tests against other people's software share: programs that are there or not, a border on ports of its own,
+//! children that are never left behind.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub mod callers;
+pub mod certificates;
+pub mod telephones;
+
+use std::fs::File;
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// The root of the workspace.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The third-party test data, or `None` (said aloud) where it is absent.
+pub fn testdata() -> Option<PathBuf> {
+    let folder = std::env::var_os("HORNWORK_TESTDATA")
+        .map_or_else(|| root().join("../shared/testdata"), PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: testdata absent");
+    None
+}
+
+/// Whether all these programs are installed; says which is missing.
+pub fn installed(programs: &[&str]) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let missing: Vec<&&str> = programs
+        .iter()
+        .filter(|program| {
+            !path
+                .split(':')
+                .any(|folder| Path::new(folder).join(program).is_file())
+        })
+        .collect();
+    if !missing.is_empty() {
+        eprintln!("skipped: not installed: {missing:?}");
+    }
+    missing.is_empty()
+}
+
+/// A folder for one test, emptied first.
+pub fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("scratch folder");
+    folder
+}
+
+/// A port of 127.0.0.1 that is free for UDP and TCP and that no other test of this process was given, below those that the
+/// kernel hands out. Further programs may want ports some thousands above it, so it is below 20,000.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 10_000;
+    const ROOM: u32 = 8_000;
+    let start = std::process::id().wrapping_mul(61);
+    (0..ROOM)
+        .map(|_| NEXT.fetch_add(1, Ordering::Relaxed) * 4 + start)
+        .map(|number| (FIRST + number % ROOM / 4 * 4) as u16)
+        .find(|&port| {
+            UdpSocket::bind(("127.0.0.1", port)).is_ok()
+                && TcpListener::bind(("127.0.0.1", port)).is_ok()
+        })
+        .expect("a free port")
+}
+
+/// A child process that ends with this value.
+pub struct Process {
+    child: Child,
+    /// Where it writes what it says.
+    pub log: PathBuf,
+}
+
+impl Process {
+    /// Starts it; standard output and error go to `log`.
+    pub fn start(command: &mut Command, log: &Path) -> Process {
+        let file = File::create(log).expect("log file");
+        let copy = file.try_clone().expect("log file");
+        let child = command
+            .stdout(file)
+            .stderr(copy)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Process {
+            child,
+            log: log.to_owned(),
+        }
+    }
+
+    /// What it has said so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// The same, once something holds this port of 127.0.0.1 (or all addresses), over UDP or TCP: who calls before is told that nobody
+    /// is there.
+    pub fn at_port(self, port: u16) -> Process {
+        let begun = Instant::now();
+        let held = || {
+            ["udp", "tcp"].into_iter().any(|kind| {
+                let table = std::fs::read_to_string(format!("/proc/net/{kind}"));
+                let address = format!(":{port:04X}");
+                let local = |line: &str| {
+                    let local = line.split_whitespace().nth(1);
+                    local.is_some_and(|local| local.ends_with(&address))
+                };
+                table.unwrap_or_default().lines().any(local)
+            })
+        };
+        while !held() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "nothing came to port {port}: {}",
+                self.said()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self
+    }
+
+    /// Its standard input, where that was piped.
+    pub fn stdin(&mut self) -> std::process::ChildStdin {
+        self.child.stdin.take().expect("piped input")
+    }
+
+    /// Waits for its end: whether it ended well, or `None` after `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Option<bool> {
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status.success());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let _ = Command::new("kill")
+            .args([&format!("-{name}"), &self.child.id().to_string()])
+            .status();
+    }
+
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended may have given its number to another.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        self.signal("TERM");
+        if self.wait(Duration::from_secs(1)).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// An example configuration with ports of this test's own, and extra lines at its end.
+pub fn example(name: &str, sip: u16, trunk: u16, media: (u16, u16), more: &str) -> String {
+    let text = std::fs::read_to_string(root().join("examples").join(name)).expect("example");
+    let text = text
+        .replace(":5060", &format!(":{sip}"))
+        .replace(":5080", &format!(":{trunk}"))
+        .replace("20000-39999", &format!("{}-{}", media.0, media.1));
+    format!("{text}\n{more}")
+}
+
+/// Starts the border with this configuration and waits until it answers an OPTIONS.
+pub fn border(folder: &Path, configuration: &str, sip: u16) -> Process {
+    let file = folder.join("hornwork.toml");
+    std::fs::write(&file, configuration).expect("configuration");
+    let process = Process::start(
+        Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .arg("run")
+            .arg("-c")
+            .arg(&file)
+            .stdin(Stdio::null()),
+        &folder.join("border.log"),
+    );
+    let end = Instant::now() + Duration::from_secs(30);
+    while !answers_options(sip) {
+        assert!(
+            Instant::now() < end,
+            "the border does not answer: {}",
+            process.said()
+        );
+    }
+    process
+}
+
+/// Whether an OPTIONS on UDP is answered within 200 ms.
+pub fn answers_options(sip: u16) -> bool {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let local = socket.local_addr().expect("address");
+    let stamp = local.port();
+    let request = format!(
+        "OPTIONS sip:127.0.0.1:{sip} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKprobe{stamp}{};rport\r\n\
+         Max-Forwards: 70\r\nFrom: <sip:probe@{local}>;tag=probe\r\nTo: <sip:127.0.0.1:{sip}>\r\n\
+         Call-ID: probe-{stamp}@{local}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
+        std::process::id()
+    );
+    let _ = socket.set_read_timeout(Some(Duration::from_millis(200)));
+    let mut answer = [0; 2048];
+    socket
+        .send_to(request.as_bytes(), ("127.0.0.1", sip))
+        .is_ok()
+        && socket
+            .recv(&mut answer)
+            .is_ok_and(|length| answer[..length].starts_with(b"SIP/2.0 200"))
+}

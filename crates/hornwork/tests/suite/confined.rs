@@ -1,0 +1,186 @@
+//! What the packaged unit allows is enough for media by AF_XDP: the program runs with no more rights than the unit and its additions give,
+//! and what it asks the kernel for is compared with what they let through. Skipped where a network of our own cannot be, or without strace.
+
+use crate::common;
+
+use common::{installed, root, scratch};
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
+
+/// The settings of the unit and, behind them, of its additions, by key and in order.
+fn settings() -> Vec<(String, String)> {
+    let mut settings = Vec::new();
+    for name in [
+        "hornwork.service",
+        "hornwork-fast.conf",
+        "hornwork-xdp.conf",
+    ] {
+        let text = std::fs::read_to_string(root().join("packaging").join(name)).expect("file");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        for (key, value) in lines.filter_map(|line| line.split_once('=')) {
+            settings.push((key.to_owned(), value.to_owned()));
+        }
+    }
+    settings
+}
+
+/// All words of a key, as systemd adds them up.
+fn words(settings: &[(String, String)], key: &str) -> Vec<String> {
+    let values = settings.iter().filter(|(name, _)| name == key);
+    values
+        .flat_map(|(_, value)| value.split(' ').map(str::to_owned))
+        .collect()
+}
+
+/// The system calls of a group of systemd's, or the call itself.
+fn calls(name: &str, into: &mut BTreeSet<String>) {
+    if !name.starts_with('@') {
+        into.insert(name.to_owned());
+        return;
+    }
+    let told = Command::new("systemd-analyze")
+        .args(["syscall-filter", name])
+        .output()
+        .expect("systemd-analyze starts");
+    assert!(told.status.success(), "{name}");
+    let told = String::from_utf8(told.stdout).expect("text");
+    for line in told.lines().skip(1).map(str::trim) {
+        if !line.is_empty() && !line.starts_with('#') {
+            calls(line, into);
+        }
+    }
+}
+
+/// The system calls that pass.
+fn allowed(settings: &[(String, String)]) -> BTreeSet<String> {
+    let mut allowed = BTreeSet::new();
+    for (_, value) in settings.iter().filter(|(key, _)| key == "SystemCallFilter") {
+        let (takes_away, names) = match value.strip_prefix('~') {
+            Some(names) => (true, names),
+            None => (false, &**value),
+        };
+        let mut named = BTreeSet::new();
+        for name in names.split(' ') {
+            calls(name, &mut named);
+        }
+        match takes_away {
+            true => allowed.retain(|call| !named.contains(call)),
+            false => allowed.extend(named),
+        }
+    }
+    allowed
+}
+
+/// Two networks of media at one interface, without the host's settings below /proc, as `ProcSubset=pid` has it.
+const SCRIPT: &str = r#"
+ip link set lo up
+ip link add near type veth peer name far
+ip addr add 10.9.1.2/24 dev near
+ip link set near up; ip link set far up
+mount -t proc -o subset=pid proc /proc 2>/dev/null || true
+ulimit -l "$1" 2>/dev/null || more=,+ipc_lock
+strace -f -qq -s 400 -o "$2/trace" -- sh -c 'echo $$ >"$0"; exec setpriv "$@"' "$2/pid" \
+  --bounding-set="-all,$3$more" --inh-caps=-all --no-new-privs "$4" run -c "$2/border.toml" >"$2/log" 2>&1 & tracer=$!
+for wait in $(seq 600); do
+  grep -q 'what="sip udp"' "$2/log" && break
+  kill -0 $tracer 2>/dev/null || break
+  sleep 0.1
+done
+kill -INT "$(cat "$2/pid")" 2>/dev/null
+wait $tracer
+cat "$2/log"
+"#;
+
+#[test]
+fn the_unit_allows_what_af_xdp_asks_for() {
+    if !installed(&["ip", "unshare", "setpriv", "strace", "systemd-analyze"]) {
+        return;
+    }
+    let folder = scratch("confined");
+    let (file, trace) = (folder.join("border.toml"), folder.join("trace"));
+    std::fs::write(
+        &file,
+        "[[interface]]\nname = \"access\"\nkind = \"access\"\nlisten = \"udp:10.9.1.2:5060\"\nmedia = { ports = \"20000-20999\" }\n\
+         [[interface]]\nname = \"core\"\nkind = \"core\"\nlisten = \"udp:10.9.1.2:5070\"\nmedia = { ports = \"21000-21999\" }\n\
+         [[trunk]]\nname = \"server\"\ninterface = \"core\"\ntarget = \"udp:10.9.1.9:5060\"\n\
+         [[route]]\ntrunk = \"server\"\n[media]\naf_xdp = \"require\"\n",
+    )
+    .expect("file");
+    let settings = settings();
+    let rights: Vec<String> = words(&settings, "CapabilityBoundingSet")
+        .iter()
+        .map(|right| format!("+{}", right.trim_start_matches("CAP_").to_lowercase()))
+        .collect();
+    let locked = words(&settings, "LimitMEMLOCK");
+    assert_eq!(locked, ["1G"]);
+    let done = Command::new("unshare")
+        .args(["-n", "-m", "sh", "-c", SCRIPT, "sh", "1048576"])
+        .arg(&folder)
+        .arg(rights.join(","))
+        .arg(PROGRAM)
+        .stdin(Stdio::null())
+        .output()
+        .expect("unshare starts");
+    let said = [done.stdout, done.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    if !trace.exists() {
+        eprintln!("skipped: no rights for networks of our own, or none to trace: {said}");
+        return;
+    }
+    if said.contains("this build has no BPF programs") {
+        eprintln!("skipped: no AF_XDP here: {said}");
+        return;
+    }
+    assert!(said.contains("media_path path=af_xdp"), "{said}");
+    let trace = std::fs::read_to_string(&trace).expect("trace");
+    let begun = trace.find(&format!("execve(\"{PROGRAM}\"")).expect("start");
+    // Who started it, and looks on, is none of it.
+    let (before, rest) = trace.split_at(begun);
+    let id = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    let own = before.lines().last().map(id);
+    let mut others: BTreeSet<String> = before.lines().map(id).collect();
+    others.remove(&own.expect("its number"));
+    let (mut made, mut families) = (BTreeSet::new(), BTreeSet::new());
+    for line in rest.lines().skip(1) {
+        let Some((_, call)) = line.split_once(' ').filter(|(id, _)| !others.contains(*id)) else {
+            continue;
+        };
+        let Some((name, arguments)) = call.trim_start().split_once('(') else {
+            continue;
+        };
+        if name.is_empty()
+            || !name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        {
+            continue;
+        }
+        made.insert(name.to_owned());
+        if name == "socket" {
+            let family = arguments.split(',').next().unwrap_or_default();
+            families.insert(family.to_owned());
+        }
+        // MemoryDenyWriteExecute
+        assert!(!line.contains("PROT_WRITE|PROT_EXEC"), "{line}");
+    }
+    assert!(
+        made.contains("bpf") && families.contains("AF_XDP"),
+        "{made:?} {families:?}"
+    );
+    let allowed = allowed(&settings);
+    let refused: Vec<&String> = made.difference(&allowed).collect();
+    assert!(
+        refused.is_empty(),
+        "system calls that the unit refuses: {refused:?}"
+    );
+    let known: BTreeSet<String> = words(&settings, "RestrictAddressFamilies")
+        .into_iter()
+        .collect();
+    let refused: Vec<&String> = families.difference(&known).collect();
+    assert!(
+        refused.is_empty(),
+        "address families that the unit refuses: {refused:?}"
+    );
+}

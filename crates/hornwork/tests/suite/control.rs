@@ -1,0 +1,678 @@
+//! Conferences commanded over HTTP, by real requests at a border with real calls: what is answered, what it does to those who talk,
+//! and what becomes of requests that are not meant well.
+
+use crate::common;
+use crate::common::callers;
+
+use border::rooms::worker_of;
+use callers::{Caller, eventually};
+use common::{Process, free_port, installed, root, scratch};
+use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const TOKEN: &str = "a-token-of-the-tests-own";
+
+struct Rig {
+    sip: u16,
+    http: u16,
+    token: PathBuf,
+    border: Process,
+}
+
+fn write_token(path: &Path, token: &str, mode: u32) {
+    std::fs::write(path, format!("{token}\n")).expect("token");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("mode");
+}
+
+fn configuration(sip: u16, control: &str, room: &str) -> String {
+    let media = sip + 10_000;
+    format!(
+        "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = [\"udp:127.0.0.1:{sip}\"]\n\
+         media = {{ address = \"127.0.0.1\", ports = \"{}-{}\" }}\n\
+         [[room]]\nname = \"meetings\"\nregex = '8\\d\\d'\ntones = \"none\"\ncodecs = [\"PCMA\"]\n{room}\n{control}\n",
+        media / 2 * 2,
+        media / 2 * 2 + 199
+    )
+}
+
+impl Rig {
+    fn new(name: &str, more: &str, room: &str) -> Rig {
+        let folder = scratch(name);
+        let (sip, http) = (free_port(), free_port());
+        let token = folder.join("token");
+        write_token(&token, TOKEN, 0o600);
+        let control = format!("[control]\nlisten = \"http:127.0.0.1:{http}\"\n{more}")
+            .replace("TOKEN", &token.display().to_string());
+        let border = common::border(&folder, &configuration(sip, &control, room), sip);
+        Rig {
+            sip,
+            http,
+            token,
+            border,
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.http)).expect("control");
+        let limit = Some(Duration::from_secs(30));
+        stream.set_read_timeout(limit).expect("timeout");
+        stream.set_write_timeout(limit).expect("timeout");
+        stream
+    }
+
+    /// What is answered to these octets: status, headers, body.
+    fn raw(&self, request: &str) -> (u16, String, String) {
+        let mut stream = self.connect();
+        // A server that answers before it has read all may close meanwhile.
+        let _ = stream.write_all(request.as_bytes());
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let status = said.get(9..12).and_then(|status| status.parse().ok());
+        let (head, body) = said.split_once("\r\n\r\n").unwrap_or_default();
+        (
+            status.unwrap_or(0),
+            head.to_ascii_lowercase(),
+            body.to_owned(),
+        )
+    }
+
+    /// A request with headers of the caller's choice beside Host.
+    fn with(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, Value) {
+        let (status, head, answer) = self.raw(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+            self.http,
+            body.len()
+        ));
+        assert!(head.contains("content-type: application/json"), "{head}");
+        (status, serde_json::from_str(&answer).expect("JSON"))
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        self.with("GET", path, &authorised(), "")
+    }
+
+    fn delete(&self, path: &str) -> (u16, Value) {
+        self.with("DELETE", path, &authorised(), "")
+    }
+
+    fn patch(&self, path: &str, body: &str) -> (u16, Value) {
+        let headers = format!("{}Content-Type: application/json\r\n", authorised());
+        self.with("PATCH", path, &headers, body)
+    }
+
+    /// Participants by their tones' callers: the identifiers in the order in which they came.
+    fn participants(&self, number: &str) -> Vec<u64> {
+        let (status, room) = self.get(&format!("/v1/rooms/meetings/{number}"));
+        assert_eq!(status, 200, "{room}");
+        let seats = room["participants"].as_array().expect("participants");
+        seats
+            .iter()
+            .filter_map(|seat| seat["id"].as_u64())
+            .collect()
+    }
+
+    fn said(&self, what: &str) {
+        eventually(what, || self.border.said().contains(what));
+    }
+}
+
+fn authorised() -> String {
+    format!("Authorization: Bearer {TOKEN}\r\n")
+}
+
+fn three(rig: &Rig) -> Vec<Caller> {
+    let callers: Vec<Caller> = [440.0, 1_000.0, 1_800.0]
+        .into_iter()
+        .map(|hz| {
+            let caller = Caller::dial(rig.sip, "800", hz);
+            assert_eq!(caller.status(), 200, "{}", rig.border.said());
+            caller
+        })
+        .collect();
+    for caller in &callers {
+        for other in callers.iter().filter(|other| other.hz != caller.hz) {
+            caller.hears(other.hz, true);
+        }
+    }
+    callers
+}
+
+#[test]
+fn an_operator_silences_removes_locks_and_ends() {
+    let rig = Rig::new("control", "token_file = \"TOKEN\"", "");
+    assert_eq!(
+        rig.get("/v1/rooms"),
+        (200, serde_json::json!({"rooms": []}))
+    );
+    let callers = three(&rig);
+    let (_, list) = rig.get("/v1/rooms");
+    let room = &list["rooms"][0];
+    assert_eq!(
+        (
+            &room["room"],
+            &room["number"],
+            &room["seats"],
+            &room["locked"]
+        ),
+        (&"meetings".into(), &"800".into(), &3.into(), &false.into()),
+    );
+    let ids = rig.participants("800");
+    assert_eq!(ids.len(), 3);
+    let path = |id: u64| format!("/v1/rooms/meetings/800/participants/{id}");
+    let (status, first) = rig.get(&path(ids[0]));
+    assert_eq!(status, 200);
+    assert!(
+        first["from"]
+            .as_str()
+            .is_some_and(|from| from.starts_with("sip:caller"))
+    );
+    assert!(
+        first["call_id"]
+            .as_str()
+            .is_some_and(|id| id.starts_with("call"))
+    );
+    assert_eq!(
+        (&first["codec"], &first["packet_ms"]),
+        (&"PCMA".into(), &20.into())
+    );
+    assert!(
+        first["received"].as_u64() > Some(10) && first["sent"].as_u64() > Some(10),
+        "{first}"
+    );
+    assert_eq!(
+        (&first["muted"], &first["muted_by"]),
+        (&false.into(), &Value::Null)
+    );
+    assert!(
+        first["jitter_ms"].is_number() && first["lost"].is_number(),
+        "{first}"
+    );
+    let since = first["since"].as_str().expect("a time");
+    assert!(since.starts_with("20") && since.ends_with('Z'), "{since}");
+
+    // Silenced: the others hear him no more, and hear each other.
+    let (status, muted) = rig.patch(&path(ids[0]), "{\"muted\": true}");
+    assert_eq!(
+        (status, &muted["muted"], &muted["muted_by"]),
+        (200, &true.into(), &"control".into())
+    );
+    callers[1].hears(callers[0].hz, false);
+    callers[2].hears(callers[0].hz, false);
+    callers[1].hears(callers[2].hz, true);
+    let (status, heard) = rig.patch(&path(ids[0]), "{\"muted\": false}");
+    assert_eq!((status, &heard["muted"]), (200, &false.into()));
+    callers[1].hears(callers[0].hz, true);
+
+    // Locked: nobody comes in, until it is opened.
+    let (status, locked) = rig.patch("/v1/rooms/meetings/800", "{\"locked\": true}");
+    assert_eq!((status, &locked["locked"]), (200, &true.into()));
+    assert_eq!(Caller::dial(rig.sip, "800", 700.0).status(), 403);
+    assert_eq!(
+        rig.patch("/v1/rooms/meetings/800", "{\"locked\": false}").0,
+        200
+    );
+
+    // Removed: he gets BYE, and only he.
+    assert_eq!(
+        rig.delete(&path(ids[0])),
+        (200, serde_json::json!({"ended": 1}))
+    );
+    eventually("BYE", || callers[0].ended());
+    assert_eq!(rig.get(&path(ids[0])).0, 404);
+    assert_eq!(rig.participants("800"), ids[1..]);
+    callers[1].hears(callers[2].hz, true);
+    assert!(!callers[1].ended() && !callers[2].ended());
+
+    // Ended: all get BYE.
+    assert_eq!(
+        rig.delete("/v1/rooms/meetings/800"),
+        (200, serde_json::json!({"ended": 2}))
+    );
+    eventually("BYE", || callers[1].ended() && callers[2].ended());
+    assert_eq!(rig.get("/v1/rooms/meetings/800").0, 404);
+    for said in [
+        "control_command source=127.0.0.1",
+        "what=\"PATCH /v1/rooms/meetings/800/participants/",
+        "value=\"muted=true\" status=200",
+        "value=\"locked=true\" status=200",
+        "what=\"DELETE /v1/rooms/meetings/800\" value=\"\" status=200",
+        "by=control",
+        "removed by control",
+    ] {
+        rig.said(said);
+    }
+}
+
+#[test]
+fn requests_that_are_not_meant_well_are_refused_while_calls_go_on() {
+    let rig = Rig::new(
+        "control-hostile",
+        "token_file = \"TOKEN\"\nconnections = 8",
+        "",
+    );
+    let callers = three(&rig);
+    let rooms = "/v1/rooms";
+    let own = format!("Host: 127.0.0.1:{}\r\n", rig.http);
+    let good = authorised();
+    let asked = |headers: &str| rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{headers}\r\n")).0;
+    assert_eq!(asked(&format!("{own}{good}")), 200);
+    // Who asks.
+    let (status, head, body) = rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{own}\r\n"));
+    assert_eq!((status, body.as_str()), (401, "{\"error\":\"no token\"}\n"));
+    assert!(head.contains("www-authenticate: bearer"), "{head}");
+    for (headers, status) in [
+        (format!("{own}Authorization: Bearer {TOKEN}x\r\n"), 401),
+        (format!("{own}Authorization: Basic {TOKEN}\r\n"), 401),
+        (format!("Host: evil.example\r\n{good}"), 403),
+        (format!("{own}Origin: http://evil.example\r\n{good}"), 403),
+        (format!("{own}Origin: null\r\n{good}"), 403),
+        (format!("{own}Sec-Fetch-Site: cross-site\r\n{good}"), 403),
+        (good.clone(), 400),
+    ] {
+        assert_eq!(asked(&headers), status, "{headers}");
+    }
+    // What is asked.
+    let id = rig.participants("800")[0];
+    let seat = format!("/v1/rooms/meetings/800/participants/{id}");
+    let room = "/v1/rooms/meetings/800";
+    for (path, body, status) in [
+        (seat.as_str(), "{\"muted\": true", 400),
+        (&seat, "", 400),
+        (&seat, "{}", 400),
+        (&seat, "{\"muted\": 1}", 400),
+        (&seat, "{\"muted\": true, \"x\": 1}", 400),
+        (&seat, "{\"locked\": true}", 400),
+        (&seat, "\u{feff}{\"muted\": true}", 400),
+        (room, "{\"muted\": true}", 400),
+        (room, &"x".repeat(5_000), 413),
+        ("/v1/rooms/meetings/801", "{\"locked\": true}", 404),
+        ("/v1/rooms/other/800", "{\"locked\": true}", 404),
+        (
+            "/v1/rooms/meetings/800/participants/99999",
+            "{\"muted\": true}",
+            404,
+        ),
+        (
+            "/v1/rooms/meetings/800/participants/x",
+            "{\"muted\": true}",
+            404,
+        ),
+        (
+            "/v1/rooms/meetings/%38%30%30/participants/-1",
+            "{\"muted\": true}",
+            404,
+        ),
+        (rooms, "{\"locked\": true}", 405),
+    ] {
+        let (got, answer) = rig.patch(path, body);
+        assert_eq!(got, status, "{path} {body}: {answer}");
+        assert!(answer["error"].is_string(), "{answer}");
+    }
+    assert_eq!(rig.get("/").0, 404);
+    assert_eq!(rig.get("/v1/rooms/meetings/%ff").0, 404);
+    assert_eq!(rig.with("POST", room, &good, "").0, 405);
+    let (_, head, _) = rig.raw(&format!("DELETE {rooms} HTTP/1.1\r\n{own}{good}\r\n"));
+    assert!(head.contains("allow: get"), "{head}");
+    let text = format!("{good}Content-Type: text/plain\r\n");
+    assert_eq!(rig.with("PATCH", room, &text, "{\"locked\": true}").0, 415);
+    // A body in pieces says nothing of its length beforehand.
+    let pieces = format!(
+        "PATCH {room} HTTP/1.1\r\n{own}{good}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
+        "x".repeat(5_000)
+    );
+    assert_eq!(rig.raw(&pieces).0, 413);
+    // Heads that are none, and too long ones.
+    assert_eq!(rig.raw("\u{1}\u{2}\r\n\r\n").0, 400);
+    let many = "a: b\r\n".repeat(1_000);
+    assert_eq!(
+        rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{own}{good}{many}\r\n"))
+            .0,
+        431
+    );
+    let long = "x".repeat(100_000);
+    assert_eq!(
+        rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{own}X: {long}\r\n\r\n"))
+            .0,
+        431
+    );
+    // Nothing of all that did anything.
+    let (_, shown) = rig.get(&seat);
+    assert_eq!(shown["muted"], false);
+
+    // Connections: more than there may be, of which nothing comes, or bit by bit.
+    let begun = Instant::now();
+    let mut slow: Vec<TcpStream> = (0..100).map(|_| rig.connect()).collect();
+    for stream in &mut slow {
+        let _ = stream.write_all(b"GET /v1/rooms HTTP/1.1\r\nX: ");
+    }
+    let before: Vec<u64> = callers.iter().map(Caller::packets).collect();
+    let mut refused = 0;
+    for mut stream in slow {
+        stream
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .expect("timeout");
+        let mut said = Vec::new();
+        while begun.elapsed() < Duration::from_secs(120) {
+            // A bit more keeps nobody waiting any longer.
+            let _ = stream.write_all(b"x");
+            let mut part = [0; 1024];
+            match stream.read(&mut part) {
+                Ok(0) => break,
+                Ok(length) => said.extend_from_slice(&part[..length]),
+                Err(error) => match error.kind() {
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {}
+                    _ => break,
+                },
+            }
+        }
+        refused += usize::from(said.starts_with(b"HTTP/1.1 503"));
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(100),
+        "slow clients were not cut off"
+    );
+    // What is refused may be reset before it is read; of 92 some are not.
+    assert!(refused > 0, "no connection was too many");
+    // Meanwhile calls went on, and whoever means well is served again.
+    for (caller, before) in callers.iter().zip(before) {
+        eventually("packets", || caller.packets() > before + 50);
+        assert!(!caller.ended());
+    }
+    callers[0].hears(callers[1].hz, true);
+    eventually("an answer", || asked(&format!("{own}{good}")) == 200);
+    rig.said("control_refused source=127.0.0.1");
+    assert!(
+        !rig.border.said().contains(TOKEN),
+        "the token is in the log"
+    );
+}
+
+#[test]
+fn a_token_is_read_again_and_only_its_owner_may_read_it() {
+    let rig = Rig::new("control-token", "token_file = \"TOKEN\"", "");
+    assert_eq!(rig.get("/v1/rooms").0, 200);
+    write_token(&rig.token, "another-token-of-the-tests", 0o600);
+    rig.border.signal("HUP");
+    eventually("the new token", || rig.get("/v1/rooms").0 == 401);
+    let new = "Authorization: Bearer another-token-of-the-tests\r\n";
+    assert_eq!(rig.with("GET", "/v1/rooms", new, "").0, 200);
+    // A file that others may read changes nothing, and is named with its line.
+    write_token(&rig.token, TOKEN, 0o644);
+    rig.border.signal("HUP");
+    rig.said("configuration_refused");
+    assert_eq!(rig.with("GET", "/v1/rooms", new, "").0, 200);
+    let file = rig.token.with_file_name("hornwork.toml");
+    let check = || {
+        let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["check", "-c"])
+            .arg(&file)
+            .output()
+            .expect("the program");
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
+    };
+    let (code, said) = check();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("others than the owner") && said.contains("chmod 600"),
+        "{said}"
+    );
+    assert!(said.contains("token_file = "), "{said}");
+    write_token(&rig.token, TOKEN, 0o600);
+    let (code, said) = check();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains(&format!(
+            "control: http:127.0.0.1:{}, with a token",
+            rig.http
+        )),
+        "{said}"
+    );
+}
+
+/// Where somebody else has the port, the border says so and does not run.
+#[test]
+fn an_address_that_is_taken_is_said() {
+    let folder = scratch("control-taken");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("address").port();
+    let control = format!("[control]\nlisten = \"http:127.0.0.1:{port}\"");
+    let file = folder.join("hornwork.toml");
+    std::fs::write(&file, configuration(free_port(), &control, "")).expect("file");
+    let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["run", "-c"])
+        .arg(&file)
+        .output()
+        .expect("the program");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("cannot listen on 127.0.0.1") && said.contains("[control]"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_pin_is_dialled_over_sockets() {
+    let rig = Rig::new("control-pin", "", "pin = \"2468\"");
+    let callers: Vec<Caller> = [440.0, 1_000.0]
+        .into_iter()
+        .map(|hz| Caller::dial(rig.sip, "800", hz))
+        .collect();
+    let dial = |caller: &Caller, digits: &str| {
+        for digit in digits.chars() {
+            caller.press(digit);
+            // Digits are events of their own: each has another timestamp.
+            std::thread::sleep(Duration::from_millis(60));
+        }
+    };
+    for caller in &callers {
+        assert_eq!(caller.status(), 200);
+    }
+    let waiting = |count: u64| {
+        let (_, list) = rig.with("GET", "/v1/rooms", "", "");
+        list["rooms"][0]["waiting"] == count
+    };
+    eventually("both wait", || waiting(2));
+    callers[0].hears(callers[1].hz, false);
+    dial(&callers[0], "2468");
+    eventually("one waits", || waiting(1));
+    dial(&callers[1], "1#2468");
+    eventually("nobody waits", || waiting(0));
+    callers[0].hears(callers[1].hz, true);
+    callers[1].hears(callers[0].hz, true);
+    let third = Caller::dial(rig.sip, "800", 1_800.0);
+    assert_eq!(third.status(), 200);
+    eventually("the third waits", || waiting(1));
+    dial(&third, "111122223333");
+    eventually("BYE", || third.ended());
+    assert!(callers.iter().all(|caller| !caller.ended()));
+    rig.said("outcome=wrong wrong=3");
+}
+
+/// A number of a conference of this one of two workers.
+fn number_at(worker: u8) -> String {
+    let mut numbers = (800..900).map(|number: u16| number.to_string());
+    let found = numbers.find(|number| worker_of(number, 2) == worker);
+    found.expect("a number")
+}
+
+/// Each conference is one worker's, whichever socket the kernel gives its callers' datagrams to; who commands sees all of them.
+#[test]
+fn conferences_of_two_workers_are_commanded_in_one_place() {
+    let rig = Rig::new(
+        "control-workers",
+        "token_file = \"TOKEN\"\n[sip]\nworkers = 2",
+        "",
+    );
+    let numbers = [0, 1].map(number_at);
+    let tones = [[440.0, 1_000.0], [1_300.0, 1_900.0]];
+    let rooms: Vec<Vec<Caller>> = numbers
+        .iter()
+        .zip(tones)
+        .map(|(number, tones)| {
+            // One after the other: they are named in the order in which they came.
+            tones
+                .into_iter()
+                .map(|hz| {
+                    let caller = Caller::dial(rig.sip, number, hz);
+                    assert_eq!(caller.status(), 200);
+                    caller
+                })
+                .collect()
+        })
+        .collect();
+    for callers in &rooms {
+        callers[0].hears(callers[1].hz, true);
+        callers[1].hears(callers[0].hz, true);
+    }
+    let listed = || {
+        let (status, list) = rig.get("/v1/rooms");
+        assert_eq!(status, 200);
+        let rooms = list["rooms"].as_array().expect("rooms").clone();
+        rooms
+            .iter()
+            .map(|room| {
+                let number = room["number"].as_str().unwrap_or_default().to_owned();
+                (number, room["seats"].as_u64().unwrap_or_default())
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut all: Vec<(String, u64)> = numbers.iter().map(|number| (number.clone(), 2)).collect();
+    all.sort();
+    assert_eq!(listed(), all);
+    // A new configuration is taken over by both, and nobody is torn out.
+    rig.border.signal("HUP");
+    rig.said("configuration_reloaded");
+    for (worker, (number, callers)) in numbers.iter().zip(&rooms).enumerate() {
+        let ids = rig.participants(number);
+        assert_eq!(ids.len(), 2);
+        // Numbers of calls tell whose they are.
+        assert!(
+            ids.iter().all(|id| (id - 1) % 2 == worker as u64),
+            "{worker}: {ids:?}"
+        );
+        let room = format!("/v1/rooms/meetings/{number}");
+        let seat = format!("{room}/participants/{}", ids[0]);
+        let (status, muted) = rig.patch(&seat, "{\"muted\": true}");
+        assert_eq!((status, &muted["muted_by"]), (200, &"control".into()));
+        // Now he hears nobody: nor does he those of the other conference.
+        callers[1].hears(callers[0].hz, false);
+        for stranger in &rooms[1 - worker] {
+            callers[1].hears(stranger.hz, false);
+        }
+        assert_eq!(rig.patch(&seat, "{\"muted\": false}").0, 200);
+        callers[1].hears(callers[0].hz, true);
+        let (status, locked) = rig.patch(&room, "{\"locked\": true}");
+        assert_eq!((status, &locked["locked"]), (200, &true.into()));
+        for _ in 0..4 {
+            assert_eq!(Caller::dial(rig.sip, number, 2_200.0).status(), 403);
+        }
+        let other = &numbers[1 - worker];
+        let elsewhere = format!("/v1/rooms/meetings/{other}/participants/{}", ids[0]);
+        assert_eq!(rig.get(&elsewhere).0, 404);
+        assert_eq!(rig.delete(&seat), (200, serde_json::json!({"ended": 1})));
+        eventually("BYE", || callers[0].ended());
+        assert!(!callers[1].ended());
+    }
+    for (number, callers) in numbers.iter().zip(&rooms) {
+        let room = format!("/v1/rooms/meetings/{number}");
+        assert_eq!(rig.delete(&room), (200, serde_json::json!({"ended": 1})));
+        eventually("BYE", || callers.iter().all(Caller::ended));
+        assert_eq!(rig.get(&room).0, 404);
+    }
+    assert_eq!(listed(), []);
+}
+
+/// A connection from an address of this machine's own network.
+fn from_address(source: [u8; 4], port: u16) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let own = SocketAddrV4::new(Ipv4Addr::from(source), 0);
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&fd, &own).expect("an address");
+    let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+    connect(&fd, &server).expect("control");
+    let stream = TcpStream::from(fd);
+    let limit = Some(Duration::from_secs(30));
+    stream.set_read_timeout(limit).expect("timeout");
+    stream
+}
+
+#[test]
+fn one_client_leaves_places_for_others() {
+    let rig = Rig::new(
+        "control-sources",
+        "connections = 6\nconnections_per_source = 3",
+        "",
+    );
+    let asked = |source: [u8; 4]| {
+        let mut stream = from_address(source, rig.http);
+        let request = format!(
+            "GET /v1/rooms HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n",
+            rig.http
+        );
+        let _ = stream.write_all(request.as_bytes());
+        let mut said = String::new();
+        let _ = stream.read_to_string(&mut said);
+        said.get(9..12).unwrap_or_default().to_owned()
+    };
+    // They hold their places for five seconds; on a machine that stands still they may be gone before anybody looks.
+    eventually("places that are taken", || {
+        let held: Vec<TcpStream> = (0..10)
+            .map(|_| {
+                let mut stream = from_address([127, 0, 0, 1], rig.http);
+                let _ = stream.write_all(b"GET /v1/rooms HTTP/1.1\r\nX: ");
+                stream
+            })
+            .collect();
+        let (same, other) = (asked([127, 0, 0, 1]), asked([127, 0, 0, 2]));
+        assert_eq!(other, "200", "ten of one client leave a place");
+        drop(held);
+        same == "503"
+    });
+    rig.said("too many connections of one source");
+    eventually("places again", || asked([127, 0, 0, 1]) == "200");
+}
+
+/// The examples of docs/control.md, as they stand there but for port, token and participant.
+#[test]
+fn the_examples_of_the_documentation_work() {
+    if !installed(&["curl"]) {
+        return;
+    }
+    let rig = Rig::new("control-docs", "token_file = \"TOKEN\"", "");
+    let _callers = three(&rig);
+    let page = std::fs::read_to_string(root().join("docs/control.md")).expect("docs/control.md");
+    let id = rig.participants("800")[1];
+    let mut shown = 0;
+    for line in page.lines().filter(|line| line.starts_with("curl ")) {
+        let line = line
+            .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", rig.http))
+            .replace(
+                "/etc/hornwork/control.token",
+                &rig.token.display().to_string(),
+            )
+            .replace("participants/7", &format!("participants/{id}"));
+        let output = Command::new("sh").args(["-c", &line]).output().expect("sh");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let value: Value = serde_json::from_str(&said).unwrap_or_else(|error| {
+            let error = format!("{error}: {}", String::from_utf8_lossy(&output.stderr));
+            panic!("{line}: {said}: {error}")
+        });
+        assert!(
+            output.status.success() && value.get("error").is_none(),
+            "{line}: {said}"
+        );
+        shown += 1;
+    }
+    assert!(shown >= 8, "{shown} examples");
+}

@@ -1,0 +1,29 @@
+//! The integration tests of `hornwork`, one program: shared start-up, one link.
+
+mod browser;
+mod command_line;
+mod common;
+mod confined;
+mod control;
+mod fuzz_corpus;
+mod hostile;
+mod isolate;
+mod names;
+mod peer_conference;
+mod peer_node;
+mod peer_nodes;
+mod peer_phones;
+mod peer_relay;
+mod peer_scenarios;
+mod peer_services;
+mod peer_sipp;
+mod peer_workers;
+mod readme;
+mod rules;
+mod scenario_tls;
+mod service;
+mod threads;
+mod tls;
+mod tls_linphone;
+mod torture;
+mod transfer;

@@ -1,0 +1,900 @@
+//! Kamailio with its rtpengine module commands our media node: calls of ours go through Kamailio, their media through the node.
+
+use crate::common;
+
+use common::{Process, free_port, installed, scratch};
+use protect::sdes;
+use protect::srtp::ContextLimits;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use wire::ng::{Item, Message, Value};
+
+/// How long anything may take on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn module() -> Option<PathBuf> {
+    let places = [
+        "/usr/lib/x86_64-linux-gnu/kamailio/modules",
+        "/usr/lib/aarch64-linux-gnu/kamailio/modules",
+        "/usr/lib64/kamailio/modules",
+        "/usr/lib/kamailio/modules",
+    ];
+    let found = places
+        .iter()
+        .map(|folder| Path::new(folder).join("rtpengine.so"))
+        .find(|file| file.is_file());
+    if found.is_none() {
+        eprintln!("skipped: not installed: the rtpengine module of Kamailio");
+    }
+    found
+}
+
+/// Ports for media that the kernel lends to nobody, and that other tests do not use.
+fn media_ports() -> (u16, u16) {
+    let first = 24_000 + (std::process::id() % 100) as u16 * 80;
+    (first, first + 79)
+}
+
+struct NodeUnderTest {
+    process: Process,
+    udp: SocketAddr,
+    tcp: SocketAddr,
+    web: SocketAddr,
+    folder: PathBuf,
+}
+
+fn node(name: &str) -> NodeUnderTest {
+    let folder = scratch(name);
+    let recordings = folder.join("recordings");
+    let sounds = folder.join("sounds");
+    for folder in [&recordings, &sounds] {
+        std::fs::create_dir_all(folder).expect("folder");
+    }
+    let (port, web) = (free_port(), free_port());
+    let (first, last) = media_ports();
+    let text = format!(
+        "[node]\nlisten=['udp:127.0.0.1:{port}','tcp:127.0.0.1:{port}','ws:127.0.0.1:{web}']\n\
+         recordings='{}'\nsounds='{}'\n[[node.interface]]\nname='default'\n\
+         media={{address='127.0.0.1',ports='{first}-{last}'}}\n[media]\nsockets='per-port'\n",
+        recordings.display(),
+        sounds.display()
+    );
+    let file = folder.join("node.toml");
+    std::fs::write(&file, text).expect("configuration");
+    let process = Process::start(
+        Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["run", "--role", "media", "-c"])
+            .arg(&file)
+            .stdin(Stdio::null()),
+        &folder.join("node.log"),
+    );
+    let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    let node = NodeUnderTest {
+        process,
+        udp: at(port),
+        tcp: at(port),
+        web: at(web),
+        folder,
+    };
+    let end = Instant::now() + PATIENCE;
+    while node.try_ask("ping", &[]).is_none() {
+        assert!(
+            Instant::now() < end,
+            "the node does not answer: {}",
+            node.process.said()
+        );
+    }
+    node
+}
+
+fn written(cookie: &str, command: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
+    let mut body = Value::dictionary().with("command", command);
+    for (key, value) in pairs {
+        body.set(key, *value);
+    }
+    let mut bytes = Vec::new();
+    Message::write(cookie.as_bytes(), &body, &mut bytes);
+    bytes
+}
+
+fn value_of(bytes: &[u8]) -> Value {
+    Value::from(Item::Dictionary(
+        Message::parse(bytes).expect("a reply").body,
+    ))
+}
+
+fn number(value: &Value, path: &[&str]) -> i64 {
+    let found = path.iter().try_fold(value, |value, key| match value {
+        Value::Dictionary(entries) => entries.get(key.as_bytes()),
+        _ => None,
+    });
+    match found {
+        Some(Value::Integer(number)) => *number,
+        other => panic!("{path:?}: {other:?} in {value:?}"),
+    }
+}
+
+impl NodeUnderTest {
+    fn try_ask(&self, command: &str, pairs: &[(&str, &str)]) -> Option<Value> {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .expect("timeout");
+        // The reply to a repeated command is that to the first.
+        for _ in 0..4 {
+            let _ = socket.send_to(&written("probe", command, pairs), self.udp);
+            let mut bytes = [0; 65_535];
+            if let Ok(length) = socket.recv(&mut bytes) {
+                return Some(value_of(&bytes[..length]));
+            }
+        }
+        None
+    }
+
+    fn ask(&self, command: &str, pairs: &[(&str, &str)]) -> Value {
+        self.try_ask(command, pairs)
+            .unwrap_or_else(|| panic!("no reply: {}", self.process.said()))
+    }
+
+    fn calls(&self) -> i64 {
+        let reply = self.ask("statistics", &[]);
+        number(
+            &reply,
+            &["statistics", "currentstatistics", "sessionstotal"],
+        )
+    }
+
+    fn until_calls(&self, calls: i64) {
+        let end = Instant::now() + PATIENCE;
+        while self.calls() != calls {
+            assert!(Instant::now() < end, "{}", self.process.said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// A side of a call: SIP and media, written by hand.
+struct Party {
+    sip: UdpSocket,
+    media: UdpSocket,
+}
+
+fn bound() -> UdpSocket {
+    // Below the ports that the kernel lends: whoever has one of those may meet another program's packets.
+    let socket = UdpSocket::bind(("127.0.0.1", free_port())).expect("socket");
+    socket
+        .set_read_timeout(Some(Duration::from_millis(250)))
+        .expect("timeout");
+    socket
+}
+
+fn header<'m>(message: &'m str, name: &str) -> Vec<&'m str> {
+    message
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter(|line| {
+            line.split(':')
+                .next()
+                .is_some_and(|own| own.eq_ignore_ascii_case(name))
+        })
+        .collect()
+}
+
+fn body(message: &str) -> &str {
+    message.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}
+
+impl Party {
+    fn new() -> Party {
+        Party {
+            sip: bound(),
+            media: bound(),
+        }
+    }
+
+    fn port(socket: &UdpSocket) -> u16 {
+        socket.local_addr().expect("address").port()
+    }
+
+    fn sdp(&self, profile: &str, more: &str) -> String {
+        format!(
+            "v=0\r\no=x 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {} {profile} 0\r\n{more}",
+            Party::port(&self.media)
+        )
+    }
+
+    /// The next message that begins with one of these; others are passed over.
+    fn wait(&self, beginnings: &[&str]) -> (String, SocketAddr) {
+        let end = Instant::now() + PATIENCE;
+        let mut bytes = [0; 8_192];
+        let mut seen = Vec::new();
+        while Instant::now() < end {
+            let Ok((length, from)) = self.sip.recv_from(&mut bytes) else {
+                continue;
+            };
+            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            if beginnings.iter().any(|start| text.starts_with(start)) {
+                return (text, from);
+            }
+            seen.push(text);
+        }
+        panic!("waited in vain for {beginnings:?}; came: {seen:?}");
+    }
+
+    fn request(&self, method: &str, to: &str, proxy: SocketAddr, dialog: &Dialog, sdp: &str) {
+        let own = Party::port(&self.sip);
+        let routes = dialog.routes.join("");
+        let kind = match sdp.is_empty() {
+            true => "",
+            false => "Content-Type: application/sdp\r\n",
+        };
+        let text = format!(
+            "{method} {to} SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:{own};branch=z9hG4bK{}{method}{}\r\n\
+             Max-Forwards: 70\r\n{routes}From: <sip:a@127.0.0.1>;tag=ta\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: {} {method}\r\n\
+             Contact: <sip:a@127.0.0.1:{own}>\r\n{kind}Content-Length: {}\r\n\r\n{sdp}",
+            dialog.call_id,
+            dialog.cseq,
+            dialog.to,
+            dialog.call_id,
+            dialog.cseq,
+            sdp.len()
+        );
+        self.sip.send_to(text.as_bytes(), proxy).expect("sent");
+    }
+
+    fn respond(&self, request: &str, to: SocketAddr, status: &str, sdp: &str) {
+        let mut text = format!("SIP/2.0 {status}\r\n");
+        for name in ["Via", "Record-Route", "From", "Call-ID", "CSeq"] {
+            for line in header(request, name) {
+                text.push_str(line);
+                text.push_str("\r\n");
+            }
+        }
+        let own_to = header(request, "To")[0];
+        text.push_str(own_to);
+        if !own_to.contains("tag=") {
+            text.push_str(";tag=tb");
+        }
+        let kind = match sdp.is_empty() {
+            true => "",
+            false => "Content-Type: application/sdp\r\n",
+        };
+        text.push_str(&format!(
+            "\r\nContact: <sip:b@127.0.0.1:{}>\r\n{kind}Content-Length: {}\r\n\r\n{sdp}",
+            Party::port(&self.sip),
+            sdp.len()
+        ));
+        self.sip.send_to(text.as_bytes(), to).expect("sent");
+    }
+}
+
+/// What a caller knows of its call.
+struct Dialog {
+    call_id: String,
+    to: String,
+    cseq: u32,
+    routes: Vec<String>,
+}
+
+fn media_port(sdp: &str) -> u16 {
+    let line = sdp.split("m=audio ").nth(1).expect("a line of audio");
+    line.split(' ').next().expect("port").parse().expect("port")
+}
+
+fn rtp(ssrc: u32, sequence: u16) -> Vec<u8> {
+    wire::rtp::RtpHeader {
+        ssrc,
+        sequence,
+        timestamp: u32::from(sequence) * 160,
+        ..wire::rtp::RtpHeader::default()
+    }
+    .packet(&[sequence as u8; 160])
+}
+
+/// Sends packets until enough of them have come to the other side; what came.
+fn talk(
+    from: &UdpSocket,
+    port: u16,
+    to: &UdpSocket,
+    mut packet: impl FnMut(u16) -> Vec<u8>,
+) -> Vec<Vec<u8>> {
+    const ENOUGH: usize = 25;
+    let mut came = Vec::new();
+    let mut bytes = [0; 2_048];
+    let end = Instant::now() + PATIENCE;
+    for sequence in 1..=2_000 {
+        from.send_to(&packet(sequence), ("127.0.0.1", port))
+            .expect("sent");
+        if let Ok((length, source)) = to.recv_from(&mut bytes) {
+            assert_ne!(source.port(), from.local_addr().expect("address").port());
+            came.push(bytes[..length].to_vec());
+        }
+        if came.len() >= ENOUGH {
+            return came;
+        }
+        assert!(Instant::now() < end, "{} packets came", came.len());
+    }
+    panic!("{} packets came", came.len());
+}
+
+struct Scene {
+    node: NodeUnderTest,
+    kamailio: Process,
+    proxy: SocketAddr,
+    caller: Party,
+    called: Party,
+}
+
+fn scene(name: &str) -> Option<Scene> {
+    if !installed(&["kamailio"]) && !Path::new("/usr/sbin/kamailio").is_file() {
+        return None;
+    }
+    module()?;
+    let node = node(name);
+    let (caller, called) = (Party::new(), Party::new());
+    let proxy = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let text = include_str!("../kamailio_node.cfg")
+        .replace("LISTEN", &proxy.to_string())
+        .replace("TARGET", &format!("127.0.0.1:{}", Party::port(&called.sip)))
+        .replace("NODE", &node.udp.to_string());
+    let file = node.folder.join("kamailio.cfg");
+    std::fs::write(&file, text).expect("configuration");
+    let program = match Path::new("/usr/sbin/kamailio").is_file() {
+        true => "/usr/sbin/kamailio",
+        false => "kamailio",
+    };
+    let kamailio = Process::start(
+        Command::new(program)
+            .args([
+                "-DD", "-E", "-x", "fm", "-X", "fm", "-m", "64", "-M", "8", "-f",
+            ])
+            .arg(&file)
+            .arg("-Y")
+            .arg(&node.folder)
+            .arg("-P")
+            .arg(node.folder.join("pid")),
+        &node.folder.join("kamailio.log"),
+    );
+    let end = Instant::now() + PATIENCE;
+    while !common::answers_options(proxy.port()) {
+        assert!(Instant::now() < end, "no Kamailio: {}", kamailio.said());
+    }
+    Some(Scene {
+        node,
+        kamailio,
+        proxy,
+        caller,
+        called,
+    })
+}
+
+impl Scene {
+    /// A call that the called side answers with what `answer` makes of the offer; the offer that it got, and the answer that the caller
+    /// got.
+    fn call(
+        &self,
+        number: &str,
+        id: &str,
+        offer: &str,
+        answer: impl FnOnce(&str) -> String,
+    ) -> (Dialog, String, String) {
+        let mut dialog = Dialog {
+            call_id: format!("{id}{}", std::process::id()),
+            to: format!("<sip:{number}@127.0.0.1>"),
+            cseq: 1,
+            routes: Vec::new(),
+        };
+        let uri = format!("sip:{number}@{}", self.proxy);
+        self.caller
+            .request("INVITE", &uri, self.proxy, &dialog, offer);
+        let (invite, from) = self.called.wait(&["INVITE"]);
+        let offered = body(&invite).to_owned();
+        self.called
+            .respond(&invite, from, "200 OK", &answer(&offered));
+        let (ok, _) = self.caller.wait(&["SIP/2.0 200", "SIP/2.0 4", "SIP/2.0 5"]);
+        assert!(
+            ok.starts_with("SIP/2.0 200"),
+            "{ok}\n{}",
+            self.kamailio.said()
+        );
+        dialog.to = header(&ok, "To")[0][3..].trim().to_owned();
+        dialog.routes = header(&ok, "Record-Route")
+            .iter()
+            .map(|line| format!("{}\r\n", line.replace("Record-Route", "Route")))
+            .collect();
+        self.caller
+            .request("ACK", &self.target(), self.proxy, &dialog, "");
+        self.called.wait(&["ACK"]);
+        (dialog, offered, body(&ok).to_owned())
+    }
+
+    fn target(&self) -> String {
+        format!("sip:b@127.0.0.1:{}", Party::port(&self.called.sip))
+    }
+
+    fn hang_up(&self, mut dialog: Dialog) {
+        dialog.cseq += 10;
+        self.caller
+            .request("BYE", &self.target(), self.proxy, &dialog, "");
+        let (bye, from) = self.called.wait(&["BYE"]);
+        self.called.respond(&bye, from, "200 OK", "");
+        self.caller.wait(&["SIP/2.0 200"]);
+    }
+}
+
+#[test]
+fn kamailio_commands_the_node() {
+    let Some(scene) = scene("peer-node") else {
+        return;
+    };
+    let offer = scene.caller.sdp("RTP/AVP", "");
+    let (mut dialog, offered, answered) =
+        scene.call("plain", "one", &offer, |_| scene.called.sdp("RTP/AVP", ""));
+    let (first, last) = media_ports();
+    let (towards_b, towards_a) = (media_port(&offered), media_port(&answered));
+    for port in [towards_a, towards_b] {
+        assert!((first..=last).contains(&port), "{offered}\n{answered}");
+    }
+    let came = talk(&scene.caller.media, towards_a, &scene.called.media, |n| {
+        rtp(7, n)
+    });
+    assert!(
+        came.iter()
+            .all(|packet| packet.len() == 172 && packet[8..12] == [0, 0, 0, 7])
+    );
+    let back = talk(&scene.called.media, towards_b, &scene.caller.media, |n| {
+        rtp(9, n)
+    });
+    assert!(back.iter().all(|packet| packet[8..12] == [0, 0, 0, 9]));
+    // Another offer inside the call keeps its ports.
+    dialog.cseq += 1;
+    let hold = scene.caller.sdp("RTP/AVP", "a=sendonly\r\n");
+    scene
+        .caller
+        .request("INVITE", &scene.target(), scene.proxy, &dialog, &hold);
+    let (invite, from) = scene.called.wait(&["INVITE"]);
+    assert_eq!(media_port(body(&invite)), towards_b);
+    assert!(body(&invite).contains("a=sendonly"));
+    let answer = scene.called.sdp("RTP/AVP", "a=recvonly\r\n");
+    scene.called.respond(&invite, from, "200 OK", &answer);
+    let (ok, _) = scene.caller.wait(&["SIP/2.0 200"]);
+    assert_eq!(media_port(body(&ok)), towards_a);
+    scene
+        .caller
+        .request("ACK", &scene.target(), scene.proxy, &dialog, "");
+    scene.called.wait(&["ACK"]);
+    scene.node.until_calls(1);
+    scene.hang_up(dialog);
+    scene.node.until_calls(0);
+    // Kamailio has read our figures.
+    let end = Instant::now() + PATIENCE;
+    let figures = loop {
+        let said = scene.kamailio.said();
+        if let Some(line) = said.lines().find(|line| line.contains("figures: RTP:")) {
+            break line.to_owned();
+        }
+        assert!(Instant::now() < end, "{said}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let packets: u64 = figures
+        .split(" packets")
+        .next()
+        .and_then(|text| text.rsplit(' ').next())
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| panic!("{figures}"));
+    assert!(packets >= 50, "{figures}");
+    assert!(figures.contains(" 0 errors"), "{figures}");
+}
+
+#[test]
+fn kamailio_asks_for_srtp_and_for_what_we_refuse() {
+    let Some(scene) = scene("peer-node-srtp") else {
+        return;
+    };
+    let offer = scene.caller.sdp("RTP/AVP", "");
+    let mut agreed = None;
+    let (dialog, offered, answered) = scene.call("srtp", "two", &offer, |offered| {
+        let values = offered
+            .lines()
+            .filter_map(|line| line.strip_prefix("a=crypto:"));
+        let ours = sdes::answer(
+            &sdes::Policy::default(),
+            values.map(str::as_bytes),
+            &mut engine::Entropy::from_number(5),
+        )
+        .expect("keys");
+        let crypto = format!("a=crypto:{}\r\n", ours.local.value().as_str());
+        agreed = Some(ours);
+        scene.called.sdp("RTP/SAVP", &crypto)
+    });
+    assert!(offered.contains(" RTP/SAVP 0"), "{offered}");
+    assert!(
+        answered.contains(" RTP/AVP 0") && !answered.contains("crypto"),
+        "{answered}"
+    );
+    let mut contexts = agreed
+        .expect("keys")
+        .contexts(ContextLimits::default())
+        .expect("contexts");
+    let (towards_b, towards_a) = (media_port(&offered), media_port(&answered));
+    for mut packet in talk(&scene.caller.media, towards_a, &scene.called.media, |n| {
+        rtp(7, n)
+    }) {
+        let length = contexts
+            .inbound
+            .unprotect_rtp(&mut packet)
+            .expect("what the node sealed opens");
+        assert_eq!(length, 172);
+    }
+    let back = talk(&scene.called.media, towards_b, &scene.caller.media, |n| {
+        let mut packet = rtp(9, n);
+        packet.resize(256, 0);
+        let length = contexts
+            .outbound
+            .protect_rtp(&mut packet, 172)
+            .expect("sealed");
+        packet.truncate(length);
+        packet
+    });
+    assert!(back.iter().all(|packet| packet.len() == 172));
+    scene.hang_up(dialog);
+    scene.node.until_calls(0);
+
+    let dialog = Dialog {
+        call_id: format!("three{}", std::process::id()),
+        to: "<sip:refused@127.0.0.1>".to_owned(),
+        cseq: 1,
+        routes: Vec::new(),
+    };
+    let uri = format!("sip:refused@{}", scene.proxy);
+    scene
+        .caller
+        .request("INVITE", &uri, scene.proxy, &dialog, &offer);
+    let (refused, _) = scene.caller.wait(&["SIP/2.0 4"]);
+    assert!(refused.starts_with("SIP/2.0 488"), "{refused}");
+    assert!(
+        scene.kamailio.said().contains("always-transcode"),
+        "Kamailio logs which flag it was: {}",
+        scene.kamailio.said()
+    );
+}
+
+#[test]
+fn commands_over_tcp_and_websocket_recordings_and_the_end() {
+    let mut node = node("node-ways");
+    let mut stream = TcpStream::connect(node.tcp).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream
+        .write_all(&written("t1", "ping", &[]))
+        .expect("written");
+    let mut bytes = [0; 100];
+    let length = stream.read(&mut bytes).expect("a reply");
+    assert_eq!(&bytes[..length], b"t1 d6:result4:ponge");
+
+    let mut web = TcpStream::connect(node.web).expect("connected");
+    web.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let opening = "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+        Sec-WebSocket-Protocol: ng.rtpengine.com\r\n\r\n";
+    web.write_all(opening.as_bytes()).expect("written");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        web.read_exact(&mut byte).expect("an answer");
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    assert!(
+        head.starts_with("HTTP/1.1 101") && head.contains("ng.rtpengine.com"),
+        "{head}"
+    );
+    // A masked frame (RFC 6455 section 5.2); the mask is zero.
+    let message = written("w1", "ping", &[]);
+    let mut frame = vec![0x81, 0x80 | message.len() as u8, 0, 0, 0, 0];
+    frame.extend_from_slice(&message);
+    web.write_all(&frame).expect("written");
+    let mut reply = [0; 21];
+    web.read_exact(&mut reply).expect("a reply");
+    assert_eq!(&reply[2..], b"w1 d6:result4:ponge");
+
+    // A call by hand, recorded.
+    let (a, b) = (Party::new(), Party::new());
+    let offer = a.sdp("RTP/AVP", "");
+    let tags = [("call-id", "by hand"), ("from-tag", "a")];
+    let with = |more: &[(&'static str, &str)], command: &str| {
+        let mut pairs: Vec<(&str, &str)> = tags.to_vec();
+        pairs.extend_from_slice(more);
+        node.ask(command, &pairs)
+    };
+    let text = |value: &Value, key: &str| match value {
+        Value::Dictionary(entries) => match entries.get(key.as_bytes()) {
+            Some(Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("{key}: {other:?} in {value:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let offered = text(&with(&[("sdp", &offer)], "offer"), "sdp");
+    let answer = b.sdp("RTP/AVP", "");
+    let answered = text(&with(&[("sdp", &answer), ("to-tag", "b")], "answer"), "sdp");
+    assert_eq!(text(&with(&[], "start recording"), "result"), "ok");
+    talk(&a.media, media_port(&answered), &b.media, |n| rtp(7, n));
+    talk(&b.media, media_port(&offered), &a.media, |n| rtp(9, n));
+    let figures = with(&[], "delete");
+    assert!(
+        number(&figures, &["totals", "RTP", "packets"]) >= 50,
+        "{figures:?}"
+    );
+    node.process.signal("TERM");
+    assert_eq!(
+        node.process.wait(PATIENCE),
+        Some(true),
+        "{}",
+        node.process.said()
+    );
+    let said = node.process.said();
+    assert!(said.contains("drain_finished cut=0"), "{said}");
+    let files: Vec<PathBuf> = std::fs::read_dir(node.folder.join("recordings"))
+        .expect("folder")
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    let [file] = &files[..] else {
+        panic!("{files:?}")
+    };
+    let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "analyse"])
+        .arg(file)
+        .args(["--json"])
+        .arg(node.folder.join("figures.json"))
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{output:?}");
+    let json = std::fs::read_to_string(node.folder.join("figures.json")).expect("figures");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("json");
+    let streams = json["streams"].as_array().expect("streams");
+    assert_eq!(streams.len(), 2, "{json}");
+}
+
+#[test]
+fn a_file_is_run_in_the_role_that_it_is_for() {
+    let folder = scratch("node-roles");
+    let file = folder.join("f.toml");
+    let run = |text: &str, more: &[&str]| {
+        std::fs::write(&file, text).expect("file");
+        let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["run", "-c"])
+            .arg(&file)
+            .args(more)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let node = "[node]\nlisten='udp:127.0.0.1:2223'\n[[node.interface]]\nname='x'\nmedia={address='127.0.0.1'}\n";
+    let (code, said) = run(node, &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("say --role media"), "{said}");
+    let border = "[[interface]]\nname='x'\nlisten='udp:127.0.0.1:5060'\n";
+    let (code, said) = run(border, &["--role", "media"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("describes no media node"), "{said}");
+    let (code, said) = run(border, &["--role", "signalling"]);
+    assert_eq!(code, Some(3), "{said}");
+    let folder = format!("recordings='{}/none'\n", folder.display());
+    let lost = node.replacen("\n", &format!("\n{folder}"), 1);
+    let (code, said) = run(&lost, &["--role", "media"]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("recordings cannot be written"), "{said}");
+}
+
+/// A voice at 16 kHz: a tone whose pitch rises and falls, louder and softer.
+fn voice(seconds: u32) -> Vec<i16> {
+    let mut phase = 0.0;
+    (0..seconds * 16_000)
+        .map(|n| {
+            let at = f64::from(n) / 16_000.0;
+            let hz = 600.0 + 250.0 * (at * 3.0).sin();
+            phase += hz * std::f64::consts::TAU / 16_000.0;
+            (phase.sin() * (6_000.0 + 3_000.0 * (at * 7.0).sin())) as i16
+        })
+        .collect()
+}
+
+fn sound_file(samples: &[i16]) -> Vec<u8> {
+    codec::wav::write(codec::wav::Encoding::Pcm16, 16_000, 1, samples).expect("a file")
+}
+
+/// Packets that come to a socket until none has come for a second and `some` have; with when they came, since the first.
+fn listen(socket: &UdpSocket, some: usize) -> Vec<(Duration, Vec<u8>)> {
+    let mut came: Vec<(Duration, Vec<u8>)> = Vec::new();
+    let mut bytes = [0; 2_048];
+    let begun = Instant::now();
+    let mut last = Instant::now();
+    while begun.elapsed() < 2 * PATIENCE {
+        if let Ok((length, _)) = socket.recv_from(&mut bytes) {
+            last = Instant::now();
+            came.push((begun.elapsed(), bytes[..length].to_vec()));
+        } else if came.len() >= some && last.elapsed() > Duration::from_secs(1) {
+            return came;
+        }
+    }
+    panic!("{} packets came", came.len());
+}
+
+/// The best correlation of `heard` with `said` at any delay below 100 ms at 8 kHz, 1 being the same.
+fn likeness(said: &[i16], heard: &[i16]) -> f64 {
+    let product = |a: &[i16], b: &[i16]| -> f64 {
+        let pairs = a.iter().zip(b);
+        pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    };
+    (0..800)
+        .filter_map(|delay| {
+            let heard = heard.get(delay..)?;
+            let length = heard.len().min(said.len());
+            let (said, heard) = (&said[..length], &heard[..length]);
+            Some(product(said, heard) / (product(said, said) * product(heard, heard)).sqrt())
+        })
+        .fold(0.0, f64::max)
+}
+
+/// What ffmpeg makes of payloads, at 8 kHz.
+fn decoded(folder: &Path, format: &[&str], payloads: &[u8]) -> Vec<i16> {
+    let (raw, out) = (folder.join("heard.raw"), folder.join("heard.s16"));
+    std::fs::write(&raw, payloads).expect("written");
+    let done = Command::new("ffmpeg")
+        .args(["-y", "-loglevel", "error"])
+        .args(format)
+        .arg("-i")
+        .arg(&raw)
+        .args(["-f", "s16le", "-ar", "8000", "-ac", "1"])
+        .arg(&out)
+        .stdin(Stdio::null())
+        .status()
+        .expect("ffmpeg");
+    assert!(done.success(), "ffmpeg cannot read what was played");
+    let bytes = std::fs::read(&out).expect("decoded");
+    bytes
+        .chunks_exact(2)
+        .map(|two| i16::from_le_bytes([two[0], two[1]]))
+        .collect()
+}
+
+/// What tshark says of a stream: packets, lost ones.
+fn tshark(folder: &Path, to: u16, packets: &[(Duration, Vec<u8>)]) -> Option<(u64, i64)> {
+    if !installed(&["tshark"]) {
+        return None;
+    }
+    let mut writer = wire::capture::PcapWriter::new(wire::ethernet::LinkType::Raw);
+    for (at, payload) in packets {
+        let length = (payload.len() + 28) as u16;
+        let mut packet = vec![0x45, 0];
+        packet.extend(length.to_be_bytes());
+        packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
+        packet.extend(4_000u16.to_be_bytes());
+        packet.extend(to.to_be_bytes());
+        packet.extend((length - 20).to_be_bytes());
+        packet.extend([0, 0]);
+        packet.extend_from_slice(payload);
+        writer.frame(at.as_nanos() as u64, &packet);
+    }
+    let file = folder.join("heard.pcap");
+    std::fs::write(&file, writer.finish()).expect("written");
+    let done = Command::new("tshark")
+        .arg("-r")
+        .arg(&file)
+        .args(["-q", "-d"])
+        .arg(format!("udp.port=={to},rtp"))
+        .args(["-z", "rtp,streams"])
+        .output()
+        .expect("tshark");
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let line = text
+        .lines()
+        .find(|line| line.contains("0x"))
+        .unwrap_or_else(|| panic!("no stream: {text}"));
+    // ... SSRC, payload (may have blanks), packets, lost (percent).
+    let (before, _) = line.split_once('(').expect("lost");
+    let mut words = before.split_whitespace().rev();
+    let lost = words.next().expect("lost").parse().expect("lost");
+    let packets = words.next().expect("packets").parse().expect("packets");
+    Some((packets, lost))
+}
+
+#[test]
+fn what_kamailio_has_played_is_heard_and_others_decode_it() {
+    let Some(scene) = scene("peer-node-sound") else {
+        return;
+    };
+    let voice = voice(1);
+    std::fs::write(
+        scene.node.folder.join("sounds/voice.wav"),
+        sound_file(&voice),
+    )
+    .expect("file");
+    let offer = scene.caller.sdp("RTP/AVP", "");
+    let (mut dialog, _, _) = scene.call("plain", "sound", &offer, |_| {
+        scene.called.sdp("RTP/AVP", "")
+    });
+    let mut ask = |sound: &str, status: &str| {
+        dialog.cseq += 1;
+        let mut with = Dialog {
+            call_id: dialog.call_id.clone(),
+            to: dialog.to.clone(),
+            cseq: dialog.cseq,
+            routes: dialog.routes.clone(),
+        };
+        with.routes.push(format!("Sound: {sound}\r\n"));
+        let target = scene.target();
+        scene
+            .caller
+            .request("INFO", &target, scene.proxy, &with, "");
+        let (reply, _) = scene.caller.wait(&["SIP/2.0"]);
+        let said = scene.kamailio.said();
+        assert!(
+            reply.starts_with(&format!("SIP/2.0 {status}")),
+            "{reply}{said}"
+        );
+    };
+    ask("nothing.wav", "404");
+    ask("voice.wav", "200");
+    // Twice a second.
+    let came = listen(&scene.caller.media, 100);
+    assert!((100..=101).contains(&came.len()), "{}", came.len());
+    let port = Party::port(&scene.caller.media);
+    if let Some((packets, lost)) = tshark(&scene.node.folder, port, &came) {
+        assert_eq!((packets, lost), (came.len() as u64, 0));
+    }
+    let payloads: Vec<u8> = came.iter().flat_map(|(_, p)| p[12..].to_vec()).collect();
+    if installed(&["ffmpeg"]) {
+        let heard = decoded(
+            &scene.node.folder,
+            &["-f", "mulaw", "-ar", "8000", "-ac", "1"],
+            &payloads,
+        );
+        let said = codec::Resampler::whole(&voice, 16_000, 8_000).expect("rates");
+        let said = [said.clone(), said].concat();
+        let alike = likeness(&said, &heard);
+        assert!(alike > 0.99, "{alike}");
+    }
+    ask("voice.wav", "200");
+    let mut bytes = [0; 2_048];
+    let end = Instant::now() + PATIENCE;
+    while scene.caller.media.recv_from(&mut bytes).is_err() {
+        assert!(Instant::now() < end, "nothing is played");
+    }
+    ask("stop", "200");
+    scene.hang_up(dialog);
+    scene.node.until_calls(0);
+}
+
+#[test]
+fn g722_that_is_played_is_what_ffmpeg_decodes() {
+    if !installed(&["ffmpeg"]) {
+        return;
+    }
+    let node = node("peer-node-g722");
+    let (a, b) = (Party::new(), Party::new());
+    let sdp = |party: &Party| party.sdp("RTP/AVP", "").replace("RTP/AVP 0", "RTP/AVP 9");
+    let call = [("call-id", "wide"), ("from-tag", "a")];
+    let offer = sdp(&a);
+    node.ask("offer", &[&call[..], &[("sdp", &offer)]].concat());
+    let answer = sdp(&b);
+    let answer = [("to-tag", "b"), ("sdp", answer.as_str())];
+    node.ask("answer", &[&call[..], &answer].concat());
+    let voice = voice(2);
+    let file = node.folder.join("sounds/voice.wav");
+    std::fs::write(&file, sound_file(&voice)).expect("file");
+    let whole = file.display().to_string();
+    let reply = node.ask("play media", &[&call[..], &[("file", &whole)]].concat());
+    assert_eq!(number(&reply, &["duration"]), 2_000, "{reply:?}");
+    let came = listen(&a.media, 100);
+    let payloads: Vec<u8> = came.iter().flat_map(|(_, p)| p[12..].to_vec()).collect();
+    let heard = decoded(&node.folder, &["-f", "g722"], &payloads);
+    let said = codec::Resampler::whole(&voice, 16_000, 8_000).expect("rates");
+    let alike = likeness(&said, &heard);
+    assert!(alike > 0.98, "{alike}");
+}

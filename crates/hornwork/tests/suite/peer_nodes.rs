@@ -1,0 +1,279 @@
+//! Our border commands media nodes: rtpengine, and our own. Calls of SIPp go through the border, their speech through the nodes.
+
+use crate::common;
+
+use common::{Process, answers_options, border, free_port, installed, root, scratch};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Speech that the caller plays, where SIPp's package has put it.
+const SPEECH: &str = "/usr/share/sip-tester/g711a.pcap";
+
+/// Whether SIPp can play speech here, for which it makes packets itself.
+fn able() -> bool {
+    if !installed(&["sipp", "id"]) {
+        return false;
+    }
+    let id = Command::new("id").arg("-u").output().expect("id");
+    let root = id.stdout.starts_with(b"0\n");
+    if !root || !Path::new(SPEECH).exists() {
+        eprintln!("skipped: SIPp plays no speech without root, or there is no {SPEECH}");
+        return false;
+    }
+    true
+}
+
+/// Ports for media that the kernel lends to nobody, and that other tests do not use; one range for each of several nodes.
+fn media_ports(number: u16) -> (u16, u16) {
+    let first = 20_000 + (std::process::id() % 50) as u16 * 80 + number * 40;
+    (first, first + 39)
+}
+
+/// Waits until something at this port answers a `ping`.
+fn pong(process: &Process, port: u16) {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("timeout");
+    let end = Instant::now() + PATIENCE;
+    let mut bytes = [0; 2_048];
+    loop {
+        let _ = socket.send_to(b"probe d7:command4:pinge", ("127.0.0.1", port));
+        if let Ok(length) = socket.recv(&mut bytes)
+            && bytes[..length].ends_with(b"d6:result4:ponge")
+        {
+            return;
+        }
+        assert!(Instant::now() < end, "no node: {}", process.said());
+    }
+}
+
+/// A node of ours, and its port for commands.
+fn own_node(folder: &Path, number: u16) -> (Process, u16) {
+    let port = free_port();
+    let (first, last) = media_ports(number);
+    let file = folder.join("node.toml");
+    let text = format!(
+        "[node]\nlisten='udp:127.0.0.1:{port}'\n[[node.interface]]\nname='default'\n\
+         media={{address='127.0.0.1',ports='{first}-{last}'}}\n[media]\nsockets='per-port'\n"
+    );
+    std::fs::write(&file, text).expect("configuration");
+    let process = Process::start(
+        Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["run", "--role", "media", "-c"])
+            .arg(&file)
+            .stdin(Stdio::null()),
+        &folder.join("node.log"),
+    );
+    pong(&process, port);
+    (process, port)
+}
+
+/// rtpengine in user space, and its port for commands; `None` where it is not installed.
+fn rtpengine(folder: &Path, number: u16) -> Option<(Process, u16)> {
+    let program = ["/usr/bin/rtpengine", "/usr/sbin/rtpengine"]
+        .into_iter()
+        .find(|program| Path::new(program).is_file());
+    let Some(program) = program else {
+        eprintln!("skipped: not installed: rtpengine");
+        return None;
+    };
+    let port = free_port();
+    let (first, last) = media_ports(number);
+    let process = Process::start(
+        Command::new(program)
+            .args([
+                // Not the distribution's file, which has ports of its own.
+                "--config-file=none",
+                "--table=-1",
+                "--foreground",
+                "--log-stderr",
+                "--num-threads=1",
+                "--interface=127.0.0.1",
+            ])
+            .arg(format!("--listen-ng=127.0.0.1:{port}"))
+            .arg(format!("--listen-cli=127.0.0.1:{}", free_port()))
+            .arg(format!("--port-min={first}"))
+            .arg(format!("--port-max={last}"))
+            .arg(format!(
+                "--pidfile={}",
+                folder.join("rtpengine.pid").display()
+            ))
+            .stdin(Stdio::null()),
+        &folder.join("rtpengine.log"),
+    );
+    pong(&process, port);
+    Some((process, port))
+}
+
+/// A border with these nodes, and the called side; ports of both.
+struct Scene {
+    border: Process,
+    _called: Process,
+    sip: u16,
+    folder: std::path::PathBuf,
+}
+
+fn scene(folder: &Path, nodes: &[(&str, u16)]) -> Scene {
+    let (sip, core, called) = (free_port(), free_port(), free_port());
+    let mut text = format!(
+        "[[interface]]\nname='access'\nkind='access'\nlisten='udp:127.0.0.1:{sip}'\nmedia={{address='127.0.0.1',ports='18000-18003'}}\n\
+         [[interface]]\nname='core'\nkind='core'\nlisten='udp:127.0.0.1:{core}'\nmedia={{address='127.0.0.1',ports='18000-18003'}}\n\
+         [[trunk]]\nname='server'\ninterface='core'\ntarget='udp:127.0.0.1:{called}'\n\
+         [[route]]\ntrunk='server'\n[media]\nanchor='nodes'\nnode_check=1\nnode_keep=2\n"
+    );
+    for (name, port) in nodes {
+        text.push_str(&format!(
+            "[[media_node]]\nname='{name}'\ncontrol='udp:127.0.0.1:{port}'\n"
+        ));
+    }
+    let called_process = Process::start(
+        Command::new("sipp")
+            .args(["-sn", "uas", "-i", "127.0.0.1", "-mi", "127.0.0.1"])
+            .args(["-p", &called.to_string(), "-mp", &free_port().to_string()])
+            .args(["-rtp_echo", "-nostdin"])
+            .stdin(Stdio::null()),
+        &folder.join("uas.log"),
+    );
+    let called_process = called_process.at_port(called);
+    let border = border(folder, &text, sip);
+    assert!(answers_options(sip));
+    Scene {
+        border,
+        _called: called_process,
+        sip,
+        folder: folder.to_owned(),
+    }
+}
+
+impl Scene {
+    fn caller(&self, calls: u32, name: &str) -> Process {
+        let scenario = root().join("crates/hornwork/tests/sipp/uac-speech.xml");
+        Process::start(
+            Command::new("sipp")
+                .arg("-sf")
+                .arg(scenario.canonicalize().expect("scenario"))
+                .args(["-i", "127.0.0.1", "-mi", "127.0.0.1"])
+                .args(["-p", &free_port().to_string()])
+                .args(["-mp", &free_port().to_string()])
+                .args(["-m", &calls.to_string(), "-r", "1", "-nostdin"])
+                .args(["-timeout", "60s"])
+                .arg(format!("127.0.0.1:{}", self.sip))
+                .stdin(Stdio::null()),
+            &self.folder.join(name),
+        )
+    }
+
+    /// Calls one after the other, each with speech; they end well.
+    fn calls(&self, calls: u32, name: &str) {
+        let mut caller = self.caller(calls, name);
+        let ended = caller.wait(Duration::from_secs(90));
+        assert_eq!(
+            ended,
+            Some(true),
+            "{}\n{}",
+            caller.said(),
+            self.border.said()
+        );
+    }
+
+    /// Waits until the border's log has a word so often.
+    fn until(&self, word: &str, times: usize) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let said = self.border.said();
+            if said.matches(word).count() >= times {
+                return said;
+            }
+            assert!(Instant::now() < end, "{word} {times} times: {said}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Values of a field of an event, one for each time it was told.
+fn values(log: &str, event: &str, field: &str) -> Vec<u64> {
+    log.lines()
+        .filter(|line| line.contains(event))
+        .filter_map(|line| {
+            let value = line.split(&format!(" {field}=")).nth(1)?;
+            value.split_whitespace().next()?.parse().ok()
+        })
+        .collect()
+}
+
+/// Nearly 5 s of 20 ms in each direction, less what a busy machine loses.
+fn assert_speech(log: &str, calls: usize) {
+    for side in ["caller", "callee"] {
+        let came = values(log, "media_node_figures", side);
+        assert_eq!(came.len(), calls, "{log}");
+        assert!(
+            came.iter().all(|came| *came > 100),
+            "{side}: {came:?}\n{log}"
+        );
+    }
+}
+
+#[test]
+fn speech_goes_through_rtpengine() {
+    let folder = scratch("nodes-rtpengine");
+    if !able() {
+        return;
+    }
+    let Some((_rtpengine, port)) = rtpengine(&folder, 0) else {
+        return;
+    };
+    let scene = scene(&folder, &[("rtpengine", port)]);
+    scene.calls(2, "uac.log");
+    let log = scene.until("media_node_figures", 2);
+    assert_speech(&log, 2);
+    assert!(!log.contains("media_node_failed"), "{log}");
+}
+
+#[test]
+fn speech_goes_through_a_node_of_ours() {
+    let folder = scratch("nodes-own");
+    if !able() {
+        return;
+    }
+    let (_node, port) = own_node(&folder, 0);
+    let scene = scene(&folder, &[("own", port)]);
+    scene.calls(2, "uac.log");
+    let log = scene.until("media_node_figures", 2);
+    assert_speech(&log, 2);
+    assert!(!log.contains("media_node_failed"), "{log}");
+}
+
+/// Of two nodes one is killed with a call on it: that call ends, the next one has speech by the other.
+#[test]
+fn a_node_is_killed_and_the_other_goes_on() {
+    let folder = scratch("nodes-killed");
+    if !able() {
+        return;
+    }
+    let (own, first) = own_node(&folder, 0);
+    let Some((_rtpengine, second)) = rtpengine(&folder, 1) else {
+        return;
+    };
+    let scene = scene(&folder, &[("own", first), ("rtpengine", second)]);
+    let mut lost = scene.caller(1, "uac-lost.log");
+    scene.until("call_answered", 1);
+    own.signal("KILL");
+    let log = scene.until("media_node_down", 1);
+    assert!(log.contains("node=own"), "{log}");
+    scene.until("media_node_lost", 1);
+    scene.calls(1, "uac.log");
+    let log = scene.until("media_node_figures", 1);
+    assert_speech(&log, 1);
+    // The lost call ends for the caller by our BYE, which its scenario does not expect.
+    assert_eq!(
+        lost.wait(Duration::from_secs(60)),
+        Some(false),
+        "{}",
+        lost.said()
+    );
+}

@@ -1,0 +1,204 @@
+//! `hornwork run` with several workers: one border to whoever looks from outside.
+
+use crate::common;
+
+use common::{Process, border, example, free_port, installed, scratch};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const TWO: &str = "[sip]\nworkers = 2\n";
+
+fn sipp(folder: &Path, name: &str, port: u16, arguments: &[&str]) -> Process {
+    let port = port.to_string();
+    Process::start(
+        Command::new("sipp")
+            .current_dir(folder)
+            .args(["-i", "127.0.0.1", "-p", &port, "-nostdin"])
+            .args(["-buff_size", "4000000"])
+            .args(arguments)
+            .stdin(Stdio::null()),
+        &folder.join(format!("{name}.log")),
+    )
+}
+
+/// With a line in the log for each call.
+fn talkative(text: &str) -> String {
+    text.replace("level = \"warn\"", "level = \"info\"")
+}
+
+/// Waits until `condition` holds of what the process said.
+fn until(process: &Process, condition: impl Fn(&str) -> bool) {
+    let end = Instant::now() + Duration::from_secs(15);
+    while !condition(&process.said()) {
+        assert!(Instant::now() < end, "waited in vain: {}", process.said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Calls that each of the two workers had: their numbers are odd and even.
+fn calls_of_each(said: &str) -> [usize; 2] {
+    let mut calls = [0; 2];
+    for line in said.lines().filter(|line| line.contains("call_offered")) {
+        let number = line.split("call=").nth(1).and_then(|rest| {
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+            digits.parse::<usize>().ok()
+        });
+        if let Some(number) = number {
+            calls[number % 2] += 1;
+        }
+    }
+    calls
+}
+
+/// SIPp's calls come from one port, or each from its own; the file is read again in their midst, and none fails.
+#[test]
+fn ten_thousand_calls_through_two_workers() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    for (name, file, sip, way) in [
+        ("workers-bypass", "loopback-bypass.toml", 5260, "u1"),
+        ("workers-anchor", "loopback.toml", 5264, "u1"),
+        ("workers-tcp", "loopback-bypass.toml", 5268, "t1"),
+    ] {
+        let folder = scratch(name);
+        let trunk = sip + 20;
+        let text = talkative(&example(file, sip, trunk, (32000, 35999), TWO));
+        let mut process = border(&folder, &text, sip);
+        let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
+        std::thread::sleep(Duration::from_millis(500));
+        let target = format!("127.0.0.1:{sip}");
+        let arguments = [
+            "-sn", "uac", &target, "-r", "1000", "-m", "10000", "-l", "8000",
+        ];
+        let arguments = [&arguments[..], &["-t", way]].concat();
+        let mut uac = sipp(&folder, "uac", sip + 1, &arguments);
+        std::thread::sleep(Duration::from_secs(3));
+        process.signal("HUP");
+        let ended = uac.wait(Duration::from_secs(90));
+        let tail = uac
+            .said()
+            .lines()
+            .rev()
+            .take(40)
+            .collect::<Vec<_>>()
+            .join("\n");
+        assert_eq!(ended, Some(true), "{name}: {tail}");
+        process.signal("TERM");
+        assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
+        let said = process.said();
+        let calls = calls_of_each(&said);
+        assert!(
+            calls.iter().all(|calls| *calls > 4_500),
+            "{name}: {calls:?}"
+        );
+        assert_eq!(calls.iter().sum::<usize>(), 10_000);
+        for once in [
+            "configuration_reloaded",
+            "drain_started",
+            "drain_finished cut=0",
+        ] {
+            assert_eq!(said.matches(once).count(), 1, "{name}: {once}");
+        }
+    }
+}
+
+/// A stop waits for the last call of all workers, and takes no new one meanwhile.
+#[test]
+fn a_drain_ends_with_the_last_call_of_the_last_worker() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let folder = scratch("workers-drain");
+    let (sip, trunk) = (5272, 5292);
+    let text = example("loopback-bypass.toml", sip, trunk, (32000, 32999), TWO);
+    let text = talkative(&text);
+    let mut process = border(&folder, &text, sip);
+    let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
+    std::thread::sleep(Duration::from_millis(500));
+    let target = format!("127.0.0.1:{sip}");
+    let calls = ["-sn", "uac", &target, "-r", "100", "-m", "20", "-d", "3000"];
+    let mut uac = sipp(&folder, "uac", sip + 1, &calls);
+    until(&process, |said| said.matches("call_answered").count() == 20);
+    process.signal("TERM");
+    until(&process, |said| said.contains("drain_started calls=20"));
+    assert_eq!(
+        process.wait(Duration::from_millis(500)),
+        None,
+        "calls stand"
+    );
+    let late = ["-sn", "uac", &target, "-m", "4", "-timeout", "2"];
+    let mut late = sipp(&folder, "late", sip + 2, &late);
+    assert_eq!(late.wait(Duration::from_secs(5)), Some(false));
+    assert_eq!(uac.wait(Duration::from_secs(10)), Some(true));
+    assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
+    let said = process.said();
+    assert!(said.contains("drain_finished cut=0"), "{said}");
+}
+
+#[test]
+fn another_number_of_workers_needs_a_new_start() {
+    let folder = scratch("workers-reload");
+    let sip = free_port();
+    let text = example("loopback.toml", sip, free_port(), (33000, 33099), TWO);
+    let mut process = border(&folder, &text, sip);
+    let file = folder.join("hornwork.toml");
+    std::fs::write(&file, text.replace("workers = 2", "workers = 3")).expect("file");
+    process.signal("HUP");
+    until(&process, |said| said.contains("configuration_refused"));
+    assert!(
+        process.said().contains("workers: 2 run"),
+        "{}",
+        process.said()
+    );
+    std::fs::write(&file, text.replace("33099", "33199")).expect("file");
+    process.signal("HUP");
+    until(&process, |said| said.contains("configuration_reloaded"));
+    process.signal("TERM");
+    assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
+}
+
+#[test]
+fn what_workers_cannot_share_is_refused_with_line_and_remedy() {
+    let folder = scratch("workers-check");
+    let sip = free_port();
+    let good = example("loopback.toml", sip, free_port(), (33200, 33299), TWO);
+    for (text, says) in [
+        (
+            good.replace("33200-33299", "33200-33205"),
+            "too few to be divided among 2 workers",
+        ),
+        (
+            format!("{good}[limits]\nconnections = 1\n"),
+            "cannot be divided among 2 workers",
+        ),
+        (good.replace("workers = 2", "workers = 65"), "64"),
+        (
+            format!("{good}[media]\naf_xdp = \"auto\"\n"),
+            "leads all media of an interface to one worker",
+        ),
+        (
+            format!("{good}[media]\naf_xdp = \"auto\"\nkernel = \"auto\"\n"),
+            "one of AF_XDP and the relay in the kernel",
+        ),
+    ] {
+        let file = folder.join("hornwork.toml");
+        std::fs::write(&file, &text).expect("file");
+        let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["check", "-c"])
+            .arg(&file)
+            .output()
+            .expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned()
+            + &String::from_utf8_lossy(&output.stdout);
+        assert!(
+            !output.status.success() && said.contains(says),
+            "{says}: {said}"
+        );
+        assert!(
+            said.contains("hornwork.toml:") && said.contains("remedy"),
+            "{said}"
+        );
+    }
+}

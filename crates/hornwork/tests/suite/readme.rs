@@ -1,0 +1,491 @@
+//! The README is true: every command in it is run, every file in it is the one that is shipped.
+//!
+//! Commands stand in blocks marked `sh`. Each must be known to [`COMMANDS`], which says who runs it; what serves until it is
+//! stopped is stopped, what would take hours is told to be short. Addresses of documentation become addresses of loopback.
+
+use crate::common;
+
+use common::{Process, installed, root, scratch};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Which test runs a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Makefile,
+    Border,
+    Security,
+    Rules,
+    Shares,
+    Phones,
+    Laboratory,
+}
+
+const CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=sip.example.com -addext subjectAltName=URI:sip:sip.example.com,DNS:sip.example.com -keyout sip.key -out sip.pem";
+const STAY: &str = "hornwork demo --stay";
+const RUN: &str = "hornwork run -c examples/pbx.toml";
+const FOREIGN: &str = "hornwork lab run call-capacity --set subject.address=10.0.0.20:5060 --set callees.address=10.0.0.9:5080 --out results/pbx";
+
+const TRY: &str = "printf 'INVITE sip:030123@192.0.2.1 SIP/2.0\\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1\\nFrom: <sip:a@192.0.2.7>;tag=1\\nTo: <sip:030123@192.0.2.1>\\nCall-ID: 1\\nCSeq: 1 INVITE\\nContent-Length: 0\\n\\n' | hornwork rules try examples/header-rules.toml";
+
+const ISOLATE: &str = "hornwork isolate lo --rate 950mbit --voice 50 --signalling 5 --others 45";
+
+const SEARCH: &str = "hornwork lab search call-rate --out results/capacity";
+
+/// Every command of the README, in its order.
+const COMMANDS: &[(&str, By)] = &[
+    ("make demo", By::Makefile),
+    ("make test", By::Makefile),
+    ("hornwork check -c examples/pbx.toml", By::Border),
+    (RUN, By::Border),
+    ("hornwork schema", By::Border),
+    ("hornwork check -c examples/conference.toml", By::Border),
+    (TRY, By::Rules),
+    ("hornwork check -c examples/crowds.toml", By::Border),
+    (ISOLATE, By::Shares),
+    ("hornwork check -c examples/volte.toml", By::Border),
+    (CERTIFICATE, By::Security),
+    ("hornwork check -c examples/tls.toml", By::Security),
+    ("hornwork check -c examples/srtp.toml", By::Security),
+    ("hornwork check -c examples/webrtc.toml", By::Security),
+    ("hornwork check -c examples/media-node.toml", By::Security),
+    ("hornwork check -c examples/media-nodes.toml", By::Security),
+    (STAY, By::Phones),
+    ("mkdir -p phone", By::Phones),
+    (
+        "echo '<sip:1000@127.0.0.1:5060>;auth_pass=secret-1000' > phone/accounts",
+        By::Phones,
+    ),
+    (
+        "baresip -f phone -n 127.0.0.1 -e '/dial sip:5000@127.0.0.1:5060' -t 10",
+        By::Phones,
+    ),
+    (
+        "(echo ports sip 5070; echo register sip:1001@127.0.0.1 sip:127.0.0.1:5060 secret-1001; sleep 3; echo call sip:600@127.0.0.1:5060; sleep 8; echo quit) | linphonec",
+        By::Phones,
+    ),
+    (FOREIGN, By::Laboratory),
+    ("hornwork lab list", By::Laboratory),
+    ("hornwork lab show call-capacity", By::Laboratory),
+    (
+        "hornwork lab run small-network --simulate --seed 7 --out results/a",
+        By::Laboratory,
+    ),
+    (
+        "hornwork lab run small-network --simulate --seed 8 --out results/b",
+        By::Laboratory,
+    ),
+    ("hornwork lab compare results/a results/b", By::Laboratory),
+    ("hornwork lab report results/b", By::Laboratory),
+    (SEARCH, By::Laboratory),
+    (
+        "hornwork lab analyse call.pcap --json figures.json",
+        By::Laboratory,
+    ),
+];
+
+/// Addresses of documentation, and where they are on this machine.
+const ADDRESSES: [(&str, &str); 4] = [
+    ("192.0.2.10", "127.0.0.2"),
+    ("10.0.0.10", "127.0.0.10"),
+    ("10.0.0.20", "127.0.0.20"),
+    ("10.0.0.9", "127.0.0.9"),
+];
+
+fn here(text: &str) -> String {
+    ADDRESSES
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+/// The blocks of the README that are marked so, without the marks.
+fn blocks(language: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(root().join("README.md")).expect("README");
+    let mut blocks = Vec::new();
+    let mut open: Option<(bool, String)> = None;
+    for line in text.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(mark)) => open = Some((mark == language, String::new())),
+            (Some((wanted, block)), Some(_)) => {
+                if *wanted {
+                    blocks.push(std::mem::take(block));
+                }
+                open = None;
+            }
+            (Some((_, block)), None) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+/// A folder in which the README's commands find what they name: `hornwork` on the PATH, the examples, a capture.
+struct Place {
+    folder: PathBuf,
+    path: String,
+}
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let folder = scratch(name);
+        let (bin, examples) = (folder.join("bin"), folder.join("examples"));
+        std::fs::create_dir_all(&bin).expect("folder");
+        std::fs::create_dir_all(&examples).expect("folder");
+        symlink(env!("CARGO_BIN_EXE_hornwork"), bin.join("hornwork")).expect("link");
+        for entry in std::fs::read_dir(root().join("examples"))
+            .expect("examples")
+            .flatten()
+        {
+            let text = std::fs::read_to_string(entry.path()).expect("example");
+            std::fs::write(examples.join(entry.file_name()), here(&text)).expect("example");
+        }
+        std::fs::copy(
+            root().join("fuzz/seeds/capture/call.pcap"),
+            folder.join("call.pcap"),
+        )
+        .expect("capture");
+        let path = format!(
+            "{}:{}",
+            bin.display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
+        Place { folder, path }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .current_dir(&self.folder)
+            .env("PATH", &self.path)
+            .env("HOME", &self.folder)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn shell(&self, line: &str) -> Output {
+        self.command("sh")
+            .args(["-c", &here(line)])
+            .output()
+            .expect("a shell")
+    }
+
+    /// Runs a line that must end well; gives what it printed.
+    fn good(&self, line: &str) -> String {
+        let output = self.shell(line);
+        assert!(
+            output.status.success(),
+            "{line}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+/// Commands of the README that this test runs.
+fn commands(by: By) -> impl Iterator<Item = &'static str> {
+    COMMANDS
+        .iter()
+        .filter(move |(_, who)| *who == by)
+        .map(|(command, _)| *command)
+}
+
+fn wait_for(process: &Process, word: &str, limit: Duration) {
+    let end = Instant::now() + limit;
+    while !process.said().contains(word) {
+        assert!(Instant::now() < end, "no {word:?} in {}", process.said());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn every_command_is_known_here() {
+    let written: Vec<String> = blocks("sh")
+        .iter()
+        .flat_map(|block| block.lines().map(str::to_owned).collect::<Vec<_>>())
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let known: Vec<&str> = COMMANDS.iter().map(|(command, _)| *command).collect();
+    assert_eq!(written, known);
+}
+
+#[test]
+fn the_configuration_is_the_example_and_has_fifteen_lines() {
+    let shipped = std::fs::read_to_string(root().join("examples/pbx.toml")).expect("example");
+    assert_eq!(blocks("toml"), std::slice::from_ref(&shipped));
+    assert!(shipped.lines().count() <= 15, "{shipped}");
+}
+
+#[test]
+fn make_does_what_is_said() {
+    for (command, does) in
+        commands(By::Makefile).zip(["target/release/hornwork demo", "cargo xtask test"])
+    {
+        let target = command.strip_prefix("make ").expect("make");
+        let output = Command::new("make")
+            .current_dir(root())
+            .args(["--no-print-directory", "--dry-run", target])
+            .output()
+            .expect("make");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains(does), "{said}");
+    }
+}
+
+#[test]
+fn a_certificate_is_made_and_taken_as_is_said() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let place = Place::new("readme-security");
+    let said: Vec<String> = commands(By::Security)
+        .map(|command| place.good(command))
+        .collect();
+    let last = said.get(1).expect("commands");
+    assert!(
+        last.contains("tls:127.0.0.2:5061, wss:127.0.0.2:8443"),
+        "{last}"
+    );
+    // A certificate of 90 days is no reason for an alarm.
+    assert!(!last.contains("renewed"), "{last}");
+}
+
+#[test]
+fn the_border_runs_as_is_said() {
+    let place = Place::new("readme-border");
+    for command in commands(By::Border).filter(|command| *command != RUN) {
+        let said = place.good(command);
+        assert!(said.contains("interface"), "{said}");
+        if command.contains("check") {
+            let hints: Vec<&str> = said.lines().filter(|l| l.starts_with("hint:")).collect();
+            assert!(
+                hints.len() == 1 && hints[0].contains("anyone who reaches it may call"),
+                "{said}"
+            );
+        }
+    }
+    // The shell gives way to the program, so that the signal reaches it.
+    let mut border = Process::start(
+        place.command("sh").args(["-c", &format!("exec {RUN}")]),
+        &place.folder.join("border.log"),
+    );
+    for address in ["127.0.0.2:5060", "127.0.0.10:5060"] {
+        let opened = format!("socket_opened what=\"sip udp\" address={address}");
+        wait_for(&border, &opened, Duration::from_secs(10));
+    }
+    border.signal("HUP");
+    wait_for(&border, "configuration_reloaded", Duration::from_secs(5));
+    border.signal("TERM");
+    assert_eq!(border.wait(Duration::from_secs(5)), Some(true));
+}
+
+#[test]
+fn a_rule_set_is_tried_as_is_said() {
+    let place = Place::new("readme-rules");
+    for command in commands(By::Rules) {
+        let shown = place.good(command);
+        assert!(
+            shown.starts_with("INVITE sip:+4930123@192.0.2.1 SIP/2.0\r\n"),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn shares_of_an_interface_are_shown_as_is_said() {
+    if !installed(&["ip"]) {
+        return;
+    }
+    let place = Place::new("readme-shares");
+    for command in commands(By::Shares) {
+        let shown = place.good(command);
+        assert!(
+            shown.contains("classid 4857:10 htb rate 475000000bit"),
+            "{shown}"
+        );
+        assert!(shown.contains("nothing was changed"), "{shown}");
+    }
+}
+
+/// What the telephones of the README need on a machine without sound card and network.
+fn without_sound_card(place: &Place) {
+    let voice = codec::wav::write(
+        codec::wav::Encoding::Pcm16,
+        8_000,
+        1,
+        codec::speech::speech(),
+    );
+    let voice_file = place.folder.join("voice.wav");
+    std::fs::write(&voice_file, voice.expect("speech fits a file")).expect("voice");
+    let modules = [
+        "/usr/lib/baresip/modules",
+        "/usr/lib/x86_64-linux-gnu/baresip/modules",
+    ]
+    .into_iter()
+    .find(|path| Path::new(path).is_dir())
+    .unwrap_or("/usr/lib/baresip/modules");
+    let config = format!(
+        "audio_source aufile,{}\naudio_player aufile,{}\naudio_alert aufile,/dev/null\nausrc_srate 8000\nauplay_srate 8000\n\
+         module_path {modules}\nmodule g711.so\nmodule aufile.so\nmodule_app account.so\nmodule_app menu.so\n",
+        voice_file.display(),
+        place.folder.join("player.wav").display()
+    );
+    for folder in ["phone", ".local/share/linphone", ".config/linphone"] {
+        std::fs::create_dir_all(place.folder.join(folder)).expect("folder");
+    }
+    std::fs::write(place.folder.join("phone/config"), config).expect("configuration");
+    let offline = "[sip]\nregister_only_when_network_is_up=0\nguess_hostname=0\n";
+    for file in [".linphonerc", ".config/linphone/linphonerc"] {
+        std::fs::write(place.folder.join(file), offline).expect("configuration");
+    }
+}
+
+/// A shell in a network of its own, where port 5060 is free; the machine's own where that cannot be had and the port is free.
+fn own_network(place: &Place) -> Option<Command> {
+    let id = std::fs::metadata(&place.folder).ok().map(|own| {
+        use std::os::unix::fs::MetadataExt as _;
+        own.uid()
+    });
+    let options: &[&str] = if id == Some(0) {
+        &["-n"]
+    } else {
+        &["-r", "-n"]
+    };
+    let mut probe = place.command("unshare");
+    let isolated = probe
+        .args(options)
+        .args(["ip", "link", "set", "lo", "up"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if isolated {
+        let mut command = place.command("unshare");
+        command.args(options).arg("sh");
+        return Some(command);
+    }
+    if std::net::UdpSocket::bind("127.0.0.1:5060").is_ok() {
+        return Some(place.command("sh"));
+    }
+    eprintln!("skipped: port 5060 is in use, and there is no network of our own (unshare, ip)");
+    None
+}
+
+#[test]
+fn phones_register_and_call_at_the_demo() {
+    let place = Place::new("readme-phones");
+    let Some(mut shell) = own_network(&place) else {
+        return;
+    };
+    without_sound_card(&place);
+    let phones = [installed(&["baresip"]), installed(&["linphonec"])];
+    let mut script = format!(
+        "ip link set lo up 2>/dev/null\n{STAY} --seconds 10 > demo.log 2>&1 &\ndemo=$!\ntrap 'kill $demo 2>/dev/null' EXIT\n\
+         for n in $(seq 300); do grep -q 'stays at' demo.log && break; sleep 0.1; done\n"
+    );
+    for command in commands(By::Phones).filter(|command| *command != STAY) {
+        let there = match command {
+            _ if command.starts_with("baresip") => phones[0],
+            _ if command.contains("linphonec") => phones[1],
+            _ => true,
+        };
+        if there {
+            script.push_str(command);
+            script.push('\n');
+        }
+    }
+    script.push_str("kill -INT $demo\nwait $demo\necho \"the demo ended with $?\"\n");
+    std::fs::write(place.folder.join("script"), script).expect("script");
+    let mut process = Process::start(shell.arg("script"), &place.folder.join("script.log"));
+    let ended = process.wait(Duration::from_secs(120));
+    let demo = std::fs::read(place.folder.join("demo.log")).unwrap_or_default();
+    let demo = String::from_utf8_lossy(&demo).into_owned();
+    let all = format!("{}\n{demo}", process.said());
+    assert_eq!(ended, Some(true), "{all}");
+    // 1: a threshold was missed, as may happen on a machine that is busy with other tests.
+    let said = process.said();
+    assert!(
+        said.contains("ended with 0") || said.contains("ended with 1"),
+        "{all}"
+    );
+    assert!(demo.contains("calls failed"), "{all}");
+    for (there, user, number) in [(phones[0], 1000, 5000), (phones[1], 1001, 600)] {
+        if there {
+            let called = demo.lines().any(|line| {
+                line.contains("call_offered")
+                    && line.contains(&format!("from=sip:{user}@"))
+                    && line.contains(&format!("to=sip:{number}@"))
+            });
+            assert!(
+                demo.contains(&format!("registration_stored aor={user} ")) && called,
+                "{all}"
+            );
+        }
+    }
+    let calls = phones.iter().filter(|there| **there).count();
+    assert_eq!(demo.matches("call_answered").count(), calls, "{all}");
+    assert_eq!(demo.matches("why=bye status=200").count(), calls, "{all}");
+}
+
+/// A system behind which the laboratory answers: what a PBX's dial plan does.
+fn stand_in(place: &Place) -> Process {
+    let text = here(
+        "[[interface]]\nname = \"pbx\"\nlisten = \"udp:10.0.0.20:5060\"\nmedia = { ports = \"30000-31999\" }\n\
+         [[trunk]]\nname = \"laboratory\"\ntarget = \"udp:10.0.0.9:5080\"\n[[route]]\ntrunk = \"laboratory\"\n",
+    );
+    std::fs::write(place.folder.join("pbx.toml"), text).expect("configuration");
+    let process = Process::start(
+        place.command("hornwork").args(["run", "-c", "pbx.toml"]),
+        &place.folder.join("pbx.log"),
+    );
+    wait_for(&process, "socket_opened", Duration::from_secs(10));
+    process
+}
+
+#[test]
+fn the_laboratory_measures_as_is_said() {
+    let place = Place::new("readme-laboratory");
+    let _pbx = stand_in(&place);
+    for command in commands(By::Laboratory) {
+        // Three hours of levels and repetitions become one of a few seconds.
+        let line = match command {
+            FOREIGN => format!(
+                "{command} --repeat 1 --set levels.to=100 --set callers.rate=50 --set callers.hold_seconds=1"
+            ),
+            SEARCH => format!("{command} --simulate --set callers.seconds=1 --set levels.to=400"),
+            _ => command.to_owned(),
+        };
+        let output = place.shell(&line);
+        let said = format!(
+            "{line}: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        // A threshold that is missed is a result too.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+        assert!(!output.stdout.is_empty(), "{said}");
+    }
+    for made in [
+        "results/pbx/report.html",
+        "results/pbx/attempts.ndjson",
+        "results/pbx/streams.ndjson",
+        "results/a/run.json",
+        "results/b/report.html",
+        "results/capacity/report.html",
+        "figures.json",
+    ] {
+        assert!(place.folder.join(made).is_file(), "{made}");
+    }
+    let run = std::fs::read(place.folder.join("results/pbx/run.json")).expect("results");
+    let run: serde_json::Value = serde_json::from_slice(&run).expect("JSON");
+    let calls = &run["trials"][0]["figures"]["calls"];
+    assert_eq!(
+        (calls["attempted"].as_u64(), calls["completed"].as_u64()),
+        (Some(100), Some(100)),
+        "{calls}"
+    );
+}

@@ -1,0 +1,356 @@
+//! `hornwork run` with two workers carries out transfers: three phones on sockets, whose calls belong to one worker and to two.
+
+use crate::common;
+
+use common::{border, free_port, scratch};
+use engine::{Datagram, Entropy, Input, Output, SocketId, Time, Transport};
+use sip::{
+    Content, Endpoint, EndpointConfig, Flow, Indication, Invite, LegId, Local, LocalId, Target,
+    User,
+};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+/// What a phone remembers.
+#[derive(Default)]
+struct Ears {
+    sdp: String,
+    /// Legs of calls that came.
+    offered: Vec<LegId>,
+    /// Statuses of answers to what it asked.
+    answers: Vec<u16>,
+    /// First lines of what NOTIFY told.
+    told: Vec<String>,
+    /// Other requests that came.
+    heard: Vec<String>,
+    acked: usize,
+    ended: usize,
+    /// Where its peer wants media.
+    far: Option<SocketAddr>,
+}
+
+impl Ears {
+    fn look_at(&mut self, message: &Message<'_>) {
+        let body = String::from_utf8_lossy(message.body()).into_owned();
+        let port = body.lines().find_map(|line| line.strip_prefix("m=audio "));
+        let port = port.and_then(|rest| rest.split(' ').next()?.parse().ok());
+        if let Some(port) = port {
+            self.far = Some(SocketAddr::from(([127, 0, 0, 1], port)));
+        }
+    }
+}
+
+impl User for Ears {
+    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        let sdp = self.sdp.clone();
+        let (sdp, none) = (Content::sdp(sdp.as_bytes()), Content::default());
+        match indication {
+            Indication::Offered { leg, request, .. } => {
+                self.look_at(request);
+                self.offered.push(leg);
+                endpoint.answer(leg, 200, &sdp, now).unwrap();
+            }
+            Indication::Answered { leg, response } => {
+                self.look_at(response);
+                self.answers.push(response.status());
+                endpoint.ack(leg, &none, now).unwrap();
+            }
+            Indication::Acked { request, .. } => {
+                self.look_at(request);
+                self.acked += 1;
+            }
+            Indication::Request {
+                transaction,
+                request,
+                ..
+            } => {
+                self.look_at(request);
+                let body = String::from_utf8_lossy(request.body()).into_owned();
+                match request.method() {
+                    Method::Notify => {
+                        let line = body.lines().next().unwrap_or_default();
+                        self.told.push(line.to_owned());
+                    }
+                    method => {
+                        let name = String::from_utf8_lossy(method.as_bytes()).into_owned();
+                        self.heard.push(name);
+                    }
+                }
+                let content = match request.method() {
+                    Method::Invite => sdp,
+                    _ => none,
+                };
+                let _ = endpoint.respond(transaction, 200, &content, now);
+            }
+            Indication::Response { leg, response, .. } => {
+                self.answers.push(response.status());
+                if response.method() == Method::Invite && response.status() == 200 {
+                    self.look_at(response);
+                    endpoint.ack(leg, &none, now).unwrap();
+                }
+            }
+            Indication::Ended { .. } | Indication::Failed { .. } => self.ended += 1,
+            _ => {}
+        }
+    }
+}
+
+struct Phone {
+    endpoint: Endpoint,
+    ears: Ears,
+    local: LocalId,
+    socket: UdpSocket,
+    rtp: UdpSocket,
+    begun: Instant,
+    sequence: u16,
+}
+
+impl Phone {
+    fn new(port: u16, seed: u64) -> Phone {
+        let open = |port: u16| {
+            let socket = UdpSocket::bind(("127.0.0.1", port)).expect("a socket");
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        let (socket, rtp) = (open(port), open(free_port()));
+        let mut endpoint = Endpoint::new(EndpointConfig::default(), Entropy::from_number(seed));
+        let local = endpoint.add_local(Local {
+            name: "phone".into(),
+            socket: SocketId(1),
+            transport: Transport::Udp,
+            address: socket.local_addr().unwrap(),
+            advertised: String::new(),
+        });
+        let sdp = format!(
+            "v=0\r\no=x {seed} 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {} RTP/AVP 8\r\n",
+            rtp.local_addr().unwrap().port()
+        );
+        Phone {
+            endpoint,
+            ears: Ears {
+                sdp,
+                ..Ears::default()
+            },
+            local,
+            socket,
+            rtp,
+            begun: Instant::now(),
+            sequence: 0,
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.begun.elapsed().as_nanos() as u64)
+    }
+
+    fn pump(&mut self) {
+        let mut bytes = [0; 8_192];
+        while let Ok((length, source)) = self.socket.recv_from(&mut bytes) {
+            let now = self.now();
+            let datagram = Datagram {
+                socket: SocketId(1),
+                source,
+                arrived: now,
+                bytes: &mut bytes[..length],
+            };
+            self.endpoint
+                .feed(Input::Datagram(datagram), now, &mut self.ears);
+        }
+        let now = self.now();
+        self.endpoint.feed(Input::Timeout, now, &mut self.ears);
+        while let Some(output) = self.endpoint.next_output() {
+            if let Output::Datagram {
+                destination, bytes, ..
+            } = output
+            {
+                let _ = self.socket.send_to(bytes, destination);
+            }
+        }
+    }
+
+    /// Calls somebody at the border, in a call of this worker.
+    fn call(&mut self, user: &str, border: u16, worker: u8, number: u32) -> LegId {
+        let remote = SocketAddr::from(([127, 0, 0, 1], border));
+        let flow = Flow {
+            local: self.local,
+            transport: Transport::Udp,
+            remote,
+            connection: None,
+        };
+        let uri = format!("sip:{user}@127.0.0.1");
+        // A Call-ID that is as long as the border's own says whose it is.
+        let call_id = format!("{worker:02x}{number:046x}");
+        let sdp = self.ears.sdp.clone();
+        let mut invite = Invite::new(Target::new(uri.as_bytes(), flow));
+        invite.call_id = Some(call_id.as_bytes());
+        invite.content = Content::sdp(sdp.as_bytes());
+        let now = self.now();
+        self.endpoint.invite(&invite, now).unwrap()
+    }
+
+    fn request(&mut self, leg: LegId, method: Method<'_>, edits: &[Edit<'_>]) {
+        let now = self.now();
+        let content = Content::default().with(edits);
+        self.endpoint.request(leg, method, &content, now).unwrap();
+    }
+
+    fn worker_of(&self, leg: LegId) -> u8 {
+        let (_, tag) = self.endpoint.tags_of(leg).unwrap();
+        let digits = std::str::from_utf8(&tag[8..10]).unwrap();
+        u8::from_str_radix(digits, 16).unwrap()
+    }
+
+    /// A packet of speech to its peer.
+    fn speak(&mut self) {
+        let mut packet = vec![0xd5; 172];
+        self.sequence += 1;
+        packet[..2].copy_from_slice(&[0x80, 8]);
+        packet[2..4].copy_from_slice(&self.sequence.to_be_bytes());
+        packet[4..8].copy_from_slice(&(u32::from(self.sequence) * 160).to_be_bytes());
+        packet[8..12].copy_from_slice(&7u32.to_be_bytes());
+        if let Some(far) = self.ears.far {
+            let _ = self.rtp.send_to(&packet, far);
+        }
+    }
+
+    /// Whether speech came since it was asked last.
+    fn hears(&mut self) -> bool {
+        let mut bytes = [0; 2_048];
+        let mut heard = false;
+        while self.rtp.recv(&mut bytes).is_ok() {
+            heard = true;
+        }
+        heard
+    }
+}
+
+/// Alice, Bob and Carol.
+type Phones = [Phone; 3];
+
+/// Lets all phones work until something holds.
+fn until(phones: &mut Phones, what: &str, mut holds: impl FnMut(&mut Phones) -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        for phone in phones.iter_mut() {
+            phone.pump();
+        }
+        if holds(phones) {
+            return;
+        }
+        let told: Vec<_> = phones
+            .iter()
+            .map(|phone| (&phone.ears.answers, &phone.ears.told, &phone.ears.heard))
+            .collect();
+        assert!(Instant::now() < end, "waited in vain: {what}; {told:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Alice and Carol hear each other.
+fn talk(phones: &mut Phones) {
+    for [from, to] in [[0, 2], [2, 0]] {
+        phones[to].hears();
+        let mut next = Instant::now();
+        until(phones, "speech", |phones| {
+            if Instant::now() >= next {
+                phones[from].speak();
+                next = Instant::now() + Duration::from_millis(20);
+            }
+            phones[to].hears()
+        });
+    }
+}
+
+/// Bob brings Alice and Carol together, or sends her there.
+fn transfer(name: &str, first: u8, consulted: Option<u8>) {
+    let folder = scratch(name);
+    let [sip, bob, carol, alice] = [(); 4].map(|()| free_port());
+    let media = free_port();
+    let mut text = format!(
+        "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = [\"udp:127.0.0.1:{sip}\"]\nallow = \"127.0.0.0/8\"\n\
+         media = {{ address = \"127.0.0.1\", ports = \"{}-{}\" }}\n[sip]\nworkers = 2\n",
+        media + 10_000,
+        media + 10_999
+    );
+    for (user, port) in [("bob", bob), ("carol", carol)] {
+        text += &format!(
+            "[[trunk]]\nname = \"{user}\"\ntarget = \"udp:127.0.0.1:{port}\"\nrefer = \"act\"\n\
+             [[route]]\nto = {{ user = \"{user}\" }}\ntrunk = \"{user}\"\n"
+        );
+    }
+    let mut process = border(&folder, &text, sip);
+    let mut phones = [(alice, 1), (bob, 2), (carol, 3)].map(|(port, seed)| Phone::new(port, seed));
+    let calling = phones[0].call("bob", sip, first, 1);
+    until(&mut phones, "Bob's ACK", |phones| phones[1].ears.acked == 1);
+    assert_eq!(phones[0].worker_of(calling), first);
+    let referring = phones[1].ears.offered[0];
+    let mut refer_to = "<sip:carol@127.0.0.1>".to_owned();
+    if let Some(second) = consulted {
+        let consulting = phones[1].call("carol", sip, second, 2);
+        until(&mut phones, "Carol's ACK", |phones| {
+            phones[2].ears.acked == 1
+        });
+        assert_eq!(phones[1].worker_of(consulting), second);
+        let endpoint = &phones[1].endpoint;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let (own, theirs) = endpoint.tags_of(consulting).unwrap();
+        let call_id = text(endpoint.call_id_of(consulting).unwrap());
+        refer_to = format!(
+            "<sip:carol@127.0.0.1?Replaces={call_id}%3Bto-tag%3D{}%3Bfrom-tag%3D{}>",
+            text(theirs),
+            text(&own)
+        );
+    }
+    let edits = [Edit::Add {
+        id: HeaderId::ReferTo,
+        value: refer_to.as_bytes(),
+    }];
+    phones[1].request(referring, Method::Refer, &edits);
+    let legs = if consulted.is_some() { 2 } else { 1 };
+    until(&mut phones, "the transfer", |phones| {
+        phones[1].ears.ended == legs
+    });
+    until(&mut phones, "word of it", |phones| {
+        let told = &phones[1].ears.told;
+        told.last().is_some_and(|told| told == "SIP/2.0 200 OK")
+    });
+    assert!(phones[1].ears.answers.contains(&202));
+    talk(&mut phones);
+    // What one says in her dialog comes to the other.
+    let carols = phones[2].ears.offered[0];
+    phones[2].request(carols, Method::Info, &[]);
+    until(&mut phones, "INFO", |phones| {
+        phones[0].ears.heard.iter().any(|heard| heard == "INFO")
+    });
+    phones[0].request(calling, Method::Info, &[]);
+    until(&mut phones, "INFO", |phones| {
+        phones[2].ears.heard.iter().any(|heard| heard == "INFO")
+    });
+    let now = phones[2].now();
+    let bye = phones[2].endpoint.bye(carols, &Content::default(), now);
+    bye.unwrap();
+    until(&mut phones, "the end", |phones| {
+        phones[0].ears.ended == 1 && phones[2].ears.ended == 1
+    });
+    process.signal("TERM");
+    assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
+}
+
+#[test]
+fn calls_of_two_workers_are_brought_together() {
+    transfer("transfer-01", 0, Some(1));
+    transfer("transfer-10", 1, Some(0));
+}
+
+#[test]
+fn calls_of_one_worker_are_brought_together() {
+    transfer("transfer-11", 1, Some(1));
+}
+
+#[test]
+fn a_call_is_sent_elsewhere() {
+    for (name, worker) in [("transfer-0", 0), ("transfer-1", 1)] {
+        transfer(name, worker, None);
+    }
+}

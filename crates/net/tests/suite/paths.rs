@@ -1,0 +1,369 @@
+//! The same packets through every way in which media ports are served, with the same results: a socket for each port, the same
+//! on a thread of its own, one socket for all ports, and the relay in the kernel or AF_XDP before each of them; the latter with one
+//! receive queue and with several, in driver mode and in generic mode.
+
+use crate::rig;
+
+use engine::{DropReason, HashKey, Output, SocketId, SocketKind};
+use media::{Carriage, Forwarder, ForwarderLimits, MediaCommand, SessionPlan, SidePlan};
+use net::{Clock, Driver, DriverConfig, MediaSockets};
+use rig::{CLASS, Path, Peer, Rig, V4, V6, Wiring, World, alone, call, private_network, rtcp, rtp};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+fn relayed(rig: &mut Rig, world: &World) {
+    let phones = world.phones();
+    let [a, a_rtcp, b, b_rtcp] = &phones;
+    let all = [a, a_rtcp, b, b_rtcp];
+    let ours = call(rig, 1, world, 40_000, all);
+    // Both directions, small and larger than a packet of the way; each arrives as it was sent, from our port, marked.
+    for (sequence, length) in [(1, 20), (2, 160), (3, 1_900), (4, 21)] {
+        let packet = rtp(7, sequence, length);
+        a.send(&packet, ours[0]);
+        assert_eq!(
+            rig.take(b),
+            (packet.clone(), ours[2], CLASS),
+            "{:?} {length}",
+            rig.path
+        );
+        b.send(&packet, ours[2]);
+        assert_eq!(
+            rig.take(a),
+            (packet, ours[0], CLASS),
+            "{:?} {length}",
+            rig.path
+        );
+    }
+    a_rtcp.send(&rtcp(7), ours[1]);
+    assert_eq!(rig.take(b_rtcp), (rtcp(7), ours[3], CLASS));
+    // Nobody else is heard, and nonsense goes nowhere.
+    let stranger = world.phone(0);
+    stranger.send(&rtp(8, 1, 20), ours[0]);
+    a.send(b"no media", ours[0]);
+    a.send(&[0x80; 2_100], ours[0]);
+    a.send(&[], ours[0]);
+    rig.until(|rig| {
+        rig.dropped(DropReason::MediaStranger) == 1
+            && rig.dropped(DropReason::MediaMalformed) == 2
+            && rig.dropped(DropReason::MediaTooLarge) == 1
+    });
+    // Many at once, in order.
+    for sequence in 10..210 {
+        a.send(&rtp(7, sequence, 20), ours[0]);
+    }
+    for sequence in 10..210 {
+        assert_eq!(rig.take(b).0, rtp(7, sequence, 20));
+    }
+    // One by one: what can is relayed by the kernel, and where it is nothing else changes.
+    for sequence in 210..260 {
+        a.send(&rtp(7, sequence, 20), ours[0]);
+        assert_eq!(rig.take(b), (rtp(7, sequence, 20), ours[2], CLASS));
+        rig.run(1);
+    }
+    let mut sequence = 260;
+    if rig.path.is_kernel() {
+        rig.until(|rig| {
+            a.send(&rtp(7, sequence, 20), ours[0]);
+            assert_eq!(rig.take(b).0, rtp(7, sequence, 20));
+            sequence += 1;
+            rig.run(1);
+            rig.driver.counters().passed > 10
+                || sequence % 20 == 0 && {
+                    // Another source is for the forwarder, which closes the shortcut and counts it.
+                    a_rtcp.send(&rtcp(7), ours[1]);
+                    assert_eq!(rig.take(b_rtcp).0, rtcp(7));
+                    rig.operator.commands.push_back(MediaCommand::Query(1));
+                    false
+                }
+        });
+    }
+    if rig.path.is_express() {
+        let before = rig.driver.counters();
+        rig.until(|rig| {
+            a.send(&rtp(7, sequence, 20), ours[0]);
+            assert_eq!(rig.take(b), (rtp(7, sequence, 20), ours[2], CLASS));
+            sequence += 1;
+            rig.run(1);
+            let now = rig.driver.counters();
+            now.express_in > before.express_in + 10 && now.express_out > before.express_out + 10
+        });
+    }
+    // A phone that is gone (ICMP says so) takes nobody with it.
+    let gone = b.address();
+    let [a, _, b, _] = phones;
+    drop(b);
+    for sequence in 20_000..20_003 {
+        a.send(&rtp(7, sequence, 20), ours[0]);
+        rig.run(3);
+    }
+    let b = world.phone_at(1, gone);
+    a.send(&rtp(7, 20_003, 20), ours[0]);
+    assert_eq!(rig.take(&b).0, rtp(7, 20_003, 20));
+    rig.operator.commands.push_back(MediaCommand::Remove(1));
+    rig.run(5);
+    a.send(&rtp(7, 20_004, 20), ours[0]);
+    rig.until(|rig| rig.dropped(DropReason::MediaNoFlow) == 1);
+    for n in 10..14 {
+        rig.shut(n);
+    }
+    rig.run(10);
+    assert!(b.receive().is_none());
+}
+
+/// A port answers as closed before it is opened and after it was shut.
+fn closed(rig: &mut Rig, world: &World) {
+    let ip = world.own(0);
+    let local = SocketAddr::new(ip, 40_100);
+    let ask = |_: &mut Rig| {
+        let caller = world.phone(0).0;
+        caller.connect(local).unwrap();
+        caller.send(b"?").unwrap();
+        caller
+    };
+    let refused = |caller: &UdpSocket| {
+        let answer = caller.recv(&mut [0; 8]).unwrap_err().kind();
+        answer == std::io::ErrorKind::ConnectionRefused
+    };
+    let caller = ask(rig);
+    rig.until(|_| refused(&caller));
+    assert_eq!(rig.open(50, local), Ok(local));
+    let caller = ask(rig);
+    rig.until(|rig| rig.dropped(DropReason::MediaNoFlow) == 1);
+    assert!(!refused(&caller), "{:?}", rig.path);
+    rig.shut(50);
+    rig.run(10);
+    // Free for others: then whoever had it, on whichever thread, has let go of it.
+    rig.until(|_| UdpSocket::bind(local).is_ok());
+    let caller = ask(rig);
+    rig.until(|_| refused(&caller));
+    // Somebody else's port is not ours to take.
+    let other = UdpSocket::bind(local).unwrap();
+    assert!(rig.open(51, local).is_err(), "{:?}", rig.path);
+    other.set_nonblocking(true).unwrap();
+    let caller = world.phone(0);
+    caller.send(b"theirs", local);
+    rig.until(|_| other.recv(&mut [0; 8]).is_ok_and(|length| length == 6));
+    drop(other);
+    assert_eq!(rig.open(52, local), Ok(local));
+    // Twice is once too often.
+    assert!(rig.open(53, local).is_err(), "{:?}", rig.path);
+    rig.shut(52);
+    rig.run(10);
+}
+
+/// What was sent to one call is not heard in the next one that has its port.
+fn passed_on(rig: &mut Rig, world: &World) {
+    let ip = world.own(0);
+    let phones = world.phones();
+    let [a, a_rtcp, b, b_rtcp] = &phones;
+    let ours = call(rig, 5, world, 40_200, [a, a_rtcp, b, b_rtcp]);
+    // No turn lies between this packet, the end of the call and the next one with the same port and the same phone.
+    for n in 0..4 {
+        rig.shut(50 + n);
+    }
+    rig.operator.commands.push_back(MediaCommand::Remove(5));
+    for (id, local) in (60..).zip(ours) {
+        rig.operator.out.push_back(Output::Open {
+            socket: SocketId(id),
+            kind: SocketKind::UdpMedia,
+            local,
+        });
+    }
+    let side = |n: u32, phone: &Peer| {
+        let mut side = SidePlan::new(SocketId(60 + n));
+        side.ipv6 = ip.is_ipv6();
+        side.signalled_rtp = Some(phone.address());
+        side
+    };
+    let plan = SessionPlan::single(6, Carriage::Rtp, [side(0, a), side(2, b_rtcp)]);
+    rig.operator
+        .commands
+        .push_back(MediaCommand::Add(Box::new(plan)));
+    a.send(&rtp(7, 1, 20), ours[0]);
+    rig.run(20);
+    assert!(
+        b.receive().is_none() && b_rtcp.receive().is_none(),
+        "{:?}",
+        rig.path
+    );
+    a.send(&rtp(7, 2, 20), ours[0]);
+    assert_eq!(rig.take(b_rtcp).0, rtp(7, 2, 20));
+    rig.operator.commands.push_back(MediaCommand::Remove(6));
+    for n in 60..64 {
+        rig.shut(n);
+    }
+    rig.run(10);
+}
+
+/// A fixture over each path, IPv4 and IPv6; drops by reason must be the same on all of them.
+fn over_all_paths(test: &'static str, fixture: fn(&mut Rig, &World)) {
+    let all = &[
+        Path::PerPort,
+        Path::Thread,
+        Path::One,
+        Path::Kernel,
+        Path::KernelOne,
+        Path::Express,
+        Path::ExpressOne,
+    ];
+    over(all, true, test, fixture);
+}
+
+/// In which mode AF_XDP runs in a world, and how that is made.
+type Made = (&'static str, fn() -> World);
+
+/// `alike`: whether what was dropped must be the same.
+fn over(paths: &'static [Path], alike: bool, test: &'static str, fixture: fn(&mut Rig, &World)) {
+    let run = move || {
+        let _alone = alone();
+        if !private_network(test) {
+            return;
+        }
+        let worlds: [Made; 10] = [
+            ("", || World::Loopback(V4)),
+            ("", || World::Loopback(V6)),
+            ("driver mode", World::wired),
+            ("driver mode", || World::wired_as(true, true)),
+            ("driver mode", || {
+                World::wired_by(true, false, Wiring::Queues)
+            }),
+            ("driver mode", || {
+                World::wired_by(true, true, Wiring::Queues)
+            }),
+            ("generic mode", || {
+                World::wired_by(true, false, Wiring::Fewer)
+            }),
+            ("generic mode", || {
+                World::wired_by(true, true, Wiring::Fewer)
+            }),
+            ("generic mode", || {
+                World::wired_by(true, false, Wiring::Bridge)
+            }),
+            ("generic mode", || {
+                World::wired_by(true, true, Wiring::Bridge)
+            }),
+        ];
+        let mut seen: Option<(Path, Vec<(DropReason, u64)>)> = None;
+        for (number, (mode, world)) in worlds.iter().enumerate() {
+            let world = &world();
+            for &path in paths {
+                let wired = matches!(world, World::Wired(_));
+                // How we receive matters to AF_XDP alone.
+                let fast = path.is_kernel() || path.is_express();
+                if fast && !wired || number > 3 && !path.is_express() {
+                    continue;
+                }
+                let Some(mut rig) = Rig::start(path, world, test) else {
+                    continue;
+                };
+                if path.is_express() {
+                    assert!(rig.how.contains(mode), "{}", rig.how);
+                }
+                fixture(&mut rig, world);
+                let drops: Vec<(DropReason, u64)> = DropReason::ALL
+                    .iter()
+                    .map(|&reason| (reason, rig.dropped(reason)))
+                    .filter(|(_, count)| *count > 0)
+                    .collect();
+                match &seen {
+                    Some((first, known)) if alike => {
+                        assert_eq!(&drops, known, "{path:?} and {first:?}, world {number}")
+                    }
+                    _ => seen = Some((path, drops)),
+                }
+            }
+        }
+    };
+    // A thread of its own, which leaves its namespace with it.
+    if let Err(panic) = std::thread::spawn(run).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn every_path_relays_alike() {
+    over_all_paths("every_path_relays_alike", relayed);
+}
+
+#[test]
+fn closed_ports_are_closed_on_every_path() {
+    over_all_paths("closed_ports_are_closed_on_every_path", closed);
+}
+
+#[test]
+fn a_port_passed_on_brings_nothing_along() {
+    // Where another thread reads, what it has read before it hears of the end may go either way. What was under way is lost with
+    // the socket of the port, or counted as a drop.
+    over(
+        &[
+            Path::PerPort,
+            Path::One,
+            Path::Kernel,
+            Path::KernelOne,
+            Path::Express,
+            Path::ExpressOne,
+        ],
+        false,
+        "a_port_passed_on_brings_nothing_along",
+        passed_on,
+    );
+}
+
+#[test]
+fn a_flood_on_one_port_leaves_the_others_alone() {
+    let run = || {
+        let test = "a_flood_on_one_port_leaves_the_others_alone";
+        let _alone = alone();
+        if !private_network(test) {
+            return;
+        }
+        for ip in [V4, V6] {
+            let world = World::Loopback(ip);
+            let Some(mut rig) = Rig::start(Path::One, &world, test) else {
+                return;
+            };
+            let phones = world.phones();
+            let [a, a_rtcp, b, b_rtcp] = &phones;
+            let ours = call(&mut rig, 1, &world, 40_000, [a, a_rtcp, b, b_rtcp]);
+            let flooded = SocketAddr::new(ip, 40_010);
+            assert_eq!(rig.open(90, flooded), Ok(flooded));
+            let attacker = world.phone(0);
+            // No turn for so many that one buffer for all would be full, unless this takes so long that what may come is enough for that.
+            let mut begun = Instant::now();
+            for sequence in 0..50_000u32 {
+                if begun.elapsed() > Duration::from_millis(300) {
+                    rig.drain();
+                    begun = Instant::now();
+                }
+                attacker.send(&rtp(9, sequence as u16, 160), flooded);
+                if sequence % 1_000 == 0 {
+                    a.send(&rtp(7, (sequence / 1_000) as u16, 20), ours[0]);
+                }
+            }
+            for sequence in 0..50 {
+                assert_eq!(rig.take(b).0, rtp(7, sequence, 20));
+            }
+            rig.drain();
+            let heard = rig.dropped(DropReason::MediaNoFlow);
+            assert_eq!(rig.dropped(DropReason::MediaFlood), 0);
+            rig.shut(90);
+            rig.run(20);
+            let flood = rig.dropped(DropReason::MediaFlood);
+            assert!(flood > 0 && heard > 0);
+            assert_eq!(heard + flood, 50_000, "all of the flood is counted");
+        }
+    };
+    std::thread::spawn(run).join().unwrap();
+}
+
+#[test]
+fn one_socket_can_be_demanded() {
+    let config = DriverConfig {
+        media_sockets: MediaSockets::One,
+        media_thread: true,
+        ..DriverConfig::default()
+    };
+    let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
+    let error = Driver::new(config, Clock::new(), forwarder).err();
+    assert!(error.is_some_and(|error| error.to_string().contains("own thread")));
+}

@@ -1,0 +1,333 @@
+//! DTLS-SRTP between two of ours, over a network that loses, repeats and reorders, in virtual time.
+
+use crate::common;
+
+use common::{open, rtp, seal};
+use engine::{DropReason, Entropy, Time};
+use proptest::prelude::*;
+use protect::dtls::{
+    Certificate, Endpoint, Epoch, Established, Event, Failure, Fingerprint, HashFunction, Role,
+    Session, Settings, Version,
+};
+use protect::srtp::{ContextLimits, Suite};
+use std::time::{Duration, Instant};
+
+fn endpoint(settings: Settings) -> Endpoint {
+    let certificate = Certificate::generate().unwrap();
+    Endpoint::new(settings, certificate, Epoch::new(Instant::now())).unwrap()
+}
+
+fn print(endpoint: &Endpoint) -> Vec<Fingerprint> {
+    vec![endpoint.certificate().fingerprint(HashFunction::Sha256)]
+}
+
+/// What became of one side.
+#[derive(Default)]
+struct Outcome {
+    established: Option<Established>,
+    failed: Option<Failure>,
+    closed: bool,
+    sent: usize,
+}
+
+fn drain(session: &mut Session, outcome: &mut Outcome) -> Vec<Vec<u8>> {
+    let mut datagrams = Vec::new();
+    while let Some(event) = session.next_event() {
+        match event {
+            Event::Send(datagram) => datagrams.push(datagram.to_vec()),
+            Event::Established(established) => {
+                assert!(outcome.established.is_none(), "told once");
+                outcome.established = Some(established);
+            }
+            Event::Failed(failure) => {
+                assert!(outcome.failed.is_none(), "told once");
+                outcome.failed = Some(failure);
+            }
+            Event::Closed => outcome.closed = true,
+        }
+    }
+    outcome.sent += datagrams.len();
+    datagrams
+}
+
+/// Runs both ends until neither has anything to do before `until`; `fate` says how often each datagram arrives.
+fn run(
+    ends: &mut [Session; 2],
+    mut fate: impl FnMut(usize, usize) -> usize,
+    until: Time,
+) -> [Outcome; 2] {
+    let mut outcomes = [Outcome::default(), Outcome::default()];
+    let mut now = Time::ZERO;
+    let mut flying: Vec<(Time, usize, Vec<u8>)> = Vec::new();
+    let mut count = 0;
+    loop {
+        for side in 0..2 {
+            for datagram in drain(&mut ends[side], &mut outcomes[side]) {
+                for copy in 0..fate(side, count) {
+                    let at = now + Duration::from_millis(20 + 7 * copy as u64);
+                    flying.push((at, 1 - side, datagram.clone()));
+                }
+                count += 1;
+            }
+        }
+        assert!(count < 1_000, "an endless exchange");
+        let arrival = flying.iter().map(|(at, ..)| *at).min();
+        let timers = ends
+            .iter()
+            .filter_map(|end| end.next_deadline())
+            .map(|deadline| deadline.at);
+        let Some(next) = timers.chain(arrival).min().filter(|next| *next <= until) else {
+            return outcomes;
+        };
+        now = now.max(next);
+        let mut arrived = Vec::new();
+        flying.retain(|(at, to, datagram)| {
+            if *at <= now {
+                arrived.push((*to, datagram.clone()));
+            }
+            *at > now
+        });
+        for (to, datagram) in arrived {
+            let _ = ends[to].feed(&datagram, now);
+        }
+        for end in ends.iter_mut() {
+            end.timeout(now);
+        }
+    }
+}
+
+fn pair(client: &Endpoint, server: &Endpoint) -> [Session; 2] {
+    [
+        Session::new(client, Role::Client, Some(print(server)), Time::ZERO),
+        Session::new(server, Role::Server, Some(print(client)), Time::ZERO),
+    ]
+}
+
+/// Both have keys, and what one seals the other opens.
+fn talk(outcomes: [Outcome; 2]) {
+    let [client, server] = outcomes.map(|outcome| {
+        assert_eq!(outcome.failed, None);
+        outcome.established.expect("established")
+    });
+    assert_eq!(client.suite, server.suite);
+    assert_ne!(client.local.key_and_salt(), client.remote.key_and_salt());
+    let mut a = client.contexts(ContextLimits::default()).unwrap();
+    let mut b = server.contexts(ContextLimits::default()).unwrap();
+    let plain = rtp(1, 1, b"over there");
+    assert_eq!(
+        open(&mut b.inbound, &seal(&mut a.outbound, &plain).unwrap()).unwrap(),
+        plain
+    );
+    assert_eq!(
+        open(&mut a.inbound, &seal(&mut b.outbound, &plain).unwrap()).unwrap(),
+        plain
+    );
+}
+
+const LONG: Time = Time::from_secs(60);
+
+#[test]
+fn every_pair_of_versions() {
+    let of = |version| {
+        endpoint(Settings {
+            version,
+            ..Settings::default()
+        })
+    };
+    for (a, b) in [
+        (Version::Auto, Version::Auto),
+        (Version::Auto, Version::Dtls12),
+        (Version::Dtls12, Version::Auto),
+        (Version::Auto, Version::Dtls13),
+        (Version::Dtls13, Version::Auto),
+        (Version::Dtls12, Version::Dtls12),
+    ] {
+        let mut ends = pair(&of(a), &of(b));
+        talk(run(&mut ends, |_, _| 1, LONG));
+    }
+}
+
+#[test]
+fn lost_and_repeated_datagrams() {
+    let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
+    let twelve = endpoint(Settings {
+        version: Version::Dtls12,
+        ..Settings::default()
+    });
+    for server in [&server, &twelve] {
+        // Each of the first datagrams is lost once.
+        for lost in 0..12 {
+            let mut ends = pair(&client, server);
+            talk(run(&mut ends, |_, nth| usize::from(nth != lost), LONG));
+        }
+        let mut ends = pair(&client, server);
+        talk(run(&mut ends, |_, _| 2, LONG));
+        let mut entropy = Entropy::from_number(7);
+        for _ in 0..5 {
+            let mut ends = pair(&client, server);
+            let fate = |_: usize, _: usize| usize::from(entropy.below(100) >= 20);
+            talk(run(&mut ends, fate, LONG));
+        }
+    }
+}
+
+#[test]
+fn the_wrong_fingerprint_on_either_side() {
+    let (client, server, other) = (
+        endpoint(Settings::default()),
+        endpoint(Settings::default()),
+        endpoint(Settings::default()),
+    );
+    for version in [Version::Auto, Version::Dtls12] {
+        let client = Endpoint::new(
+            Settings {
+                version,
+                ..Settings::default()
+            },
+            client.certificate().clone(),
+            Epoch::new(Instant::now()),
+        )
+        .unwrap();
+        let mut ends = pair(&client, &server);
+        ends[0] = Session::new(&client, Role::Client, Some(print(&other)), Time::ZERO);
+        let [a, b] = run(&mut ends, |_, _| 1, LONG);
+        assert_eq!(a.failed, Some(Failure::Fingerprint));
+        assert!(a.established.is_none() && b.established.is_none());
+
+        let mut ends = pair(&client, &server);
+        ends[1] = Session::new(&server, Role::Server, Some(print(&other)), Time::ZERO);
+        let [_, b] = run(&mut ends, |_, _| 1, LONG);
+        assert_eq!(b.failed, Some(Failure::Fingerprint));
+        assert!(b.established.is_none(), "no keys for a stranger");
+        assert_eq!(ends[1].next_deadline(), None);
+        assert_eq!(
+            ends[1].feed(&[22; 40], LONG),
+            Err(DropReason::DtlsUnexpected)
+        );
+    }
+    let mut session = Session::new(&client, Role::Client, Some(Vec::new()), Time::ZERO);
+    let mut outcome = Outcome::default();
+    assert!(drain(&mut session, &mut outcome).is_empty());
+    assert_eq!(outcome.failed, Some(Failure::NoFingerprint));
+}
+
+/// The handshake may be over before the answer says whose certificate it must be: the keys wait.
+#[test]
+fn a_fingerprint_that_comes_late() {
+    let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
+    for right in [true, false] {
+        let mut ends = [
+            Session::new(&client, Role::Client, None, Time::ZERO),
+            Session::new(&server, Role::Server, Some(print(&client)), Time::ZERO),
+        ];
+        let [a, b] = run(&mut ends, |_, _| 1, Time::from_secs(5));
+        assert!(a.established.is_none() && b.established.is_some());
+        let told = if right { &server } else { &client };
+        ends[0].signalled(print(told));
+        let mut late = Outcome::default();
+        drain(&mut ends[0], &mut late);
+        if right {
+            talk([late, b]);
+        } else {
+            assert_eq!(late.failed, Some(Failure::Fingerprint));
+            assert!(late.established.is_none());
+        }
+    }
+}
+
+#[test]
+fn only_allowed_profiles() {
+    let only = |suite| {
+        endpoint(Settings {
+            profiles: vec![suite],
+            ..Settings::default()
+        })
+    };
+    let mut ends = pair(
+        &only(Suite::AesCm128HmacSha1_80),
+        &endpoint(Settings::default()),
+    );
+    let [a, _] = run(&mut ends, |_, _| 1, LONG);
+    assert_eq!(
+        a.failed,
+        Some(Failure::ProfileNotAllowed(Suite::AeadAes256Gcm))
+    );
+    let certificate = Certificate::generate().unwrap();
+    for profiles in [vec![Suite::AesCm128HmacSha1_32], vec![]] {
+        let settings = Settings {
+            profiles,
+            ..Settings::default()
+        };
+        let made = Endpoint::new(settings, certificate.clone(), Epoch::new(Instant::now()));
+        assert!(made.is_err());
+    }
+}
+
+/// Nobody there: retransmissions at growing distances, an end in time.
+#[test]
+fn no_answer() {
+    let client = endpoint(Settings {
+        timeout: Duration::from_secs(5),
+        ..Settings::default()
+    });
+    let server = endpoint(Settings::default());
+    let mut ends = pair(&client, &server);
+    let [a, b] = run(&mut ends, |_, _| 0, LONG);
+    assert_eq!(a.failed, Some(Failure::Timeout));
+    assert!((3..=8).contains(&a.sent), "{} datagrams", a.sent);
+    assert_eq!(b.sent, 0, "a server waits");
+    assert_eq!(ends[0].next_deadline(), None);
+}
+
+#[test]
+fn the_end_is_told() {
+    let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
+    let mut ends = pair(&client, &server);
+    talk(run(&mut ends, |_, _| 1, Time::from_secs(5)));
+    ends[0].close();
+    let [_, b] = run(&mut ends, |_, _| 1, Time::from_secs(10));
+    assert!(b.closed);
+}
+
+/// An alert in the clear proves nothing, so it ends no handshake that gets on; one that does not get on failed for it.
+#[test]
+fn an_alert_that_anyone_can_send() {
+    let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
+    let alert = |level, number| [21, 254, 253, 0, 0, 0, 0, 0, 0, 0, 9, 0, 2, level, number];
+    for (level, number) in [(2, 40), (1, 0), (2, 0), (1, 90)] {
+        let mut ends = pair(&client, &server);
+        for end in &mut ends {
+            let fed = end.feed(&alert(level, number), Time::ZERO);
+            assert_eq!(fed, Err(DropReason::DtlsUnexpected));
+        }
+        talk(run(&mut ends, |_, _| 1, LONG));
+    }
+    let mut ends = pair(&client, &server);
+    let _ = ends[0].feed(&alert(2, 40), Time::from_millis(100));
+    let [a, _] = run(&mut ends, |_, _| 0, LONG);
+    assert_eq!(a.failed, Some(Failure::Refused(40)));
+    assert!(a.sent <= 5, "it ended early");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+
+    /// Datagrams of strangers before the first of the peer's: the handshake of the two comes to its end all the same.
+    #[test]
+    fn strangers(datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 0..20), kind in 20u8..24) {
+        let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
+        let mut ends = pair(&client, &server);
+        for (nth, datagram) in datagrams.iter().enumerate() {
+            let mut like = vec![kind, 0xfe, 0xfd, 0, 0, 0, 0, 0, 0, 0, nth as u8];
+            like.extend_from_slice(&(datagram.len() as u16).to_be_bytes());
+            like.extend_from_slice(datagram);
+            for end in &mut ends {
+                let _ = end.feed(datagram, Time::ZERO);
+                let _ = end.feed(&like, Time::ZERO);
+            }
+        }
+        let outcomes = run(&mut ends, |_, _| 1, LONG);
+        let ends: Vec<_> = outcomes.iter().map(|one| (one.established.is_some(), one.failed.clone())).collect();
+        prop_assert!(ends.iter().all(|end| end.0), "{:?}", ends);
+    }
+}

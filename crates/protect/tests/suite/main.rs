@@ -1,0 +1,13 @@
+//! The integration tests of `protect`, one program: shared start-up, one link.
+
+mod common;
+mod digest;
+mod dtls;
+mod dtls_openssl;
+mod fuzz_seeds;
+mod ice;
+mod ice_rtpengine;
+mod sdes;
+mod srtp;
+mod srtp_libsrtp;
+mod srtp_vectors;

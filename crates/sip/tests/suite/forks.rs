@@ -1,0 +1,580 @@
+//! Forked INVITEs, CANCEL races and credentials, against a peer played by hand.
+
+use crate::common;
+
+use common::*;
+use engine::{DropReason, Time};
+use sip::*;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+const PEER: &str = "192.0.2.9:5060";
+
+struct Scene {
+    host: Host,
+    leg: LegId,
+    invite: String,
+}
+
+fn ms(ms: u64) -> Time {
+    Time::from_millis(ms)
+}
+
+fn scene_with(change: impl FnOnce(&mut Invite<'_>), config: EndpointConfig) -> Scene {
+    let mut host = Host::new("192.0.2.1:5060", config, 11);
+    let target = Target::new(b"sip:bob@example.com", host.flow(PEER));
+    let mut invite = Invite {
+        content: Content::sdp(SDP),
+        ..Invite::new(target)
+    };
+    change(&mut invite);
+    let leg = host.endpoint.invite(&invite, Time::ZERO).unwrap();
+    let invite = host.datagrams().remove(0);
+    Scene { host, leg, invite }
+}
+
+fn scene() -> Scene {
+    scene_with(|_| {}, EndpointConfig::default())
+}
+
+impl Scene {
+    fn reply_to(request: &str, status: u16, tag: &str, extra: &str) -> String {
+        let get = |id| header(request, id).unwrap();
+        let tag = match tag {
+            "" => String::new(),
+            tag => format!(";tag={tag}"),
+        };
+        format!(
+            "SIP/2.0 {status} X\r\nVia: {}\r\nFrom: {}\r\nTo: {}{tag}\r\nCall-ID: {}\r\nCSeq: {}\r\n{extra}Content-Length: 0\r\n\r\n",
+            get(HeaderId::Via),
+            get(HeaderId::From),
+            get(HeaderId::To),
+            get(HeaderId::CallId),
+            get(HeaderId::CSeq),
+        )
+    }
+
+    fn reply(&mut self, status: u16, tag: &str, extra: &str, at: u64) -> Vec<String> {
+        let text = Scene::reply_to(&self.invite, status, tag, extra);
+        self.give(&text, at)
+    }
+
+    fn give(&mut self, text: &str, at: u64) -> Vec<String> {
+        self.host.datagram(text.as_bytes(), PEER, ms(at));
+        self.host.datagrams()
+    }
+
+    fn end(mut self) {
+        self.host.run(Time::from_secs(300));
+        let census = self.host.endpoint.census();
+        assert!(census.is_quiet(), "{census:?}");
+    }
+}
+
+fn contact(host: u8) -> String {
+    format!("Contact: <sip:bob@192.0.2.{host}:5060>\r\n")
+}
+
+fn method(text: &str) -> String {
+    Message::parse(text.as_bytes())
+        .unwrap()
+        .method()
+        .to_string()
+}
+
+#[test]
+fn the_first_2xx_wins_and_a_late_one_gets_ack_and_bye() {
+    let mut scene = scene();
+    let leg = scene.leg;
+    assert!(scene.reply(100, "", "", 10).is_empty());
+    scene.reply(180, "one", &contact(21), 20);
+    scene.reply(183, "two", &contact(22), 30);
+    scene.reply(180, "one", &contact(21), 35);
+    let acks = scene.reply(200, "two", &contact(22), 40);
+    assert_eq!(acks.len(), 1);
+    assert!(acks[0].starts_with("ACK sip:bob@192.0.2.22:5060 SIP/2.0"));
+    assert_eq!(
+        scene.host.log.said,
+        [
+            Said::Progressed(leg, Some(Fork(0)), 180, false),
+            Said::Progressed(leg, Some(Fork(1)), 183, false),
+            Said::Progressed(leg, Some(Fork(0)), 180, false),
+            Said::Answered(leg, 200),
+        ]
+    );
+    // The fork that lost answers late, twice.
+    let late = scene.reply(200, "one", &contact(21), 50);
+    assert_eq!(late.len(), 2, "{late:?}");
+    assert!(late[0].starts_with("ACK sip:bob@192.0.2.21:5060 SIP/2.0"));
+    assert!(late[1].starts_with("BYE sip:bob@192.0.2.21:5060 SIP/2.0"));
+    assert_eq!(
+        header(&late[1], HeaderId::To).unwrap(),
+        "<sip:bob@example.com>;tag=one"
+    );
+    assert_eq!(header(&late[1], HeaderId::CSeq).unwrap(), "2 BYE");
+    let again = scene.reply(200, "one", &contact(21), 550);
+    assert_eq!(again, [late[0].clone()], "ACK again, BYE once");
+    scene.give(&Scene::reply_to(&late[1], 200, "", ""), 600);
+    // A provisional response behind the 2xx says nothing any more.
+    scene.reply(180, "three", &contact(23), 610);
+    assert_eq!(scene.host.log.said.len(), 4);
+    assert_eq!(scene.host.endpoint.state_of(leg), Some(LegState::Confirmed));
+    scene
+        .host
+        .endpoint
+        .bye(leg, &Content::default(), ms(700))
+        .unwrap();
+    let bye = scene.host.datagrams().remove(0);
+    scene.give(&Scene::reply_to(&bye, 200, "", ""), 710);
+    scene.end();
+}
+
+#[test]
+fn a_fork_with_routes_is_acknowledged_over_its_own_route_set() {
+    let mut scene = scene();
+    let routes = "Record-Route: <sip:192.0.2.50;lr>, <sip:192.0.2.51:5070;lr>\r\n";
+    let acks = scene.reply(200, "x", &format!("{routes}{}", contact(21)), 40);
+    assert!(acks[0].starts_with("ACK sip:bob@192.0.2.21:5060"));
+    assert_eq!(
+        header(&acks[0], HeaderId::Route).unwrap(),
+        "<sip:192.0.2.51:5070;lr>, <sip:192.0.2.50;lr>"
+    );
+    let flow = scene.host.endpoint.flow_of(scene.leg).unwrap();
+    assert_eq!(flow.remote, "192.0.2.51:5070".parse().unwrap());
+}
+
+#[test]
+fn a_strict_router_gets_its_own_uri_as_request_uri() {
+    let mut scene = scene();
+    let routes = "Record-Route: <sip:192.0.2.50;lr>, <sip:192.0.2.51:5070>\r\n";
+    let acks = scene.reply(200, "x", &format!("{routes}{}", contact(21)), 40);
+    let message = Message::parse(acks[0].as_bytes()).unwrap();
+    assert_eq!(message.request_uri(), b"sip:192.0.2.51:5070");
+    let routes: Vec<&[u8]> = message.values(HeaderId::Route).collect();
+    assert_eq!(
+        routes,
+        [&b"<sip:192.0.2.50;lr>"[..], b"<sip:bob@192.0.2.21:5060>"]
+    );
+}
+
+#[test]
+fn cancel_after_a_provisional_response() {
+    let mut scene = scene();
+    let leg = scene.leg;
+    scene.reply(180, "one", &contact(21), 20);
+    let edits = [Edit::AddNamed {
+        name: b"Reason",
+        value: b"SIP;cause=200",
+    }];
+    scene
+        .host
+        .endpoint
+        .cancel(leg, &Content::default().with(&edits), ms(30))
+        .unwrap();
+    let cancel = scene.host.datagrams().remove(0);
+    assert!(cancel.starts_with("CANCEL sip:bob@example.com SIP/2.0\r\n"));
+    for id in [
+        HeaderId::Via,
+        HeaderId::From,
+        HeaderId::To,
+        HeaderId::CallId,
+    ] {
+        assert_eq!(
+            header(&cancel, id),
+            header(&scene.invite, id),
+            "section 9.1"
+        );
+    }
+    assert_eq!(header(&cancel, HeaderId::CSeq).unwrap(), "1 CANCEL");
+    assert_eq!(header(&cancel, HeaderId::Reason).unwrap(), "SIP;cause=200");
+    scene.give(&Scene::reply_to(&cancel, 200, "one", ""), 40);
+    let acks = scene.reply(487, "one", "", 50);
+    assert!(acks[0].starts_with("ACK sip:bob@example.com SIP/2.0\r\n"));
+    assert_eq!(
+        scene.host.log.last(),
+        &Said::Failed(leg, Failure::Response, 487)
+    );
+    scene.end();
+}
+
+#[test]
+fn cancel_waits_for_a_provisional_response() {
+    let mut scene = scene();
+    scene
+        .host
+        .endpoint
+        .cancel(scene.leg, &Content::default(), ms(10))
+        .unwrap();
+    assert!(scene.host.datagrams().is_empty());
+    let sent = scene.reply(100, "", "", 20);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(method(&sent[0]), "CANCEL");
+    // Nothing else comes: the leg ends 64*T1 later.
+    scene.host.run(ms(32_019));
+    assert!(scene.host.log.said.is_empty());
+    scene.host.run(ms(32_024));
+    assert_eq!(
+        scene.host.log.said,
+        [Said::Failed(scene.leg, Failure::TimedOut, 0)]
+    );
+    scene.end();
+}
+
+#[test]
+fn cancel_that_nobody_hears_ends_with_timer_b() {
+    let mut scene = scene();
+    scene
+        .host
+        .endpoint
+        .cancel(scene.leg, &Content::default(), ms(10))
+        .unwrap();
+    scene.host.run(ms(33_000));
+    assert_eq!(
+        scene.host.log.said,
+        [Said::Failed(scene.leg, Failure::CancelledUnheard, 0)]
+    );
+    scene.end();
+}
+
+#[test]
+fn a_2xx_that_crosses_cancel_is_acknowledged_and_ended() {
+    for after_provisional in [true, false] {
+        let mut scene = scene();
+        if after_provisional {
+            scene.reply(180, "one", &contact(21), 20);
+        }
+        scene
+            .host
+            .endpoint
+            .cancel(scene.leg, &Content::default(), ms(30))
+            .unwrap();
+        scene.host.drain();
+        let sent = scene.reply(200, "one", &contact(21), 40);
+        let methods: Vec<String> = sent.iter().map(|text| method(text)).collect();
+        assert_eq!(methods, ["ACK", "BYE"]);
+        assert_eq!(
+            scene.host.log.last(),
+            &Said::Failed(scene.leg, Failure::CancelCrossed, 200)
+        );
+        assert_eq!(scene.host.endpoint.census().legs, 0);
+        let again = scene.reply(200, "one", &contact(21), 500);
+        assert_eq!(again.len(), 1, "{again:?}");
+        assert_eq!(method(&again[0]), "ACK");
+        scene.end();
+    }
+}
+
+#[test]
+fn a_challenge_is_answered_once() {
+    let mut scene = scene_with(
+        |invite| {
+            invite.login = Some(Login {
+                user: b"alice",
+                password: b"secret",
+            });
+        },
+        EndpointConfig::default(),
+    );
+    let challenge =
+        "WWW-Authenticate: Digest realm=\"x\", nonce=\"n1\", qop=\"auth\", algorithm=MD5\r\n";
+    let sent = scene.reply(401, "a", challenge, 10);
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    let (ack, second) = match method(&sent[0]).as_str() {
+        "ACK" => (&sent[0], &sent[1]),
+        _ => (&sent[1], &sent[0]),
+    };
+    assert_eq!(method(ack), "ACK");
+    assert_eq!(header(second, HeaderId::CSeq).unwrap(), "2 INVITE");
+    assert_ne!(
+        header(second, HeaderId::Via),
+        header(&scene.invite, HeaderId::Via)
+    );
+    assert_eq!(
+        header(second, HeaderId::From),
+        header(&scene.invite, HeaderId::From)
+    );
+    let answer = header(second, HeaderId::Authorization).unwrap();
+    assert!(
+        answer.starts_with(
+            "Digest username=\"alice\", realm=\"x\", nonce=\"n1\", uri=\"sip:bob@example.com\""
+        ),
+        "{answer}"
+    );
+    assert!(second.ends_with(std::str::from_utf8(SDP).unwrap()));
+    assert!(scene.host.log.said.is_empty());
+    // The same challenge again: the password is wrong.
+    scene.invite = second.clone();
+    scene.reply(401, "b", challenge, 20);
+    assert_eq!(
+        scene.host.log.said,
+        [Said::Failed(scene.leg, Failure::Response, 401)]
+    );
+    scene.end();
+}
+
+/// A nonce that is only too old is replaced; what protects the body covers it (RFC 7616 sections 3.3 and 3.4.3).
+#[test]
+fn a_stale_nonce_is_replaced_and_auth_int_is_used_where_asked() {
+    let mut scene = scene_with(
+        |invite| {
+            invite.login = Some(Login {
+                user: b"alice",
+                password: b"secret",
+            });
+        },
+        EndpointConfig::default(),
+    );
+    let mut answers = Vec::new();
+    for (tag, nonce, stale) in [
+        ("a", "n1", ""),
+        ("b", "n2", ", stale=true"),
+        ("c", "n3", ", stale=TRUE"),
+    ] {
+        let challenge = format!(
+            "WWW-Authenticate: Digest realm=\"x\", nonce=\"{nonce}\", qop=\"auth-int\", algorithm=SHA-256{stale}\r\n"
+        );
+        let sent = scene.reply(401, tag, &challenge, 10);
+        let again = sent.into_iter().find(|text| text.starts_with("INVITE "));
+        scene.invite = again.expect("another try");
+        answers.push(header(&scene.invite, HeaderId::Authorization).unwrap());
+    }
+    for (answer, nonce) in answers.iter().zip(["n1", "n2", "n3"]) {
+        for part in [
+            &format!("nonce=\"{nonce}\"")[..],
+            "qop=auth-int",
+            "nc=00000001",
+            "algorithm=SHA-256",
+        ] {
+            assert!(answer.contains(part), "{part}: {answer}");
+        }
+    }
+    let response = |answer: &str| answer.split("response=\"").nth(1).unwrap()[..64].to_owned();
+    let value = |name: &str| {
+        let rest = answers[2].split(&format!("{name}=\"")).nth(1).unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let hash = protect::digest::Hash::Sha256;
+    let proof = |body: &[u8]| {
+        let cnonce = value("cnonce");
+        let proof = protect::digest::Proof {
+            algorithm: protect::digest::Algorithm::SHA256,
+            ha1: protect::digest::ha1(hash, b"alice", b"x", b"secret"),
+            nonce: b"n3",
+            cnonce: cnonce.as_bytes(),
+            nc: b"00000001",
+            qop: protect::digest::Qop::AuthInt,
+            method: b"INVITE",
+            uri: b"sip:bob@example.com",
+            body,
+        };
+        String::from_utf8(proof.response().as_bytes().to_vec()).unwrap()
+    };
+    assert_eq!(response(&answers[2]), proof(SDP));
+    assert_ne!(response(&answers[2]), proof(b"another body"));
+    scene.reply(486, "d", "", 20);
+    scene.end();
+}
+
+/// The ACK of a 2xx has the credentials of its INVITE (RFC 3261 section 13.2.2.4), whenever it is sent.
+#[test]
+fn the_ack_of_a_challenged_invite_carries_its_credentials() {
+    let mut scene = scene_with(
+        |invite| {
+            invite.login = Some(Login {
+                user: b"alice",
+                password: b"secret",
+            });
+        },
+        EndpointConfig::default(),
+    );
+    let challenge =
+        "Proxy-Authenticate: Digest realm=\"x\", nonce=\"n1\", qop=\"auth\", algorithm=MD5\r\n";
+    let sent = scene.reply(407, "a", challenge, 10);
+    scene.invite = sent
+        .into_iter()
+        .find(|text| text.starts_with("INVITE "))
+        .unwrap();
+    let credentials = header(&scene.invite, HeaderId::ProxyAuthorization);
+    assert!(credentials.is_some());
+    let ack = scene.reply(200, "one", &contact(21), 20);
+    assert_eq!(header(&ack[0], HeaderId::ProxyAuthorization), credentials);
+    let again = scene.reply(200, "one", &contact(21), 520);
+    for id in [HeaderId::Via, HeaderId::CSeq, HeaderId::ProxyAuthorization] {
+        assert_eq!(header(&again[0], id), header(&ack[0], id));
+    }
+    let late = scene.reply(200, "two", &contact(22), 600);
+    assert!(late[0].starts_with("ACK sip:bob@192.0.2.22:5060 SIP/2.0"));
+    assert_eq!(header(&late[0], HeaderId::ProxyAuthorization), credentials);
+    scene.give(&Scene::reply_to(&late[1], 200, "", ""), 610);
+}
+
+#[test]
+fn without_credentials_a_challenge_is_told() {
+    let mut scene = scene();
+    scene.reply(
+        407,
+        "a",
+        "Proxy-Authenticate: Digest realm=\"x\", nonce=\"n\"\r\n",
+        10,
+    );
+    assert_eq!(
+        scene.host.log.said,
+        [Said::Failed(scene.leg, Failure::Response, 407)]
+    );
+    scene.end();
+}
+
+#[test]
+fn a_challenged_register_and_bye_carry_credentials() {
+    let mut host = Host::new("192.0.2.1:5060", EndpointConfig::default(), 2);
+    let target = Target::new(b"sip:example.com", host.flow(PEER));
+    let outside = Outside {
+        user: 9,
+        login: Some(Login {
+            user: b"u",
+            password: b"p",
+        }),
+        cseq: Some(41),
+        ..Outside::new(Method::Register, target)
+    };
+    host.endpoint.send(&outside, Time::ZERO).unwrap();
+    let first = host.datagrams().remove(0);
+    assert_eq!(header(&first, HeaderId::CSeq).unwrap(), "41 REGISTER");
+    assert_eq!(
+        header(&first, HeaderId::Contact),
+        None,
+        "the user's to give"
+    );
+    let challenge = "WWW-Authenticate: Digest realm=\"x\", nonce=\"n1\", qop=\"auth\"\r\n";
+    let refuse = |text: &str| Scene::reply_to(text, 401, "t", challenge);
+    host.datagram(refuse(&first).as_bytes(), PEER, ms(5));
+    let second = host.datagrams().remove(0);
+    assert_eq!(header(&second, HeaderId::CSeq).unwrap(), "42 REGISTER");
+    assert_eq!(
+        header(&second, HeaderId::CallId),
+        header(&first, HeaderId::CallId)
+    );
+    assert!(header(&second, HeaderId::Authorization).is_some());
+    // A fresh nonce with stale=true is worth another try.
+    let stale = Scene::reply_to(
+        &second,
+        401,
+        "t",
+        "WWW-Authenticate: Digest realm=\"x\", nonce=\"n2\", qop=\"auth\", stale=true\r\n",
+    );
+    host.datagram(stale.as_bytes(), PEER, ms(6));
+    let third = host.datagrams().remove(0);
+    assert!(
+        header(&third, HeaderId::Authorization)
+            .unwrap()
+            .contains("nonce=\"n2\"")
+    );
+    assert!(host.log.said.is_empty());
+    host.datagram(
+        Scene::reply_to(&third, 200, "t", "").as_bytes(),
+        PEER,
+        ms(7),
+    );
+    assert_eq!(host.log.said, [Said::OutsideResponse(9, 200)]);
+    host.run(Time::from_secs(60));
+    assert!(host.endpoint.census().is_quiet());
+}
+
+#[test]
+fn a_422_is_answered_with_the_larger_interval() {
+    let config = EndpointConfig {
+        session: Some(SessionConfig {
+            expires: 120,
+            min_se: 90,
+        }),
+        ..EndpointConfig::default()
+    };
+    let mut scene = scene_with(|_| {}, config);
+    assert_eq!(
+        header(&scene.invite, HeaderId::SessionExpires).unwrap(),
+        "120"
+    );
+    let sent = scene.reply(422, "a", "Min-SE: 500\r\n", 10);
+    let second = sent.iter().find(|text| method(text) == "INVITE").unwrap();
+    assert_eq!(header(second, HeaderId::SessionExpires).unwrap(), "500");
+    assert_eq!(header(second, HeaderId::MinSe).unwrap(), "500");
+    scene.invite = second.clone();
+    // The same demand again is not met twice.
+    scene.reply(422, "a", "Min-SE: 500\r\n", 20);
+    assert_eq!(
+        scene.host.log.said,
+        [Said::Failed(scene.leg, Failure::Response, 422)]
+    );
+    scene.end();
+}
+
+#[test]
+fn reliable_provisional_responses_are_acknowledged_in_order_and_once() {
+    let mut scene = scene();
+    let leg = scene.leg;
+    let reliable = |rseq: u32| format!("Require: 100rel\r\nRSeq: {rseq}\r\n{}", contact(21));
+    let sent = scene.reply(183, "one", &reliable(77), 10);
+    assert_eq!(sent.len(), 1);
+    assert!(sent[0].starts_with("PRACK sip:bob@192.0.2.21:5060 SIP/2.0"));
+    assert_eq!(header(&sent[0], HeaderId::RAck).unwrap(), "77 1 INVITE");
+    assert_eq!(header(&sent[0], HeaderId::CSeq).unwrap(), "2 PRACK");
+    assert!(
+        scene.reply(183, "one", &reliable(77), 20).is_empty(),
+        "repeated"
+    );
+    assert!(
+        scene.reply(180, "one", &reliable(79), 30).is_empty(),
+        "out of order"
+    );
+    let next = scene.reply(180, "one", &reliable(78), 40);
+    assert_eq!(header(&next[0], HeaderId::RAck).unwrap(), "78 1 INVITE");
+    for prack in [&sent[0], &next[0]] {
+        scene.give(&Scene::reply_to(prack, 200, "", ""), 50);
+    }
+    assert_eq!(
+        scene
+            .host
+            .log
+            .count(|s| matches!(s, Said::Progressed(l, Some(Fork(0)), _, true) if *l == leg)),
+        2
+    );
+    scene.reply(486, "one", "", 60);
+    scene.end();
+}
+
+#[test]
+fn responses_with_a_foreign_via_or_a_guessed_branch_are_dropped() {
+    let mut scene = scene();
+    let via = header(&scene.invite, HeaderId::Via).unwrap();
+    let ok = Scene::reply_to(&scene.invite, 200, "x", &contact(21));
+    let foreign = ok.replace("192.0.2.1:5060;branch", "192.0.2.77:5060;branch");
+    assert!(scene.give(&foreign, 1).is_empty());
+    assert_eq!(
+        scene.host.endpoint.drops().get(DropReason::SipForeignVia),
+        1
+    );
+    // Two Vias, in one line or two: misrouted (RFC 3261 section 8.1.3.3).
+    let other = "SIP/2.0/UDP 192.0.2.77;branch=z9hG4bKother";
+    for two in [format!("{via}, {other}"), format!("{via}\r\nVia: {other}")] {
+        assert!(scene.give(&ok.replace(&via, &two), 1).is_empty());
+    }
+    assert_eq!(
+        scene.host.endpoint.drops().get(DropReason::SipForeignVia),
+        3
+    );
+    let branch = via.split_once("z9hG4bK").unwrap().1;
+    let (branch, _) = branch.split_once(';').unwrap_or((branch, ""));
+    let mut guessed = branch.to_string();
+    let last = if guessed.ends_with('0') { "1" } else { "0" };
+    guessed.replace_range(23..24, last);
+    assert!(scene.give(&ok.replace(branch, &guessed), 2).is_empty());
+    assert_eq!(
+        scene
+            .host
+            .endpoint
+            .drops()
+            .get(DropReason::SipStrayResponse),
+        1
+    );
+    assert!(scene.host.log.said.is_empty());
+    assert_eq!(scene.give(&ok, 3).len(), 1);
+}

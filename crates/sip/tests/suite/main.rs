@@ -1,0 +1,11 @@
+//! The integration tests of `sip`, one program: shared start-up, one link.
+
+mod calls;
+mod common;
+mod dialogs;
+mod exchange;
+mod forks;
+mod lossy;
+mod secure;
+mod timers;
+mod transport;

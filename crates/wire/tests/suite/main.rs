@@ -1,0 +1,10 @@
+//! The integration tests of `wire`, one program: shared start-up, one link.
+
+mod ng;
+mod packets;
+mod sdp_corpus;
+mod sdp_rewrite;
+mod sip_corpus;
+mod sip_message;
+mod websocket;
+mod websocket_client;
