@@ -26,6 +26,7 @@ mod tests;
 mod threads;
 pub(crate) mod tls;
 mod trunks;
+mod warnings;
 mod workers;
 
 pub use address::{Cidr, HostName, ListenAddress};
@@ -248,21 +249,6 @@ impl Config {
                     ));
                 }
             }
-            if interface.kind == InterfaceKind::Core
-                || interface.authenticate == Authenticate::Digest
-            {
-                continue;
-            }
-            if interface.allow.is_empty() && !self.trunks.is_empty() {
-                hints.push(format!(
-                    "interface {name}: anyone who reaches it may call through the trunks; `allow` or `authenticate` would limit that"
-                ));
-            }
-            if interface.register == Register::Local {
-                hints.push(format!(
-                    "interface {name}: anyone may register as anyone; authenticate = \"digest\" would ask for proof"
-                ));
-            }
         }
         hints
     }
@@ -313,6 +299,8 @@ pub enum Authenticate {
     None,
     /// Digest (RFC 7616) of a configured user; requests of trunks are exempt.
     Digest,
+    /// The trunk to which registrations are passed authenticates; sources that are not registered reach that trunk alone.
+    Trunk,
 }
 
 /// What is done with REGISTER on an interface.
@@ -591,6 +579,8 @@ pub struct Route {
     pub rewrite: Rewrite,
     /// Where it goes.
     pub action: Action,
+    /// Whether sources that have not authenticated take it where a trunk authenticates.
+    pub unauthenticated: bool,
     /// What is done with media.
     pub media: MediaMode,
 }

@@ -252,7 +252,7 @@ impl Core {
             return None;
         };
         // Proof and header rules are given where the request takes its usual way.
-        let free = settings.authenticate == Authenticate::None || trunk.is_some();
+        let free = settings.authenticate != Authenticate::Digest || trunk.is_some();
         if !free || !self.config.rules.is_empty() || self.core_target(core).is_none() {
             return None;
         }

@@ -8,8 +8,8 @@ mod tests;
 pub use order::in_order;
 
 use crate::config::{
-    Action, Config, HostName, Identity, InterfaceId, Match, MediaMode, Rewrite, Route, RouteTrunk,
-    Target, Trunk, TrunkId,
+    Action, Authenticate, Config, HostName, Identity, InterfaceId, Match, MediaMode, Register,
+    Rewrite, Route, RouteTrunk, Target, Trunk, TrunkId,
 };
 use crate::overload::calls_for_help;
 use core::time::Duration;
@@ -26,6 +26,11 @@ pub struct Facts<'a> {
     pub interface: InterfaceId,
     /// The trunk from which it came ([`Config::trunk_of`]).
     pub trunk: Option<TrunkId>,
+    /// Whether the source is known: it is a trunk, it has authenticated by digest, or it is the flow of a registration that
+    /// was accepted.
+    pub authenticated: bool,
+    /// Whether the source has an address at which a name was located that we sent requests to.
+    pub located: bool,
     /// The caller's URI (of From).
     pub from: &'a [u8],
     /// The Request-URI.
@@ -347,14 +352,14 @@ fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
             .get(crate::registrar::TOKEN)
             .filter(|t| !t.is_empty()),
     };
-    if router.token.is_some() {
+    if router.token.is_some() && router.owns_registrations() {
         // Our own Contact, as it was given to the core: it says where, and routes could only lead back.
         return router
-            .to_contacts("registration", MediaMode::Anchor, &called.user)
+            .to_own_contacts("registration", &called.user)
             .unwrap_or_else(|| Refusal::plan(480, "registration is gone"));
     }
     for route in &config.routes {
-        if !router.matches(route, caller.as_ref(), &called) {
+        if !router.matches(route, caller.as_ref(), &called) || !router.open_to(route) {
             continue;
         }
         if let Some(plan) = router.carry_out(route, &called) {
@@ -372,6 +377,79 @@ struct Router<'a> {
 }
 
 impl Router<'_> {
+    /// The trunk to which the interface of the request passes registrations, for requests that are not that of a trunk.
+    fn passing_trunk(&self) -> Option<TrunkId> {
+        if self.facts.trunk.is_some() {
+            return None;
+        }
+        match self.config.interface(self.facts.interface)?.register {
+            Register::Pass(trunk) => Some(trunk),
+            Register::Local | Register::Refuse => None,
+        }
+    }
+
+    /// Whether a route may be taken by this source. Where the trunk of registrations authenticates, a source that is not
+    /// registered reaches that trunk alone.
+    fn open_to(&self, route: &Route) -> bool {
+        let interface = self.config.interface(self.facts.interface);
+        let by_trunk = interface.is_some_and(|i| i.authenticate == Authenticate::Trunk);
+        if !by_trunk || self.facts.authenticated || route.unauthenticated {
+            return true;
+        }
+        match &route.action {
+            Action::Reject { .. } => true,
+            Action::Registered => false,
+            Action::Trunks(trunks) => {
+                let passing = self.passing_trunk();
+                trunks.iter().all(|entry| Some(entry.trunk) == passing)
+            }
+        }
+    }
+
+    /// Whether registrations are passed to the trunk from which the request came.
+    fn owns_registrations(&self) -> bool {
+        let mut interfaces = self.config.interfaces.iter();
+        interfaces.any(|interface| match interface.register {
+            Register::Pass(trunk) => self.is_from(trunk),
+            Register::Local | Register::Refuse => false,
+        })
+    }
+
+    /// Whether the request comes from this trunk. One whose target is a name has no address in the configuration: it is known
+    /// by where the name was located.
+    fn is_from(&self, id: TrunkId) -> bool {
+        let facts = self.facts;
+        let named = |trunk: &Trunk| {
+            trunk.interface == facts.interface
+                && trunk
+                    .targets
+                    .iter()
+                    .any(|target| target.host.ip().is_none())
+        };
+        facts.trunk == Some(id)
+            || facts.trunk.is_none() && facts.located && self.config.trunk(id).is_some_and(named)
+    }
+
+    /// Whether a contact is looked up for this request where no route says so: those that were passed to a trunk belong to
+    /// that trunk; those that are kept here are for trunks and for sources that have authenticated, and for the other
+    /// sources of an interface without authentication.
+    fn owns(&self, contact: &Contact) -> bool {
+        let facts = self.facts;
+        let Some(interface) = self.config.interface(contact.interface) else {
+            return false;
+        };
+        match interface.register {
+            Register::Pass(trunk) => self.is_from(trunk),
+            Register::Local => {
+                facts.authenticated
+                    || contact.interface == facts.interface
+                        && interface.authenticate == Authenticate::None
+            }
+            // A reload has changed it: the contact stays until it expires.
+            Register::Refuse => facts.authenticated,
+        }
+    }
+
     fn matches(&self, route: &Route, caller: Option<&Party<'_>>, called: &Party<'_>) -> bool {
         let facts = self.facts;
         let listed = |empty: bool, found: bool| empty || found;
@@ -415,9 +493,17 @@ impl Router<'_> {
 
     fn without_route(&self, called: &Party<'_>) -> Plan {
         if called.service.is_none()
-            && let Some(plan) = self.to_contacts("default", MediaMode::Anchor, &called.user)
+            && let Some(plan) = self.to_own_contacts("default", &called.user)
         {
             return plan;
+        }
+        if let Some(trunk) = self.passing_trunk() {
+            let only = [RouteTrunk {
+                trunk,
+                priority: 0,
+                weight: 1,
+            }];
+            return self.to_trunks("default", MediaMode::Anchor, &only, called.called());
         }
         if self.config.routes.is_empty() {
             let trunks: Vec<RouteTrunk> = (0u16..)
@@ -447,9 +533,26 @@ impl Router<'_> {
         self.config.trusts(self.facts.interface, self.facts.trunk)
     }
 
+    /// To the contacts of a user that are looked up without a route; `None` where there are none.
+    fn to_own_contacts(&self, route: &str, user: &str) -> Option<Plan> {
+        let mut contacts = self.view.contacts(user, self.token);
+        contacts.retain(|contact| self.owns(contact));
+        self.lead_to(contacts, route, MediaMode::Anchor, user)
+    }
+
     /// `None` where the user is not registered.
     fn to_contacts(&self, route: &str, media: MediaMode, user: &str) -> Option<Plan> {
         let contacts = self.view.contacts(user, self.token);
+        self.lead_to(contacts, route, media, user)
+    }
+
+    fn lead_to(
+        &self,
+        contacts: Vec<Contact>,
+        route: &str,
+        media: MediaMode,
+        user: &str,
+    ) -> Option<Plan> {
         let mut steps: Vec<Step> = Vec::with_capacity(contacts.len());
         let mut last: Option<u16> = None;
         for contact in contacts {

@@ -21,6 +21,9 @@ pub struct Check {
     /// The configuration.
     #[arg(short, long, value_name = "FILE", default_value = USUAL)]
     config: PathBuf,
+    /// Exit with 2 where there is a warning.
+    #[arg(long)]
+    strict: bool,
 }
 
 /// Options of `hornwork schema`.
@@ -102,6 +105,10 @@ pub fn check(options: &Check) -> ExitCode {
                 print!("{}", summary(&config));
             }
             print!("{}", node_summary(&config));
+            let warnings = config.warnings();
+            for warning in &warnings {
+                println!("WARNING: {warning}");
+            }
             for hint in config.hints() {
                 println!("hint: {hint}");
             }
@@ -131,7 +138,10 @@ pub fn check(options: &Check) -> ExitCode {
                     "hint: {address} is no address of this machine: the border would not start here"
                 );
             }
-            ExitCode::SUCCESS
+            match options.strict && !warnings.is_empty() {
+                true => ExitCode::from(2),
+                false => ExitCode::SUCCESS,
+            }
         }
     }
 }
@@ -324,8 +334,12 @@ fn interface_line(config: &Config, interface: &Interface) -> String {
     if let Some(host) = &interface.advertise {
         parts.push(format!("advertised as {host}"));
     }
-    if interface.authenticate == Authenticate::Digest {
-        parts.push("digest".to_owned());
+    match (interface.authenticate, interface.register) {
+        (Authenticate::Digest, _) => parts.push("digest authentication".to_owned()),
+        (Authenticate::Trunk, Register::Pass(trunk)) => {
+            parts.push(format!("authentication by {}", trunk_name(config, trunk)));
+        }
+        (Authenticate::Trunk | Authenticate::None, _) => {}
     }
     parts.push(match interface.register {
         Register::Local => "registrations kept here".to_owned(),

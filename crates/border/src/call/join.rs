@@ -291,6 +291,8 @@ impl Core {
         let facts = Facts {
             interface: *call.interfaces.get(from),
             trunk: *call.trunks.get(from),
+            authenticated: call.trunks.get(from).is_some(),
+            located: false,
             from: request.from().map(|from| from.uri).unwrap_or_default(),
             to: uri,
             random: self.entropy.u64(),

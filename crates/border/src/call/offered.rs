@@ -6,7 +6,7 @@ use super::{Call, CallKey, Phase, SetUp, Sides};
 use crate::admission::Bill;
 use crate::border::{Alarm, Core, Outcome};
 use crate::config::{
-    Authenticate, HostName, Interface, InterfaceId, InterfaceKind, MediaMode, TrunkId,
+    Authenticate, HostName, Interface, InterfaceId, InterfaceKind, MediaMode, Register, TrunkId,
 };
 use crate::policy::{CallPlan, Facts, Plan, Refusal, decide, decide_for};
 use crate::registrar::Proof;
@@ -23,6 +23,10 @@ use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri, percent_decode};
 pub(crate) struct Origin {
     pub(crate) interface: InterfaceId,
     pub(crate) trunk: Option<TrunkId>,
+    /// Whether the source is known: see [`Facts::authenticated`].
+    pub(crate) authenticated: bool,
+    /// Whether it is where a name was located: see [`Facts::located`].
+    pub(crate) located: bool,
 }
 
 /// A refusal with the headers it needs.
@@ -116,6 +120,7 @@ impl Core {
             };
         }
         if admitted.route.is_none()
+            && self.reaches_rooms(origin)
             && let Some(called) = self.room_called(request.request_uri(), origin)
         {
             if let Some(crew) = &self.crew
@@ -155,10 +160,32 @@ impl Core {
             .ok_or(Refused::new(503, "interface is no longer served"))?;
         let config = self.config.clone();
         let trunk = self.trunk_at(interface, &flow);
-        let origin = Origin { interface, trunk };
+        let origin = Origin {
+            interface,
+            trunk,
+            authenticated: trunk.is_some(),
+            located: self.is_located(&flow),
+        };
+        if self.is_foreign_to_core(origin) {
+            return Err(Refused::new(
+                403,
+                "source belongs to no trunk of this core interface: add it to `sources` of the trunk or to `allow`",
+            ));
+        }
         if !self.asks_for_proof(origin) {
+            let core = config
+                .interface(interface)
+                .is_some_and(|settings| settings.kind == InterfaceKind::Core);
+            let origin = Origin {
+                authenticated: core || trunk.is_some() || self.is_registered(request, flow),
+                ..origin
+            };
             return Ok((origin, self.registered_user(origin, request, flow)));
         }
+        let origin = Origin {
+            authenticated: true,
+            ..origin
+        };
         let proof = self.authority.hold().check(&config, request, now);
         match proof {
             Proof::Proven(user) => Ok((origin, Some(user.into()))),
@@ -168,6 +195,32 @@ impl Core {
             }),
             Proof::Refused { status, why } => Err(Refused::new(status, why)),
         }
+    }
+
+    /// Whether a request came on a core interface that names no networks, from a source that is no trunk's: our own network
+    /// is what the configuration names, not each host that reaches the address.
+    fn is_foreign_to_core(&self, origin: Origin) -> bool {
+        let interface = self.config.interface(origin.interface);
+        origin.trunk.is_none()
+            && interface.is_some_and(|interface| {
+                interface.kind == InterfaceKind::Core
+                    && interface.allow.is_empty()
+                    && interface.authenticate == Authenticate::None
+                    && interface.register == Register::Refuse
+            })
+            && !origin.located
+    }
+
+    /// Whether requests were sent to this address because a name was located there.
+    fn is_located(&self, flow: &Flow) -> bool {
+        self.located_peers
+            .look(|peers| peers.get(&flow.remote.ip()).is_some())
+    }
+
+    /// Whether the user of From is registered from just where the request comes from.
+    pub(crate) fn is_registered(&self, request: &Message<'_>, flow: Flow) -> bool {
+        let user = request.from().ok().and_then(|from| user_at(&from));
+        user.is_some_and(|user| self.location.holds(&user, flow))
     }
 
     /// Whether who comes from there has to prove who he is.
@@ -200,6 +253,12 @@ impl Core {
         candidates.find(|user| self.location.holds(user, flow))
     }
 
+    /// Whether calls from there may be to conferences: where a trunk authenticates, those of its registered phones.
+    fn reaches_rooms(&self, origin: Origin) -> bool {
+        let interface = self.config.interface(origin.interface);
+        origin.authenticated || interface.is_none_or(|i| i.authenticate != Authenticate::Trunk)
+    }
+
     /// An INVITE that we sent and that comes back with the Request-URI that it had loops (RFC 5393 section 4.2); with
     /// another one it spirals, which is in order. Loops through others that change the Call-ID end by Max-Forwards.
     fn without_loop(&self, request: &Message<'_>) -> Result<(), Refused> {
@@ -229,6 +288,8 @@ impl Core {
         let facts = Facts {
             interface: origin.interface,
             trunk: origin.trunk,
+            authenticated: origin.authenticated,
+            located: origin.located,
             from,
             to: request.request_uri(),
             random: self.entropy.u64(),

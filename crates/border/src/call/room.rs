@@ -289,6 +289,8 @@ impl Core {
         Facts {
             interface: origin.interface,
             trunk: origin.trunk,
+            authenticated: origin.authenticated,
+            located: origin.located,
             from: b"",
             to: uri,
             random: 0,

@@ -30,12 +30,21 @@ pub(super) fn interface_of(
     let authenticate = match interface.authenticate {
         RawAuthenticate::None => Authenticate::None,
         RawAuthenticate::Digest => Authenticate::Digest,
+        RawAuthenticate::Trunk => Authenticate::Trunk,
     };
     if authenticate == Authenticate::Digest && raw.user.is_empty() {
         sink.report(
             &format!("{path}.authenticate"),
             "digest is demanded, but there is no user who could prove anything",
             "add a [[user]] with name and password, or set authenticate = \"none\"",
+        );
+    }
+    let register = register(raw, interface, &path, sink);
+    if authenticate == Authenticate::Trunk && !matches!(register, Register::Pass(_)) {
+        sink.report(
+            &format!("{path}.authenticate"),
+            "a trunk is to authenticate, but registrations are passed to none",
+            "add register = \"pass:TRUNK\", or set authenticate = \"digest\"",
         );
     }
     Interface {
@@ -48,7 +57,7 @@ pub(super) fn interface_of(
         allow: cidrs(&interface.allow, &format!("{path}.allow"), sink),
         authenticate,
         rates: interface.rates,
-        register: register(raw, interface, &path, sink),
+        register,
         subscribe: interface.subscribe == RawPassing::Pass,
         refer: interface.refer == RawPassing::Pass,
         assert_registered: interface.assert == RawAssert::Registered,

@@ -21,8 +21,10 @@ pub(super) struct Raw {
     #[serde(default)]
     pub trunk: Vec<RawTrunk>,
     /// Where calls go, tried in order; the first whose conditions hold decides. A call that none of them takes goes to the
-    /// contacts of the called user where it is registered here; else, where there is no route at all, to any trunk but
-    /// the one it came from; else it is refused with 404.
+    /// contacts of the called user where it is registered: those whose registration was passed to a trunk are reached from that
+    /// trunk, those that are kept here from trunks and authenticated sources. Else a call from an interface that passes
+    /// registrations goes to the trunk of these; another one, where there is no route at all, to any trunk but the one it came
+    /// from; else it is refused with 404. MESSAGE, SUBSCRIBE and REFER outside of calls go the same ways.
     #[serde(default)]
     pub route: Vec<RawRoute>,
     /// Conferences: a call to one's number is answered by us. They are looked at before routes.
@@ -124,6 +126,8 @@ pub(super) enum RawAuthenticate {
     None,
     /// Digest of a configured user; requests of trunks are exempt.
     Digest,
+    /// The trunk of `register` authenticates.
+    Trunk,
 }
 
 /// Whose identity is asserted.
@@ -197,7 +201,9 @@ pub(super) struct RawInterface {
     /// Networks (`ADDRESS/BITS`) whose requests are taken; others are dropped without an answer. Empty: all.
     #[serde(default)]
     pub allow: OneOrMany<String>,
-    /// `digest`: calls and registrations must prove that they come from a configured `[[user]]`. `none`: no proof.
+    /// `digest`: calls and registrations must authenticate as a configured `[[user]]`. `trunk`: the trunk of `register =
+    /// "pass:TRUNK"` authenticates, its challenges pass; a source reaches that trunk alone until it is registered, but for routes
+    /// with `unauthenticated`. `none`: no authentication; `hornwork check` warns of each trunk and phone that is reached so.
     #[serde(default)]
     pub authenticate: RawAuthenticate,
     /// What is done with REGISTER: `local` (kept here), `pass:TRUNK` (passed to that trunk, our Contact in the place of
@@ -587,6 +593,9 @@ pub(super) struct RawRoute {
     pub registered: bool,
     /// Action: refuse with this status.
     pub reject: Option<RawReject>,
+    /// Sources that have not authenticated take this route, too: emergency calls, for example.
+    #[serde(default)]
+    pub unauthenticated: bool,
     /// `anchor`: media goes through us. `bypass`: SDP stays untouched.
     #[serde(default)]
     pub media: RawMediaMode,

@@ -27,17 +27,10 @@ pub(super) fn check(raw: &Raw, sink: &mut Sink<'_>) -> Vec<Route> {
 }
 
 fn is_catch_all(route: &Route) -> bool {
-    let any = |m: &Match| {
-        m.prefixes.is_empty()
-            && m.regex.is_none()
-            && m.domains.is_empty()
-            && m.users.is_empty()
-            && m.services.is_empty()
-    };
     route.interfaces.is_empty()
         && route.from_trunks.is_empty()
-        && any(&route.from)
-        && any(&route.to)
+        && route.from.is_empty()
+        && route.to.is_empty()
         // A user who is not registered is looked for in the next route.
         && route.action != Action::Registered
 }
@@ -63,6 +56,7 @@ fn route_of(raw: &Raw, route: &RawRoute, index: usize, path: &str, sink: &mut Si
         from,
         to,
         action: action(raw, route, path, sink),
+        unauthenticated: route.unauthenticated,
         media: match route.media {
             RawMediaMode::Anchor => MediaMode::Anchor,
             RawMediaMode::Bypass => MediaMode::Bypass,

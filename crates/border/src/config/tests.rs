@@ -758,20 +758,88 @@ fn requests_are_told_to_come_from_a_trunk() {
 
 #[test]
 fn what_is_allowed_but_risky_is_hinted_at() {
-    let hints = |more: &str| {
-        let text = format!("{INTERFACE}{more}[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\n");
-        parse(&text, "f").unwrap().hints().join("\n")
-    };
-    assert!(hints("").contains("anyone who reaches it may call"));
-    assert_eq!(hints("allow=\"198.51.100.0/24\"\n"), "");
-    assert_eq!(hints("kind=\"core\"\n"), "");
-    let open = hints("allow=\"198.51.100.0/24\"\nregister=\"local\"\n");
-    assert!(open.contains("anyone may register as anyone"), "{open}");
     let text = INTERFACE.replace(":5060", ":506");
     let low = parse(&text, "f").unwrap().hints().join("\n");
     assert!(
         low.contains("port 506 is below 1024") && low.contains("CAP_NET_BIND_SERVICE"),
         "{low}"
+    );
+}
+
+/// Each way by which a source that has not authenticated reaches a trunk or a phone; consent in the file is none.
+#[test]
+fn ways_without_authentication_are_warned_of() {
+    let warnings = |interface: &str, more: &str| {
+        let trunks = "[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\n[[trunk]]\nname=\"u\"\ntarget=\"192.0.2.3\"\n";
+        let text = format!("{INTERFACE}{interface}{trunks}{more}");
+        parse(&text, "f").expect("configuration").warnings()
+    };
+    let cases: [(&str, &str, &[&str]); 16] = [
+        ("", "", &["trunk t, u"]),
+        ("allow=\"198.51.100.0/24\"\n", "", &[]),
+        ("kind=\"core\"\n", "", &[]),
+        ("register=\"pass:t\"\n", "", &["trunk t without"]),
+        ("register=\"pass:t\"\nauthenticate=\"trunk\"\n", "", &[]),
+        (
+            "register=\"pass:t\"\nauthenticate=\"trunk\"\n",
+            "[[route]]\ntrunk=\"u\"\n",
+            &[],
+        ),
+        ("register=\"local\"\n", "", &["as any user", "trunk t, u"]),
+        ("", "[[route]]\ntrunk=\"u\"\n", &["trunk u by route 1"]),
+        ("", "[[route]]\ntrunk=\"u\"\nunauthenticated=true\n", &[]),
+        (
+            "",
+            "[[route]]\nregistered=true\n",
+            &["registered phones by route 1"],
+        ),
+        (
+            "register=\"pass:t\"\n",
+            "[[route]]\nname=\"x\"\nto={prefix=\"0\"}\ntrunk=\"u\"\n",
+            &["trunk u by route \"x\"", "trunk t without"],
+        ),
+        (
+            "register=\"pass:t\"\n",
+            "[[route]]\nregistered=true\n[[route]]\ntrunk=\"t\"\n",
+            &["registered phones by route 1", "trunk t by route 2"],
+        ),
+        ("", "[[route]]\nfrom_trunk=\"t\"\ntrunk=\"u\"\n", &[]),
+        (
+            "",
+            "[[route]]\ninterface=\"a\"\nreject=403\n[[route]]\ntrunk=\"t\"\n",
+            &[],
+        ),
+        ("", "[[route]]\nreject=403\n", &[]),
+        (
+            "kind=\"core\"\nregister=\"pass:t\"\n",
+            "",
+            &["trunk t without"],
+        ),
+    ];
+    for (interface, more, wanted) in cases {
+        let found = warnings(interface, more);
+        let met = found.len() == wanted.len()
+            && found
+                .iter()
+                .zip(wanted)
+                .all(|(text, want)| text.contains(want));
+        assert!(met, "{interface}{more}: {found:?}");
+    }
+    let digest = "authenticate=\"digest\"\n";
+    let user = "[[user]]\nname=\"1\"\npassword=\"x\"\n";
+    assert!(warnings(digest, user).is_empty());
+}
+
+/// A trunk cannot authenticate where registrations go to none.
+#[test]
+fn authentication_by_a_trunk_needs_the_trunk() {
+    let text = format!("{INTERFACE}authenticate=\"trunk\"\n");
+    let mistakes = parse(&text, "f").unwrap_err();
+    assert!(
+        mistakes[0]
+            .message
+            .contains("registrations are passed to none"),
+        "{mistakes:?}"
     );
 }
 

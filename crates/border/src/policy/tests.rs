@@ -61,6 +61,8 @@ fn facts<'a>(from: &'a str, to: &'a str) -> Facts<'a> {
     Facts {
         interface: InterfaceId(0),
         trunk: None,
+        authenticated: false,
+        located: false,
         from: from.as_bytes(),
         to: to.as_bytes(),
         random: 1,
@@ -249,7 +251,8 @@ fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
     world
         .contacts
         .insert("1000", vec![contact("sip:1000@192.168.1.7", 1000)]);
-    let config = format!("{BASE}[[user]]\nname=\"1001\"\npassword=\"x\"\n");
+    let passing = BASE.replace("name=\"out\"", "name=\"out\"\nregister=\"pass:pbx\"");
+    let config = format!("{passing}[[user]]\nname=\"1001\"\npassword=\"x\"\n");
     let mut from_pbx = facts(CALLER, "sip:1000@192.0.2.1");
     from_pbx.trunk = Some(TrunkId(0));
     from_pbx.interface = InterfaceId(1);
@@ -273,14 +276,147 @@ fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
     assert!(out.starts_with("default [0:sip:2000@10.0.0.2"), "{out}");
 }
 
+/// Registrations that are passed to a trunk are that trunk's: from elsewhere calls to their users go to the trunk.
+#[test]
+fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
+    let mut world = World::default();
+    let phone = "sip:1000@192.168.1.7";
+    world.contacts.insert("1000", vec![contact(phone, 1000)]);
+    world.contacts.insert("00ab", vec![contact(phone, 1000)]);
+    let passing = BASE.replace("name=\"out\"", "name=\"out\"\nregister=\"pass:pbx\"");
+    let [to_pbx, to_phone] = [
+        "default [0:sip:1000@10.0.0.2 udp:10.0.0.2:5060]",
+        "default [0:sip:1000@192.168.1.7 flow:203.0.113.9:5099]",
+    ];
+    let called = "sip:1000@192.0.2.1";
+    let stranger = facts(CALLER, called);
+    let known = Facts {
+        authenticated: true,
+        ..stranger
+    };
+    let from_pbx = Facts {
+        interface: InterfaceId(1),
+        trunk: Some(TrunkId(0)),
+        ..known
+    };
+    let from_carrier = Facts {
+        trunk: Some(TrunkId(1)),
+        ..known
+    };
+    for (facts, wanted) in [(stranger, to_pbx), (known, to_pbx), (from_pbx, to_phone)] {
+        assert_eq!(shown(&plan(&passing, &facts, &world)), wanted, "{facts:?}");
+    }
+    assert_eq!(shown(&plan(&passing, &from_carrier, &world)), to_pbx);
+    // The Contact that the PBX was given is for the PBX alone.
+    let token = "sip:1000@192.0.2.1;hw=00ab";
+    let with = |facts: Facts<'_>| {
+        let facts = Facts {
+            to: token.as_bytes(),
+            ..facts
+        };
+        shown(&plan(&passing, &facts, &world))
+    };
+    assert_eq!(with(stranger), to_pbx);
+    assert!(with(from_pbx).starts_with("registration [0:sip:1000@192.168.1.7"));
+    // Routes decide before, whatever the source: the file says so.
+    let routed = format!("{passing}[[route]]\nregistered=true\n");
+    assert!(shown(&plan(&routed, &stranger, &world)).contains("flow:203.0.113.9"));
+    // A trunk that is known by a name alone.
+    let named = passing.replace("target=\"10.0.0.2\"", "target=\"pbx.example\"");
+    let located = Facts {
+        trunk: None,
+        located: true,
+        ..from_pbx
+    };
+    assert_eq!(shown(&plan(&named, &located, &world)), to_phone);
+    let elsewhere = Facts {
+        located: false,
+        ..located
+    };
+    assert_ne!(shown(&plan(&named, &elsewhere, &world)), to_phone);
+    // Those that are kept here are for those who are known.
+    let local = BASE.replace(
+        "name=\"out\"",
+        "name=\"out\"\nregister=\"local\"\nauthenticate=\"digest\"",
+    );
+    let local = format!("{local}[[user]]\nname=\"1000\"\npassword=\"x\"\n");
+    assert_eq!(shown(&plan(&local, &known, &world)), to_phone);
+    assert_eq!(
+        shown(&plan(&local, &stranger, &world)),
+        "480 user is not registered"
+    );
+}
+
+/// Where the trunk of registrations authenticates, a source that is not registered reaches that trunk and no other place,
+/// but by routes that say so.
+#[test]
+fn where_a_trunk_authenticates_strangers_reach_it_alone() {
+    let mut world = World::default();
+    let phone = "sip:1000@192.168.1.7";
+    world.contacts.insert("1000", vec![contact(phone, 1000)]);
+    let base = BASE.replace(
+        "name=\"out\"",
+        "name=\"out\"\nregister=\"pass:pbx\"\nauthenticate=\"trunk\"",
+    );
+    let routes = "[[route]]\nto={user=\"66\"}\nreject=603\n\
+        [[route]]\nto={user=\"112\"}\ntrunk=\"gw\"\nunauthenticated=true\n\
+        [[route]]\nto={prefix=\"0\"}\ntrunk=[\"pbx\",\"gw\"]\n\
+        [[route]]\nto={prefix=\"9\"}\nstrip=1\ntrunk=\"pbx\"\n\
+        [[route]]\nregistered=true\n";
+    let config = format!("{base}{routes}");
+    let shown = |to: &str, authenticated: bool| {
+        let facts = Facts {
+            authenticated,
+            ..facts(CALLER, to)
+        };
+        shown(&plan(&config, &facts, &world))
+    };
+    for (to, stranger, known) in [
+        ("sip:66@x", "603", "603"),
+        (
+            "sip:112@x",
+            "route 2 [0:sip:112@gw",
+            "route 2 [0:sip:112@gw",
+        ),
+        (
+            "sip:01@x",
+            "default [0:sip:01@10.0.0.2 udp:10.0.0.2:5060]",
+            "route 3 [0:sip:01@10.0.0.2 udp:10.0.0.2:5060, 1:",
+        ),
+        (
+            "sip:91@x",
+            "route 4 [0:sip:1@10.0.0.2",
+            "route 4 [0:sip:1@10.0.0.2",
+        ),
+        (
+            "sip:1000@x",
+            "default [0:sip:1000@10.0.0.2 udp",
+            "route 5 [0:sip:1000@192.168.1.7 flow",
+        ),
+    ] {
+        for (authenticated, wanted) in [(false, stranger), (true, known)] {
+            let found = shown(to, authenticated);
+            assert!(found.starts_with(wanted), "{to} {authenticated}: {found}");
+        }
+    }
+}
+
 #[test]
 fn our_own_contact_leads_to_its_phone_and_past_every_route() {
     let mut world = World::default();
     world
         .contacts
         .insert("00ab", vec![contact("sip:1000@192.168.1.7;x=y", 1000)]);
-    let config = format!("{BASE}[[route]]\ntrunk=\"pbx\"\n");
-    let call = |to| shown(&plan(&config, &facts(CALLER, to), &world));
+    let passing = BASE.replace("name=\"out\"", "name=\"out\"\nregister=\"pass:pbx\"");
+    let config = format!("{passing}[[route]]\ntrunk=\"pbx\"\n");
+    let call = |to| {
+        let from_pbx = Facts {
+            interface: InterfaceId(1),
+            trunk: Some(TrunkId(0)),
+            ..facts(CALLER, to)
+        };
+        shown(&plan(&config, &from_pbx, &world))
+    };
     assert_eq!(
         call("sip:1000@192.0.2.1;hw=00ab"),
         "registration [0:sip:1000@192.168.1.7;x=y flow:203.0.113.9:5099]"

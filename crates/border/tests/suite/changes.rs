@@ -601,7 +601,8 @@ fn attended_transfer_carried_out_by_the_border() {
 
 #[test]
 fn an_invite_with_replaces_takes_the_place_of_a_leg() {
-    let (mut net, [alice, bob], [leg, other]) = standing(PLAIN);
+    let config = format!("{PLAIN}sources='10.2.0.0/24'\n");
+    let (mut net, [alice, bob], [leg, other]) = standing(&config);
     let dora = net.phone(
         "10.2.0.5:5060",
         Manners::answering(&SDP_B.replace("10.2.0.1", "10.2.0.5")),

@@ -874,7 +874,7 @@ fn identities_pass_only_between_those_who_are_believed() {
             .header("P-Asserted-Identity")
             .is_empty()
     );
-    let core = PLAIN.replace("kind='access'", "kind='core'");
+    let core = PLAIN.replace("kind='access'", "kind='core'\nallow='10.1.0.0/24'");
     let (mut net, alice, bob) = pair(&core);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
     net.run(seconds(1));

@@ -24,6 +24,7 @@ mod room;
 mod room_control;
 mod room_crew;
 mod rules;
+mod strangers;
 mod subscriptions;
 mod talkers;
 mod transcode;

@@ -306,6 +306,36 @@ fn an_address_of_another_machine_is_hinted_at_and_not_served() {
     );
 }
 
+/// A warning is no mistake, but for `--strict`.
+#[test]
+fn ways_without_authentication_are_warned_of_and_refused_with_strict() {
+    let folder = scratch("warnings");
+    let file = folder.join("open.toml");
+    let trunk = "[[trunk]]\nname = \"pbx\"\ntarget = \"192.0.2.2\"\n";
+    let path = file.display().to_string();
+    std::fs::write(
+        &file,
+        format!("{INTERFACE}register = \"pass:pbx\"\n{trunk}"),
+    )
+    .expect("file");
+    for (options, wanted) in [(&[][..], 0), (&["--strict"], 2)] {
+        let output = hornwork(&[&["check", "-c", &path], options].concat());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(code(&output), wanted, "{options:?}");
+        let warnings = said.lines().filter(|line| line.starts_with("WARNING: "));
+        let warnings: Vec<&str> = warnings.collect();
+        assert!(
+            warnings.len() == 1 && warnings[0].contains("reaches trunk pbx without authentication"),
+            "{said}"
+        );
+    }
+    let by_trunk = format!("{INTERFACE}register = \"pass:pbx\"\nauthenticate = \"trunk\"\n{trunk}");
+    std::fs::write(&file, by_trunk).expect("file");
+    let output = hornwork(&["check", "-c", &path, "--strict"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(code(&output) == 0 && !said.contains("WARNING"), "{said}");
+}
+
 #[test]
 fn a_missing_file_is_bad_input() {
     let output = hornwork(&["check", "-c", "no/such/file.toml"]);

@@ -16,7 +16,12 @@ impl Core {
         }
         let interface = self.interface_of(flow.local)?;
         let trunk = self.trunk_at(interface, flow);
-        let origin = Origin { interface, trunk };
+        let origin = Origin {
+            interface,
+            trunk,
+            authenticated: trunk.is_some(),
+            located: false,
+        };
         let rules = &self.config.rules;
         let invites = bytes.trim_ascii_start().starts_with(b"INVITE ");
         let called = match invites && rules.concerns(Direction::In, true, &Method::Invite) {
