@@ -9,7 +9,7 @@ mod resolve;
 pub(crate) mod sockets;
 mod subscriptions;
 
-pub(crate) use self::core::{Alarm, Core, MEDIA_SOCKETS, Placed, identities};
+pub(crate) use self::core::{ALLOW, Alarm, Core, MEDIA_SOCKETS, Placed, identities};
 pub(crate) use outside::address_of_record;
 pub use report::{BorderCensus, CallInfo, Counters, Outcome};
 
@@ -22,7 +22,7 @@ use engine::{
     SocketId, Time,
 };
 use media::{MediaCommand, MediaEvent};
-use sip::{Endpoint, Flow, Indication, LocalId, Stateless, User};
+use sip::{Endpoint, Flow, Greeting, Indication, LocalId, User};
 use sockets::{MEDIA_BASE, SocketWork};
 use std::sync::Arc;
 use wire::sip::Message;
@@ -412,7 +412,7 @@ impl User for Core {
         self.ruled(endpoint, indication, now);
     }
 
-    fn greet(&mut self, request: &Message<'_>, flow: &Flow, now: Time) -> Option<Stateless> {
+    fn greet(&mut self, request: &Message<'_>, flow: &Flow, now: Time) -> Greeting {
         self.answer_at_the_gate(request, *flow, now)
     }
 

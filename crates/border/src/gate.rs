@@ -1,12 +1,14 @@
 //! What is said to requests from outside before anything is kept of them: calls and registrations beyond the rates of their
 //! interface, trunk or source are refused without a transaction, phones that repeat their registration are answered.
 
-use crate::border::{Core, address_of_record};
+use crate::border::outside::{OPTIONS_SUPPORTED, too_many};
+use crate::border::{ALLOW, Core, Outcome, address_of_record};
+use crate::call::offered::Refused;
 use crate::config::{Authenticate, InterfaceId, Rates, Register, TrunkId};
 use crate::overload::calls_for_help;
 use core::time::Duration;
 use engine::{BoundedMap, Entropy, HashKey, Note, Time};
-use sip::{Flow, Stateless};
+use sip::{Flow, Greeting, Stateless};
 use std::net::IpAddr;
 use wire::sip::{HeaderId, Message, Method};
 
@@ -156,8 +158,93 @@ impl Gate {
 }
 
 impl Core {
-    /// The answer that a request from outside gets at once; `None`: it takes its usual way.
+    /// The answer that a request from outside gets at once, or whether its source is known.
     pub(crate) fn answer_at_the_gate(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) -> Greeting {
+        self.authorized = None;
+        if let Some(answer) = self.answer_beyond_rates(request, flow, now) {
+            return Greeting::Answer(answer);
+        }
+        match request.method() {
+            Method::Options => return self.answer_options_at_the_gate(flow),
+            Method::Invite
+            | Method::Register
+            | Method::Message
+            | Method::Publish
+            | Method::Subscribe
+            | Method::Notify
+            | Method::Refer => {}
+            // They get a refusal whoever sends them.
+            _ => return Greeting::Unknown,
+        }
+        // What is refused here leaves nothing behind, so that a source that does not authenticate costs no transaction.
+        if request.method() == Method::Register {
+            let user = address_of_record(request);
+            if let Err(seconds) = self.let_register(&user, request, flow, now) {
+                return self.refuse_at_the_gate(request, flow, &too_many(seconds), now);
+            }
+        }
+        match self.authorize(request, flow, now) {
+            Ok((origin, user)) => {
+                let known = origin.authenticated;
+                self.authorized = Some((origin, user));
+                match known {
+                    true => Greeting::Known,
+                    false => Greeting::Unknown,
+                }
+            }
+            Err(refused) => self.refuse_at_the_gate(request, flow, &refused, now),
+        }
+    }
+
+    /// OPTIONS of trunks take the usual way; the others are answered with nothing kept.
+    fn answer_options_at_the_gate(&mut self, flow: Flow) -> Greeting {
+        let place = self.place_of_flow(flow);
+        if place.is_none_or(|(_, trunk)| trunk.is_some()) {
+            return Greeting::Known;
+        }
+        let status = if self.draining.is_some() { 503 } else { 200 };
+        let headers = [
+            (HeaderId::Allow, ALLOW),
+            (HeaderId::Accept, "application/sdp"),
+            (HeaderId::Supported, OPTIONS_SUPPORTED),
+            (HeaderId::AcceptEncoding, "identity"),
+            (HeaderId::AcceptLanguage, "en"),
+        ];
+        Greeting::Answer(Stateless {
+            status,
+            reason: None,
+            headers: headers
+                .into_iter()
+                .map(|(id, value)| (id, value.as_bytes().to_vec()))
+                .collect(),
+        })
+    }
+
+    fn refuse_at_the_gate(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &Refused,
+        now: Time,
+    ) -> Greeting {
+        if request.method() == Method::Invite && !matches!(refused.status, 401 | 407) {
+            self.counters.offered += 1;
+            self.counters.count(Outcome::of(refused.status));
+        }
+        self.tell_refusal(request, flow, refused, now);
+        Greeting::Answer(Stateless {
+            status: refused.status,
+            reason: None,
+            headers: refused.headers.clone(),
+        })
+    }
+
+    fn answer_beyond_rates(
         &mut self,
         request: &Message<'_>,
         flow: Flow,

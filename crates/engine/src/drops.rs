@@ -34,6 +34,7 @@ drop_reasons! {
     SipForeignVia "sip_foreign_via" "A SIP response whose topmost Via is not ours (RFC 3261 section 18.1.2).";
     SipRetransmission "sip_retransmission" "A retransmission absorbed by its transaction.";
     SipTooLarge "sip_too_large" "A SIP message above the configured limit of size.";
+    SipAnswerTooLarge "sip_answer_too_large" "An answer over UDP to a source that is not known, above twice the bytes of its requests; not sent.";
     SipKeepAlive "sip_keep_alive" "A keep-alive of RFC 5626 (or an empty datagram) taken in.";
     SipUnauthorised "sip_unauthorised" "A request from an address that no interface serves, dropped without an answer.";
     SipTableFull "sip_table_full" "No room left in a table (transactions, dialogs, registrations); refused where an answer is possible.";

@@ -537,14 +537,25 @@ pub struct Stateless {
     pub headers: Vec<(HeaderId, Vec<u8>)>,
 }
 
+/// What is done with a request that would found something new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Greeting {
+    /// It is answered with that at once, without a transaction; so its repetitions come again, and must do no harm.
+    Answer(Stateless),
+    /// It takes its usual way; its source is known and gets what the protocol says.
+    Known,
+    /// It takes its usual way; over UDP its source gets at most twice the bytes of its requests until it gets a provisional
+    /// response beyond 100 or a 2xx ([`crate::EndpointConfig::bounded_answers`]).
+    Unknown,
+}
+
 /// Who uses an endpoint.
 pub trait User {
     /// A request came that would found something new: outside of any dialog, part of no transaction that stands, and no
-    /// CANCEL. `Some`: it is answered with that at once, without a transaction; so its repetitions come here, too, and must
-    /// do no harm. `None`: it takes its usual way.
-    fn greet(&mut self, request: &Message<'_>, flow: &Flow, now: Time) -> Option<Stateless> {
+    /// CANCEL.
+    fn greet(&mut self, request: &Message<'_>, flow: &Flow, now: Time) -> Greeting {
         let _ = (request, flow, now);
-        None
+        Greeting::Known
     }
 
     /// Which of several workers is to have an INVITE outside of any dialog, and its CANCEL, where another than its Call-ID leads

@@ -75,6 +75,9 @@ pub struct EndpointConfig {
     /// Responses over UDP always go to the port from which the request came, as if the peer had asked for rport
     /// (RFC 3581): the way to reach phones behind NAT that do not ask.
     pub symmetric_responses: bool,
+    /// Over UDP a source that [`crate::User::greet`] does not know gets at most twice the bytes of its requests: whoever writes
+    /// another's address into a datagram must not find an amplifier (RFC 3261 section 26.3.2.4).
+    pub bounded_answers: bool,
     /// Connections over WebSocket are opened too, as a phone in a browser does (RFC 7118): what we send to a flow over WS or WSS
     /// that has no connection opens one. Nobody can connect to such a listening point, so give it a name of its own that
     /// ends in `.invalid` as [`crate::Local::advertised`] (section 5.1); what belongs to a dialog comes and goes by the
@@ -99,6 +102,7 @@ impl Default for EndpointConfig {
             limits: Limits::default(),
             check_max_forwards: false,
             symmetric_responses: false,
+            bounded_answers: false,
             opens_websockets: false,
             worker: Worker::default(),
             moves: None,

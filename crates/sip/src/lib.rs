@@ -32,8 +32,8 @@ mod usage;
 mod workers;
 
 pub use api::{
-    Body, Census, Content, DialogId, Ending, Failure, Flow, Fork, Indication, Invite, LegId,
-    LegState, Local, LocalId, Login, NamedHop, Outside, Prack, Refused, ServerTransaction,
+    Body, Census, Content, DialogId, Ending, Failure, Flow, Fork, Greeting, Indication, Invite,
+    LegId, LegState, Local, LocalId, Login, NamedHop, Outside, Prack, Refused, ServerTransaction,
     Stateless, Target, TransactionId, User,
 };
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};

@@ -2,7 +2,7 @@
 
 use crate::Endpoint;
 use crate::api::{
-    Content, Ending, Failure, Flow, Indication, LegId, LegState, Outside, Refused,
+    Content, Ending, Failure, Flow, Greeting, Indication, LegId, LegState, Outside, Refused,
     ServerTransaction, TransactionId, User,
 };
 use crate::compose::{Lines, check_edits, phrase, reason};
@@ -59,25 +59,48 @@ impl Endpoint {
         let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
         let call_id = request.header(HeaderId::CallId).unwrap_or_default();
         let tag = self.refusals.stateless_tag(via.branch(), call_id);
+        let bound = match self.config.bounded_answers && !flow.transport.is_reliable() {
+            true => request.bytes().len().saturating_mul(2),
+            false => usize::MAX,
+        };
         let start = self.net.out.begin();
         let agent = self.config.user_agent.as_bytes();
-        Response {
-            to_tag: Some(&tag),
-            source: Some(flow.remote),
-            feedback: &self.feedback,
-            ..Response::new(request, status, reason)
+        // What does not fit is left out, the least needed first: our name, the words, headers from the last to the second.
+        let first = edits.get(..1).unwrap_or_default();
+        let fewer = (1..edits.len())
+            .rev()
+            .filter_map(|count| edits.get(..count));
+        let usual = crate::compose::reason(status);
+        let shorter = fewer.chain([first]).map(|edits| (edits, usual, &b""[..]));
+        let full = [(edits, reason, agent), (edits, usual, &b""[..])];
+        for (edits, reason, agent) in full.into_iter().chain(shorter) {
+            self.net.out.begin();
+            Response {
+                to_tag: Some(&tag),
+                source: Some(flow.remote),
+                feedback: &self.feedback,
+                ..Response::new(request, status, reason)
+            }
+            .write(
+                |writer| {
+                    for (id, value) in edits {
+                        writer.header(*id, value);
+                    }
+                    if !agent.is_empty() {
+                        writer.header(HeaderId::Server, agent);
+                    }
+                },
+                &mut self.net.out.arena,
+            );
+            if self.net.out.composed(start).len() <= bound {
+                break;
+            }
         }
-        .write(
-            |writer| {
-                for (id, value) in edits {
-                    writer.header(*id, value);
-                }
-                if !agent.is_empty() {
-                    writer.header(HeaderId::Server, agent);
-                }
-            },
-            &mut self.net.out.arena,
-        );
+        if self.net.out.composed(start).len() > bound {
+            self.net.out.begin();
+            self.drops.count(DropReason::SipAnswerTooLarge);
+            return;
+        }
         // Lost like one on the way: the client asks again.
         let _ = self.transmit(&reply, start, now);
     }
@@ -111,19 +134,26 @@ impl Endpoint {
             self.drops.count(DropReason::SipPointClosed);
             return;
         }
-        if tag.is_none()
-            && method != Method::Cancel
-            && let Some(answer) = user.greet(request, flow, now)
-        {
-            let usual = reason(answer.status);
-            let words = answer.reason.map_or(usual, str::as_bytes);
-            let headers: SmallVec<[(HeaderId, &[u8]); 4]> = answer
-                .headers
-                .iter()
-                .map(|(id, value)| (*id, value.as_slice()))
-                .collect();
-            self.refuse_stateless(request, answer.status, words, &headers, flow, now);
-            return;
+        let mut known = false;
+        if tag.is_none() && method != Method::Cancel {
+            let answer = match user.greet(request, flow, now) {
+                Greeting::Answer(answer) => Some(answer),
+                greeting => {
+                    known = greeting == Greeting::Known;
+                    None
+                }
+            };
+            if let Some(answer) = answer {
+                let usual = reason(answer.status);
+                let words = answer.reason.map_or(usual, str::as_bytes);
+                let headers: SmallVec<[(HeaderId, &[u8]); 4]> = answer
+                    .headers
+                    .iter()
+                    .map(|(id, value)| (*id, value.as_slice()))
+                    .collect();
+                self.refuse_stateless(request, answer.status, words, &headers, flow, now);
+                return;
+            }
         }
         if method == Method::Cancel
             && !self.config.worker.is_alone()
@@ -138,6 +168,11 @@ impl Endpoint {
             self.refuse_stateless(request, 503, reason(503), &later, flow, now);
             return;
         };
+        known |= tag
+            .is_some_and(|tag| self.leg_of_tag(tag).is_some() || self.usage_of_tag(tag).is_some());
+        if self.config.bounded_answers && !known && !flow.transport.is_reliable() {
+            self.bound_answers(slot, request);
+        }
         if method == Method::Cancel {
             self.cancel_came(slot, request, flow, now, user);
             return;
@@ -186,6 +221,7 @@ impl Endpoint {
                 server.state,
                 ServerState::Proceeding | ServerState::Completed
             ) {
+                self.widen_bound(slot, request);
                 self.resend_server(slot, now);
             }
             return;
@@ -712,7 +748,7 @@ impl Endpoint {
     }
 
     /// The tag of our responses to the request of `slot`.
-    fn response_tag(&mut self, slot: u32) -> Option<Name> {
+    pub(crate) fn response_tag(&mut self, slot: u32) -> Option<Name> {
         let server = self.servers.get(slot as usize)?;
         let leg = server.leg;
         let own = Name::new(slot, u64::from(server.check) << 32 | u64::from(slot));
@@ -768,6 +804,17 @@ impl Endpoint {
             self.write_session_response(leg, &asked, now);
         }
         self.write_body(content);
+        if content.template.is_some() && (200..300).contains(&status) {
+            // Another system has accepted the request.
+            self.lift_bound(slot);
+        }
+        if self.exceeds_bound(slot, start) {
+            self.shorten(slot, start, status, content);
+        }
+        if content.template.is_none() {
+            // Our own refusal is not repeated by itself; its client repeats the request.
+            self.narrow_bound(slot, start);
+        }
         match Endpoint::is_invite(method) {
             true => self.sent_refusal(slot, start, &flow, now),
             false => {

@@ -9,6 +9,7 @@ use super::subscriptions::Subscription;
 use super::{Counters, Events};
 use crate::admission::Admitted;
 use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
+use crate::call::offered::Origin;
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
 use crate::config::{Config, InterfaceId, MediaSecurity, Trunk, TrunkId};
@@ -124,6 +125,8 @@ pub(crate) struct Core {
     pub(crate) proving: Held<Admission>,
     /// Rates of interfaces, trunks and sources.
     pub(crate) gate: Held<Gate>,
+    /// Where the request that is being dealt with came from, and its user: found when it was greeted.
+    pub(crate) authorized: Option<(Origin, Option<Box<str>>)>,
     /// What the calls that stand take of the machine.
     pub(crate) admitted: Admitted,
     /// What trunks have told of how much they can take, and whether any is asked.
@@ -163,6 +166,9 @@ pub(crate) struct Core {
     pub(crate) now: Time,
 }
 
+/// Methods that the border takes.
+pub(crate) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, SUBSCRIBE, NOTIFY, MESSAGE, REGISTER, PUBLISH";
+
 /// What the endpoint is told by a configuration.
 pub(crate) fn endpoint_config(
     config: &Config,
@@ -171,9 +177,7 @@ pub(crate) fn endpoint_config(
 ) -> EndpointConfig {
     EndpointConfig {
         user_agent: config.sip.agent.clone(),
-        allow: String::from(
-            "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, SUBSCRIBE, NOTIFY, MESSAGE, REGISTER, PUBLISH",
-        ),
+        allow: String::from(ALLOW),
         // Beyond its own, the border passes what both ends agree upon between themselves.
         supported: [
             "100rel",
@@ -212,6 +216,7 @@ pub(crate) fn endpoint_config(
         moves,
         check_max_forwards: true,
         symmetric_responses: true,
+        bounded_answers: true,
     }
 }
 
@@ -257,6 +262,7 @@ impl Core {
             registering: share.registering,
             proving: share.proving,
             gate: share.gate,
+            authorized: None,
             admitted: Admitted::default(),
             throttles: Throttles::default(),
             asks_trunks: false,

@@ -30,6 +30,17 @@ use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
+/// Extensions of the border itself.
+pub(crate) const OPTIONS_SUPPORTED: &str = "100rel, timer, replaces, path, outbound";
+
+/// The refusal of a REGISTER for which there are too many others.
+pub(crate) fn too_many(seconds: u32) -> Refused {
+    Refused {
+        headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
+        ..Refused::new(503, "too many registrations at a time")
+    }
+}
+
 /// Requests passed on at a time, at most.
 const MAX_ASKED: usize = 100_000;
 
@@ -264,7 +275,7 @@ impl Core {
             },
             Edit::Replace {
                 id: HeaderId::Supported,
-                value: b"100rel, timer, replaces, path, outbound",
+                value: OPTIONS_SUPPORTED.as_bytes(),
             },
         ];
         let status = if self.draining.is_some() { 503 } else { 200 };

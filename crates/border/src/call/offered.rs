@@ -148,8 +148,25 @@ impl Core {
         }
     }
 
-    /// Who sent a request outside of any dialog, where he may, and which user he proved to be.
+    /// Where a request outside of any dialog came from, and the user as which its source has authenticated. What was found
+    /// when it was greeted is not asked again: credentials serve once.
+    ///
+    /// # Errors
+    /// The source is not served, or has to authenticate.
     pub(crate) fn let_in(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) -> Result<(Origin, Option<Box<str>>), Refused> {
+        match self.authorized.take() {
+            Some(authorized) => Ok(authorized),
+            None => self.authorize(request, flow, now),
+        }
+    }
+
+    /// As [`Core::let_in`], of a request that has not been looked at.
+    pub(crate) fn authorize(
         &mut self,
         request: &Message<'_>,
         flow: Flow,
@@ -167,6 +184,7 @@ impl Core {
             located: self.is_located(&flow),
         };
         if self.is_foreign_to_core(origin) {
+            self.without_loop(request)?;
             return Err(Refused::new(
                 403,
                 "source belongs to no trunk of this core interface: add it to `sources` of the trunk or to `allow`",

@@ -116,8 +116,10 @@ impl Crew {
 }
 
 fn invite(call: usize) -> String {
+    // As long as others: a shorter one leaves no room for a 100 to a source that is not known.
+    let subject = "x".repeat(200);
     format!(
-        "INVITE sip:2000@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.1:5060;branch=z9hG4bKi{call}\r\nFrom: <sip:1@10.1.0.1>;tag=c{call}\r\nTo: <sip:2000@192.0.2.1>\r\nCall-ID: call-{call}\r\nCSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContact: <sip:1@10.1.0.1:5060>\r\nContent-Length: 0\r\n\r\n"
+        "INVITE sip:2000@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.1:5060;branch=z9hG4bKi{call}\r\nFrom: <sip:1@10.1.0.1>;tag=c{call}\r\nTo: <sip:2000@192.0.2.1>\r\nCall-ID: call-{call}\r\nCSeq: 1 INVITE\r\nMax-Forwards: 70\r\nSubject: {subject}\r\nContact: <sip:1@10.1.0.1:5060>\r\nContent-Length: 0\r\n\r\n"
     )
 }
 

@@ -1,5 +1,6 @@
 //! The integration tests of `border`, one program: shared start-up, one link.
 
+mod amplifier;
 mod calls;
 mod certificates;
 mod changes;

@@ -140,6 +140,7 @@ impl Endpoint {
             return Err(Refused::Value);
         }
         let slot = self.offered_slot(leg)?;
+        self.lift_bound(slot);
         let required = self.requires_reliable(slot);
         let state = self.leg(leg).ok_or(Refused::Gone)?;
         if reliable && !state.peer_reliable {
@@ -258,6 +259,7 @@ impl Endpoint {
             return Err(Refused::Value);
         }
         let slot = self.offered_slot(leg)?;
+        self.lift_bound(slot);
         let start = self.compose_acceptance(leg, slot, status, content, now)?;
         let has_sdp = has_sdp(content);
         let held = {

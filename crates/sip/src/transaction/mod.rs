@@ -3,6 +3,7 @@
 //! An ended transaction outlives its call by up to 32 s, so its record is small; what only a living one needs stands in
 //! a box that is given back (and used again) when it ends.
 
+pub(crate) mod bound;
 pub(crate) mod client_invite;
 pub(crate) mod client_other;
 pub(crate) mod server_invite;
@@ -152,6 +153,8 @@ pub(crate) struct ServerActive {
     pub(crate) next: Time,
     pub(crate) deadline: Time,
     pub(crate) cseq: u32,
+    /// Bytes that may still be sent over UDP to a source that is not known.
+    pub(crate) bound: Option<usize>,
     /// Session-Expires that the request asked for, see `session_timer`.
     pub(crate) session: Option<crate::session_timer::Asked>,
 }
@@ -166,6 +169,7 @@ impl ServerActive {
             next: Time::ZERO,
             deadline: Time::ZERO,
             cseq: 0,
+            bound: None,
             session: None,
         }
     }
@@ -595,6 +599,7 @@ impl Endpoint {
         active.last.clear();
         active.interval = Duration::ZERO;
         active.cseq = request.cseq().map_or(0, |cseq| cseq.number);
+        active.bound = None;
         active.session = None;
         let random = u64::from(self.entropy.u32()) << 32;
         let check = (self.owned(random) >> 32) as u32;

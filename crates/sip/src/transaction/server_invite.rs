@@ -22,8 +22,10 @@ impl Endpoint {
                 };
                 active.interval = (active.interval * 2).min(t2);
                 active.next += active.interval;
-                let at = active.next.min(active.deadline);
+                let (next, deadline, length) = (active.next, active.deadline, active.last.len());
                 self.resend_server(slot, now);
+                let again = self.takes_of_bound_again(slot, length);
+                let at = if again { next.min(deadline) } else { deadline };
                 self.arm_server(slot, at);
             }
             ServerState::Proceeding => {}
@@ -49,11 +51,19 @@ impl Endpoint {
             out: &mut self.net.out.arena,
         };
         lines.no_body();
+        let length = self.net.out.composed(start).len();
+        if !self.has_room_for_trying(slot, length) {
+            // The client repeats its request until it is answered.
+            self.net.out.begin();
+            return;
+        }
         self.sent_provisional(slot, start, &flow, now);
     }
 
     /// A provisional response leaves and is kept for repetitions of the INVITE.
     pub(crate) fn sent_provisional(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
+        let length = self.net.out.composed(start).len();
+        self.takes_of_bound(slot, length);
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
         };
@@ -73,6 +83,9 @@ impl Endpoint {
     pub(crate) fn sent_refusal(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
         let t1 = self.t1();
         let deadline = now + self.patience();
+        let length = self.net.out.composed(start).len();
+        let fits = self.takes_of_bound(slot, length);
+        let again = self.takes_of_bound_again(slot, length);
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
         };
@@ -90,12 +103,16 @@ impl Endpoint {
             active.interval = t1;
             active.next = now + t1;
             active.deadline = deadline;
-            if !flow.transport.is_reliable() {
+            if !flow.transport.is_reliable() && again {
                 at = active.next;
             }
         }
-        // Lost like one on the way: Timer G repeats it, Timer H ends it.
-        let _ = self.transmit(flow, start, now);
+        if fits {
+            // Lost like one on the way: Timer G repeats it, Timer H ends it.
+            let _ = self.transmit(flow, start, now);
+        } else {
+            self.net.out.begin();
+        }
         self.arm_server(slot, at);
     }
 
@@ -137,9 +154,19 @@ impl Endpoint {
         else {
             return;
         };
-        let start = self.net.out.begin();
-        self.net.out.arena.extend_from_slice(&active.last);
         let flow = active.flow;
+        let length = active.last.len();
+        if !self.takes_of_bound(slot, length) {
+            return;
+        }
+        let start = self.net.out.begin();
+        let active = self
+            .servers
+            .get(slot as usize)
+            .and_then(|server| server.active.as_ref());
+        if let Some(active) = active {
+            self.net.out.arena.extend_from_slice(&active.last);
+        }
         // Lost like one on the way.
         let _ = self.transmit(&flow, start, now);
     }

@@ -68,12 +68,19 @@ impl Endpoint {
     ) {
         let j = self.patience();
         let reliable = flow.transport.is_reliable();
-        let kept = match reliable || plain != 0 {
+        let length = self.net.out.composed(start).len();
+        let fits = self.takes_of_bound(slot, length);
+        let plain = if fits { plain } else { 0 };
+        let kept = match reliable || plain != 0 || !fits {
             true => None,
             false => Some(self.net.out.composed(start).into()),
         };
-        // Lost like one on the way: the client asks again.
-        let _ = self.transmit(flow, start, now);
+        if fits {
+            // Lost like one on the way: the client asks again.
+            let _ = self.transmit(flow, start, now);
+        } else {
+            self.net.out.begin();
+        }
         self.quiet_server(slot);
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;

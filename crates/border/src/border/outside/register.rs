@@ -13,14 +13,7 @@ impl Core {
         now: Time,
     ) {
         let user = address_of_record(request);
-        // Proof costs the most, so the crowd is held back in front of it.
-        if let Err(seconds) = self.let_register(&user, request, flow, now) {
-            let refused = Refused {
-                headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
-                ..Refused::new(503, "too many registrations at a time")
-            };
-            return self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
-        }
+        // Its rate was asked for where it was greeted.
         let admitted = self
             .let_in(request, flow, now)
             .and_then(|(origin, user)| Ok((origin, self.admit(request, origin, flow, user)?)));
@@ -65,7 +58,7 @@ impl Core {
 
     /// Whether a REGISTER is let in by the rate; phones that are registered from just there are not counted, nor is
     /// whoever answers a challenge counted with those who come for one.
-    pub(super) fn let_register(
+    pub(crate) fn let_register(
         &mut self,
         user: &str,
         request: &Message<'_>,
