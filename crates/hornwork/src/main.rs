@@ -52,7 +52,8 @@ enum Command {
     Lab(laboratory::Lab),
 }
 
-/// How a command ends: 0 done and within its thresholds, 1 a threshold was missed, 2 bad input, 3 it could not run.
+/// How a command ends: 0 done and no threshold failed, 1 a threshold failed, 2 bad input, 3 it could not run, 4 nothing that has a
+/// threshold was measured.
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(options) => service::run(&options),

@@ -505,12 +505,9 @@ fn write_down(
         holds: figures
             .audio
             .level_db
-            .is_some_and(|level| level.abs() <= LEVEL_LIMIT_DB),
+            .map(|level| level.abs() <= LEVEL_LIMIT_DB),
     });
-    let verdict = match checks.iter().all(|check| check.holds) {
-        true => Verdict::Passed,
-        false => Verdict::Missed,
-    };
+    let verdict = figures::verdict(&checks);
     let record = TrialRecord {
         trial: 0,
         level: None,
@@ -603,17 +600,10 @@ fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page:
         .map(|(name, value)| vec![name.to_owned(), value])
         .collect();
     let mut out = format!("\n{}", columns(&["figure", "value"], &rows));
-    for check in checks.iter().filter(|check| !check.holds) {
-        out.push_str(&format!(
-            "missed: {} is {}, limit {}\n",
-            check.name,
-            number(check.measured, ""),
-            plain(check.limit)
-        ));
+    for check in checks.iter().filter(|check| check.holds != Some(true)) {
+        out.push_str(&format!("{}\n", crate::terminal::check_line("", check)));
     }
-    if checks.iter().all(|check| check.holds) {
-        out.push_str("all within their thresholds\n");
-    }
+    out.push_str(&format!("{}\n", record.verdict.name()));
     out.push_str(&format!("report: {}\n", page.display()));
     out
 }

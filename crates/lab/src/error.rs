@@ -2,38 +2,56 @@
 
 use std::fmt;
 
-/// How a command ended that could do its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a command ended that could do its work; of several verdicts the last one in this order is that of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Within every threshold.
+    /// No threshold applies.
+    #[default]
+    NotJudged,
+    /// Every threshold that could be measured holds, and one at least could.
     Passed,
-    /// It ran, and a threshold was missed.
-    Missed,
+    /// There are thresholds, and none of them could be measured.
+    NotMeasured,
+    /// A threshold does not hold.
+    Failed,
 }
 
 impl Verdict {
-    /// Exit code: 0 or 1.
+    /// Exit code: 0 (nothing failed), 1 (failed) or 4 (nothing that has a threshold was measured).
     pub const fn exit_code(self) -> u8 {
         match self {
-            Verdict::Passed => 0,
-            Verdict::Missed => 1,
+            Verdict::Passed | Verdict::NotJudged => 0,
+            Verdict::Failed => 1,
+            Verdict::NotMeasured => 4,
         }
     }
 
-    /// The word used in JSON and reports.
+    /// The word used in JSON, CSV and reports.
     pub const fn name(self) -> &'static str {
         match self {
+            Verdict::NotJudged => "not judged",
             Verdict::Passed => "passed",
-            Verdict::Missed => "missed",
+            Verdict::NotMeasured => "not measured",
+            Verdict::Failed => "failed",
         }
     }
 
-    /// [`Verdict::Missed`] where either is.
-    pub const fn and(self, other: Verdict) -> Verdict {
-        match (self, other) {
-            (Verdict::Passed, Verdict::Passed) => Verdict::Passed,
-            _ => Verdict::Missed,
+    /// The verdict of this name.
+    pub fn of_name(name: &str) -> Option<Verdict> {
+        match name {
+            "not judged" => Some(Verdict::NotJudged),
+            "passed" => Some(Verdict::Passed),
+            "not measured" => Some(Verdict::NotMeasured),
+            // As versions before 0.2 wrote it.
+            "failed" | "missed" => Some(Verdict::Failed),
+            _ => None,
         }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Verdict) -> Verdict {
+        self.max(other)
     }
 }
 
@@ -85,3 +103,21 @@ impl fmt::Display for LabError {
 }
 
 impl std::error::Error for LabError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_outweighs_all_else_and_words_lead_back() {
+        use Verdict::{Failed, NotJudged, NotMeasured, Passed};
+        assert_eq!(Passed.and(Failed), Failed);
+        assert_eq!(Passed.and(NotMeasured), NotMeasured);
+        assert_eq!(Passed.and(NotJudged), Passed);
+        for verdict in [NotJudged, Passed, NotMeasured, Failed] {
+            assert_eq!(Verdict::of_name(verdict.name()), Some(verdict));
+        }
+        let codes = [NotJudged, Passed, NotMeasured, Failed].map(Verdict::exit_code);
+        assert_eq!(codes, [0, 0, 4, 1]);
+    }
+}

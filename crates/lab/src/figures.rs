@@ -1,5 +1,6 @@
 //! Figures of a trial, computed from its raw records and nothing else.
 
+use crate::error::Verdict;
 use crate::experiment::Thresholds;
 use crate::metrics::{self, SipMetrics};
 use crate::record::{Attempt, Kind, Outcome, StreamRecord};
@@ -163,10 +164,36 @@ pub struct Check {
     pub name: String,
     /// The bound.
     pub limit: f64,
-    /// What was measured; `null` where there was nothing to measure, which misses the threshold.
+    /// What was measured; `null` where there was nothing to measure.
     pub measured: Option<f64>,
-    /// Whether it holds.
-    pub holds: bool,
+    /// Whether it holds; `null` where there was nothing to measure: it neither holds nor fails then.
+    pub holds: Option<bool>,
+}
+
+impl Check {
+    /// Whether it was measured, and does not hold.
+    pub fn failed(&self) -> bool {
+        self.holds == Some(false)
+    }
+
+    /// Its verdict alone.
+    pub const fn verdict(&self) -> Verdict {
+        match self.holds {
+            Some(true) => Verdict::Passed,
+            Some(false) => Verdict::Failed,
+            None => Verdict::NotMeasured,
+        }
+    }
+}
+
+/// The verdict over these checks: failed where one failed; else passed where one holds, whatever could not be measured beside it.
+pub fn verdict<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Verdict {
+    let verdicts = checks.into_iter().map(Check::verdict);
+    verdicts.fold(Verdict::NotJudged, |all, one| match (all, one) {
+        (Verdict::Failed, _) | (_, Verdict::Failed) => Verdict::Failed,
+        (Verdict::Passed, _) | (_, Verdict::Passed) => Verdict::Passed,
+        (all, one) => all.max(one),
+    })
 }
 
 /// Quantile of sorted values by linear interpolation.
@@ -544,7 +571,7 @@ fn check(
         name: name.to_owned(),
         limit,
         measured,
-        holds: measured.is_some_and(|measured| holds(measured, limit)),
+        holds: measured.map(|measured| holds(measured, limit)),
     })
 }
 
@@ -612,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_without_a_measurement_is_missed() {
+    fn a_threshold_without_a_measurement_is_neither_passed_nor_failed() {
         let (figures, details) = compute(&[call(0, Some(5), Outcome::Completed)], &[], None);
         let thresholds = Thresholds {
             failed_percent: Some(0.0),
@@ -622,14 +649,23 @@ mod tests {
             ..Thresholds::default()
         };
         let checks = judge(&thresholds, &figures, &details, Some(0));
-        let holds: Vec<(&str, bool)> = checks.iter().map(|c| (c.name.as_str(), c.holds)).collect();
+        let holds: Vec<(&str, Option<bool>)> =
+            checks.iter().map(|c| (c.name.as_str(), c.holds)).collect();
         let expected = [
-            ("failed_percent", true),
-            ("response_p99_ms", false),
-            ("leaks", true),
-            ("mos", false),
+            ("failed_percent", Some(true)),
+            ("response_p99_ms", Some(false)),
+            ("leaks", Some(true)),
+            ("mos", None),
         ];
         assert_eq!(holds, expected);
+        let of = |names: &[&str]| {
+            let named = checks.iter().filter(|c| names.contains(&c.name.as_str()));
+            verdict(named)
+        };
+        assert_eq!(of(&[]), Verdict::NotJudged);
+        assert_eq!(of(&["mos"]), Verdict::NotMeasured);
+        assert_eq!(of(&["mos", "leaks"]), Verdict::Passed);
+        assert_eq!(of(&["mos", "leaks", "response_p99_ms"]), Verdict::Failed);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Display {
         let known = |value: Option<f64>| value.map_or("none yet".to_owned(), plain);
         let verdict = match missed {
             "" => "good".to_owned(),
-            missed => format!("missed: {missed}"),
+            failed => format!("failed: {failed}"),
         };
         let text = format!(
             "{} {verdict}; best {}, failed above it {}",

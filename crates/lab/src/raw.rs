@@ -156,13 +156,9 @@ impl Serialize for Verdict {
 
 impl<'de> Deserialize<'de> for Verdict {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Verdict, D::Error> {
-        match String::deserialize(deserializer)?.as_str() {
-            "passed" => Ok(Verdict::Passed),
-            "missed" => Ok(Verdict::Missed),
-            other => Err(serde::de::Error::custom(format!(
-                "unknown verdict {other:?}"
-            ))),
-        }
+        let name = String::deserialize(deserializer)?;
+        Verdict::of_name(&name)
+            .ok_or_else(|| serde::de::Error::custom(format!("unknown verdict {name:?}")))
     }
 }
 

@@ -200,10 +200,7 @@ fn judge(
         false => Thresholds::default(),
     };
     let checks = figures::judge(&thresholds, &figures, &details, outcomes.leaks);
-    let verdict = match checks.iter().all(|check| check.holds) {
-        true => Verdict::Passed,
-        false => Verdict::Missed,
-    };
+    let verdict = figures::verdict(&checks);
     TrialRecord {
         trial: number,
         level: level.value,
@@ -265,7 +262,7 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         machine,
         plan: file.text(),
         trials: Vec::new(),
-        verdict: Verdict::Passed,
+        verdict: Verdict::NotJudged,
     })
 }
 

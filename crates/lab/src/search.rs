@@ -9,7 +9,7 @@
 use crate::caveats;
 use crate::error::{LabError, Verdict};
 use crate::experiment::{Experiment, SearchPlan};
-use crate::figures::Check;
+use crate::figures::{self, Check};
 use crate::progress::Display;
 use crate::raw::{RawWriter, TrialRecord};
 use crate::report;
@@ -19,7 +19,7 @@ use serde_json::json;
 use std::cmp::Ordering;
 use std::path::Path;
 
-/// A trial that was missed while the machine was busy with something else says little about the subject, and is made anew so often
+/// A trial that failed while the machine was busy with something else says little about the subject, and is made anew so often
 /// at most: a machine that is busy each time is busy with the trial.
 const ANEW: u32 = 1;
 
@@ -35,7 +35,7 @@ pub struct Step {
     pub value: f64,
     /// No failure, within every threshold, steady.
     pub good: bool,
-    /// What was missed, in words; empty where it was good. Where the machine was busy it says that the trial was made anew.
+    /// Which thresholds failed, in words; empty where it was good. Where the machine was busy it says that the trial was made anew.
     pub missed: String,
 }
 
@@ -299,16 +299,19 @@ pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What a trial missed, in words; empty where it was good.
+/// Which thresholds failed in a trial, in words; empty where it was good.
 pub fn missed(trial: &TrialRecord) -> String {
-    let names = trial.checks.iter().filter(|check| !check.holds);
+    let names = trial.checks.iter().filter(|check| check.failed());
     let names: Vec<String> = names
-        .map(|check| match check.measured {
-            Some(measured) => format!("{} {}", check.name, crate::report::plain(measured)),
-            None => format!("{} not measured", check.name),
+        .filter_map(|check| {
+            let measured = crate::report::plain(check.measured?);
+            Some(format!("{} {measured}", check.name))
         })
         .collect();
-    names.join(", ")
+    match figures::verdict(&trial.checks) {
+        Verdict::NotMeasured => "nothing that has a threshold was measured".to_owned(),
+        _ => names.join(", "),
+    }
 }
 
 /// How much longer than that of the middle third the median response time of a trial's last third may be: twice, and so
@@ -323,7 +326,7 @@ fn steady(trial: &TrialRecord) -> Option<Check> {
         name: "steady_ms".to_owned(),
         limit,
         measured: Some(last),
-        holds: last <= limit,
+        holds: Some(last <= limit),
     })
 }
 
@@ -390,7 +393,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         trial.verdict = if good {
             Verdict::Passed
         } else {
-            Verdict::Missed
+            Verdict::Failed
         };
         let disturbed = caveats::disturbed(&trial);
         let again = !good && disturbed && anew < ANEW;
@@ -428,7 +431,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     };
     record.verdict = match search.result {
         Some(_) => Verdict::Passed,
-        None => Verdict::Missed,
+        None => Verdict::Failed,
     };
     record.trials.sort_by(|a, b| {
         let levels = a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal);

@@ -1,5 +1,6 @@
 //! Tables for the terminal.
 
+use crate::figures::Check;
 use crate::raw::RunRecord;
 use crate::report::{LevelSummary, beside, plain};
 use std::fmt::Write;
@@ -48,7 +49,33 @@ const OF_MEDIA: [(&str, Read); 6] = [
     ("CPU %", |level| level.host_cpu),
 ];
 
-/// The levels of a run with their main figures, the thresholds that were missed, and the study's figures where the experiment
+/// A threshold that does not hold, or could not be measured; `place` says where, and may be empty.
+pub fn check_line(place: &str, check: &Check) -> String {
+    let limit = plain(check.limit);
+    match check.measured {
+        Some(measured) => format!(
+            "failed{place}: {} is {}, limit {limit}",
+            check.name,
+            plain(measured)
+        ),
+        None => format!("not measured{place}: {}, limit {limit}", check.name),
+    }
+}
+
+/// Thresholds that no trial could measure: they neither hold nor fail.
+fn never_measured(run: &RunRecord) -> Vec<&Check> {
+    let all = || run.trials.iter().flat_map(|trial| &trial.checks);
+    let mut open: Vec<&Check> = Vec::new();
+    for check in all().filter(|check| check.holds.is_none()) {
+        let measured = all().any(|other| other.name == check.name && other.holds.is_some());
+        if !measured && !open.iter().any(|known| known.name == check.name) {
+            open.push(check);
+        }
+    }
+    open
+}
+
+/// The levels of a run with their main figures, the thresholds that failed, and the study's figures where the experiment
 /// names them.
 pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), plain);
@@ -82,7 +109,7 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
                 .map(number),
             );
             row.extend(more.iter().map(|(_, read)| number(read(level))));
-            row.push(if level.passed { "passed" } else { "missed" }.to_owned());
+            row.push(level.verdict.name().to_owned());
             row
         })
         .collect();
@@ -110,20 +137,17 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
         .collect();
     let mut out = columns(&headings, &rows);
     for trial in &run.trials {
-        for check in trial.checks.iter().filter(|check| !check.holds) {
+        for check in trial.checks.iter().filter(|check| check.failed()) {
             let level = trial
                 .level
                 .map(|level| format!(" at {}", plain(level)))
                 .unwrap_or_default();
-            let _ = writeln!(
-                out,
-                "missed{level}, run {}: {} is {}, limit {}",
-                trial.repetition + 1,
-                check.name,
-                number(check.measured),
-                plain(check.limit)
-            );
+            let place = format!("{level}, run {}", trial.repetition + 1);
+            let _ = writeln!(out, "{}", check_line(&place, check));
         }
+    }
+    for check in never_measured(run) {
+        let _ = writeln!(out, "{}", check_line("", check));
     }
     for trial in &run.trials {
         let caveats = crate::caveats::of(trial);

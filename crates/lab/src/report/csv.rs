@@ -41,11 +41,7 @@ pub fn levels(label: &str, levels: &[LevelSummary]) -> String {
         for name in &names {
             let _ = write!(out, ",{}", optional(level.figure(name)));
         }
-        let _ = write!(
-            out,
-            ",{}\r\n",
-            if level.passed { "passed" } else { "missed" }
-        );
+        let _ = write!(out, ",{}\r\n", level.verdict.name());
     }
     out
 }

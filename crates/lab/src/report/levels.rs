@@ -89,8 +89,8 @@ pub struct LevelSummary {
     pub level_db: Option<f64>,
     /// The metrics of RFC 6076 over the attempts of all runs; empty where only `run.json` was read.
     pub sip: SipMetrics,
-    /// All of them within the thresholds.
-    pub passed: bool,
+    /// Verdict over all of them.
+    pub verdict: Verdict,
 }
 
 impl LevelSummary {
@@ -288,7 +288,9 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
             .into_iter()
             .reduce(|a, b| if b.abs() > a.abs() { b } else { a }),
         sip: SipMetrics::default(),
-        passed: trials.iter().all(|t| t.verdict == Verdict::Passed),
+        verdict: trials
+            .iter()
+            .fold(Verdict::NotJudged, |all, trial| all.and(trial.verdict)),
     }
 }
 

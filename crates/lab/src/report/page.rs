@@ -6,6 +6,7 @@ use super::levels::LevelSummary;
 use super::study::{capacity, searched};
 use super::sweep;
 use super::tables::{self, grouped};
+use crate::error::Verdict;
 use crate::raw::RawResults;
 use std::fmt::Write;
 
@@ -47,11 +48,16 @@ fn head(html: &mut String, raw: &RawResults) {
          <body><main><header><p class=\"kicker\">Hornwork laboratory &middot; {}</p><h1>{title}</h1>\
          <span class=\"badge {}\">{}</span></header>",
         escape(&run.experiment),
-        run.verdict.name(),
-        if run.verdict.name() == "passed" {
-            "within every threshold"
-        } else {
-            "a threshold was missed"
+        match run.verdict {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "failed",
+            Verdict::NotMeasured | Verdict::NotJudged => "open",
+        },
+        match run.verdict {
+            Verdict::Passed => "passed: within every threshold that was measured",
+            Verdict::Failed => "failed: a threshold does not hold",
+            Verdict::NotMeasured => "not measured: nothing that has a threshold",
+            Verdict::NotJudged => "not judged: no threshold applies",
         },
     );
     if !run.about.trim().is_empty() {

@@ -2,6 +2,7 @@
 
 use super::chart::plain;
 use super::levels::LevelSummary;
+use crate::error::Verdict;
 use crate::experiment::{CAPACITY, Study};
 use crate::search::SearchRecord;
 use serde_json::{Value, json};
@@ -136,7 +137,10 @@ pub(super) fn searched(search: &SearchRecord) -> (Option<f64>, &'static str) {
 pub(super) fn capacity(levels: &[LevelSummary]) -> (Option<f64>, &'static str) {
     let mut sorted: Vec<&LevelSummary> = levels.iter().filter(|l| l.level.is_some()).collect();
     sorted.sort_by(|a, b| a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal));
-    let good = sorted.iter().take_while(|level| level.passed).count();
+    let good = sorted
+        .iter()
+        .take_while(|level| level.verdict != Verdict::Failed)
+        .count();
     let best = good.checked_sub(1).and_then(|at| sorted.get(at)?.level);
     match best {
         _ if sorted.is_empty() => (None, ""),
@@ -179,7 +183,10 @@ mod tests {
             level: Some(at),
             dropped: 3.0,
             classes,
-            passed,
+            verdict: match passed {
+                true => Verdict::Passed,
+                false => Verdict::Failed,
+            },
             ..LevelSummary::default()
         }
     }

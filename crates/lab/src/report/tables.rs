@@ -3,6 +3,7 @@
 use super::chart::{escape, plain};
 use super::levels::LevelSummary;
 use super::study::{Beside, beside};
+use crate::error::Verdict;
 use crate::experiment::CAPACITY;
 use crate::figures::{CLASS_NAMES, Check};
 use crate::raw::{RawResults, TrialRecord};
@@ -145,11 +146,16 @@ pub(super) fn label(raw: &RawResults) -> &str {
     }
 }
 
-fn verdict_mark(passed: bool) -> String {
-    match passed {
-        true => "<span class=\"mark passed\">&#10003; passed</span>".to_owned(),
-        false => "<span class=\"mark missed\">&#10007; missed</span>".to_owned(),
-    }
+fn verdict_mark(verdict: Verdict) -> String {
+    let (class, sign) = match verdict {
+        Verdict::Passed => ("passed", "&#10003; "),
+        Verdict::Failed => ("failed", "&#10007; "),
+        Verdict::NotMeasured | Verdict::NotJudged => ("open", ""),
+    };
+    format!(
+        "<span class=\"mark {class}\">{sign}{}</span>",
+        verdict.name()
+    )
 }
 
 pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
@@ -181,7 +187,7 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
             cells.extend([level.streams, level.packets].map(count));
             cells.extend([level.lost_percent, level.jitter_p99, level.mos].map(number));
         }
-        cells.push(verdict_mark(level.passed));
+        cells.push(verdict_mark(level.verdict));
         Row::from(cells)
     };
     let mut columns = vec![label(raw)];
@@ -271,7 +277,7 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
     };
     let note = format!(
         "{}. Algorithm of RFC 7502: r = {}, N = {}, w = {}, d = {}, converged after {} good trials without a higher \
-         one; then the gap halved down to {}. A good trial has no threshold missed and is steady: the median response time of \
+         one; then the gap halved down to {}. In a good trial no threshold fails and it is steady: the median response time of \
          its last third is at most twice that of its middle third and 5 ms more.",
         search.sentence(label(raw)),
         plain(search.start),
@@ -284,7 +290,7 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
         plain(search.step)
     );
     let row = |step: &crate::search::Step| {
-        let verdict = if step.good { "good" } else { "missed" };
+        let verdict = if step.good { "good" } else { "failed" };
         Row::from(vec![
             (step.trial + 1).to_string(),
             grouped(step.value),
@@ -295,7 +301,7 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
     Table {
         title: "Search",
         note: &note,
-        columns: vec!["trial", label(raw), "outcome", "missed"],
+        columns: vec!["trial", label(raw), "outcome", "which threshold"],
         words: &[2, 3],
         rows: search.trials.iter().map(row).collect(),
         ..Table::default()
@@ -345,10 +351,10 @@ fn at_least(check: &str) -> bool {
     matches!(check, "mos" | "correlation")
 }
 
-/// Of two measurements, whether the first is the worse one; none at all is the worst.
+/// Of two measurements, whether the first is the worse one; any is worse than none.
 fn worse(name: &str, a: Option<f64>, b: Option<f64>) -> bool {
     match (a, b) {
-        (None, Some(_)) => true,
+        (Some(_), None) => true,
         (Some(a), Some(b)) if at_least(name) => a < b,
         (Some(a), Some(b)) => a.abs() > b.abs(),
         _ => false,
@@ -377,7 +383,8 @@ pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
                     true => b,
                     false => a,
                 });
-        let missed = of.iter().filter(|(_, check)| !check.holds).count();
+        let failed = of.iter().filter(|(_, check)| check.failed()).count();
+        let open = of.iter().filter(|(_, check)| check.holds.is_none()).count();
         let (trial, check) = worst?;
         let sign = if at_least(name) { "&ge;" } else { "&le;" };
         Some(Row::from(vec![
@@ -385,19 +392,21 @@ pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
             format!("{sign} {}", grouped(check.limit)),
             check.measured.map_or("not measured".to_owned(), grouped),
             trial_name(trial),
-            format!("{missed} of {}", of.len()),
-            verdict_mark(missed == 0),
+            format!("{failed} of {}", of.len()),
+            count(open as f64),
+            verdict_mark(crate::figures::verdict(of.iter().map(|(_, check)| *check))),
         ]))
     };
     Table {
         title: "Thresholds",
-        note: "The worst trial decides.",
+        note: "The worst trial decides. A threshold without a measurement neither holds nor fails.",
         columns: vec![
             "threshold",
             "limit",
             "worst",
             "in trial",
-            "missed",
+            "failed",
+            "not measured",
             "verdict",
         ],
         words: &[3],
@@ -772,7 +781,7 @@ mod tests {
     fn the_worst_is_found() {
         assert!(worse("mos", Some(3.0), Some(4.0)) && !worse("mos", Some(4.0), Some(3.0)));
         assert!(worse("level_db", Some(-2.0), Some(1.0)));
-        assert!(worse("failed_percent", None, Some(9.0)));
-        assert!(!worse("failed_percent", Some(9.0), None));
+        assert!(!worse("failed_percent", None, Some(9.0)));
+        assert!(worse("failed_percent", Some(9.0), None));
     }
 }

@@ -39,7 +39,7 @@ impl Outcome {
             && self.statistics.successful > 0;
         match good {
             true => Verdict::Passed,
-            false => Verdict::Missed,
+            false => Verdict::Failed,
         }
     }
 

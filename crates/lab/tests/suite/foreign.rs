@@ -313,7 +313,7 @@ fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
     };
     let verdict = run("call-rate", &unbelieved).unwrap();
     let told = figures(&folder);
-    assert_eq!(verdict, Verdict::Missed);
+    assert_eq!(verdict, Verdict::Failed);
     assert_eq!(told["trials"][0]["calls"]["completed"], 0);
     let remarks = told["trials"][0]["remarks"].to_string();
     assert!(remarks.contains("certificate"), "{remarks}");
@@ -464,7 +464,7 @@ fn kamailio_over_websockets_plain_and_secure() {
         out: Some(folder.join("astray")),
         ..options(&folder, &astray)
     };
-    assert_eq!(run("registrations", &astray).unwrap(), Verdict::Missed);
+    assert_eq!(run("registrations", &astray).unwrap(), Verdict::Failed);
     let remarks = figures(&folder)["trials"][0]["remarks"].to_string();
     assert!(remarks.contains("the peer answers 404"), "{remarks}");
 }
@@ -499,7 +499,7 @@ fn a_search_finds_the_limit_of_kamailio() {
     assert_eq!(figures["capacity"], 20.0, "{figures:#}");
     let trials = figures["trials"].as_array().unwrap();
     let missed = trials.iter().find(|t| t["level"] == 25.0).unwrap();
-    assert_eq!(missed["verdict"], "missed");
+    assert_eq!(missed["verdict"], "failed");
     assert_eq!(missed["calls"]["failed"], 5);
     assert_eq!(missed["details"]["statuses"][0][0], 503);
 }

@@ -370,9 +370,12 @@ fn jitter_is_measured_at_the_probe_and_loss_everywhere() {
     let checks = figures::judge(&thresholds, &figures, &details, None);
     let held: Vec<_> = checks.iter().map(|c| (c.name.as_str(), c.holds)).collect();
     let expected = [
-        ("jitter_mean_above_noise_ms", true),
-        ("jitter_p99_above_noise_ms", false),
-        ("host_cpu_percent", false),
+        ("jitter_mean_above_noise_ms", Some(true)),
+        ("jitter_p99_above_noise_ms", Some(false)),
+        ("host_cpu_percent", None),
     ];
-    assert_eq!(held, expected, "what was not measured is missed");
+    assert_eq!(
+        held, expected,
+        "what was not measured neither holds nor fails"
+    );
 }
