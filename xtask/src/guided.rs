@@ -13,7 +13,14 @@ use std::time::Duration;
 /// Work that is run on sockets, border and generator in one program: an experiment, and what makes it short. About as much of each, for
 /// what is seldom counted is taken for what is seldom wanted.
 const EXPERIMENTS: [(&str, &[&str]); 9] = [
-    ("call-rate", &["levels.values=[600]"]),
+    (
+        "call-rate",
+        &[
+            "levels.values=[600]",
+            "callers.seconds=10",
+            "callers.hold_seconds=1",
+        ],
+    ),
     (
         "call-rate-anchored",
         &[
@@ -22,8 +29,22 @@ const EXPERIMENTS: [(&str, &[&str]); 9] = [
             "callers.hold_seconds=3",
         ],
     ),
-    ("call-rate-tls", &["levels.values=[400]"]),
-    ("call-rate-volte", &["levels.values=[300]"]),
+    (
+        "call-rate-tls",
+        &[
+            "levels.values=[400]",
+            "callers.seconds=10",
+            "callers.hold_seconds=1",
+        ],
+    ),
+    (
+        "call-rate-volte",
+        &[
+            "levels.values=[300]",
+            "callers.seconds=10",
+            "callers.hold_seconds=1",
+        ],
+    ),
     ("header-rules", &["levels.values=[1]", "callers.rate=500"]),
     (
         "registration-rate",
@@ -52,7 +73,11 @@ const SERVED: [(&str, &str, &[&str]); 3] = [
     (
         "loopback-bypass.toml",
         "call-rate",
-        &["levels.values=[600]", "callers.seconds=12"],
+        &[
+            "levels.values=[600]",
+            "callers.seconds=12",
+            "callers.hold_seconds=1",
+        ],
     ),
     (
         "loopback.toml",
@@ -66,7 +91,11 @@ const SERVED: [(&str, &str, &[&str]); 3] = [
     (
         "header-rules.toml",
         "call-rate",
-        &["levels.values=[600]", "callers.seconds=10"],
+        &[
+            "levels.values=[600]",
+            "callers.seconds=10",
+            "callers.hold_seconds=1",
+        ],
     ),
 ];
 

@@ -48,7 +48,17 @@ impl Verdict {
         }
     }
 
-    /// Both together.
+    /// Of two judgements about one and the same run: what was not measured does not count beside what was.
+    #[must_use]
+    pub fn beside(self, other: Verdict) -> Verdict {
+        match (self, other) {
+            (Verdict::Failed, _) | (_, Verdict::Failed) => Verdict::Failed,
+            (Verdict::Passed, _) | (_, Verdict::Passed) => Verdict::Passed,
+            (one, other) => one.max(other),
+        }
+    }
+
+    /// Both together, of two trials.
     #[must_use]
     pub fn and(self, other: Verdict) -> Verdict {
         self.max(other)

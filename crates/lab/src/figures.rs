@@ -4,6 +4,7 @@ use crate::error::Verdict;
 use crate::experiment::Thresholds;
 use crate::metrics::{self, SipMetrics};
 use crate::record::{Attempt, Kind, Outcome, StreamRecord};
+use crate::statistics::too_few;
 use serde::{Deserialize, Serialize};
 
 /// Upper bounds of the classes of response time, milliseconds: those of SIPp and of study U. The last class is open.
@@ -42,6 +43,12 @@ pub struct Response {
     pub p50: Option<f64>,
     /// 99th percentile.
     pub p99: Option<f64>,
+    /// Attempts that were answered, of which both are quantiles.
+    #[serde(default)]
+    pub samples: u64,
+    /// Whether they are too few for a 99th percentile: fewer than 300.
+    #[serde(default)]
+    pub p99_of_few: bool,
 }
 
 /// Jitter over all streams, milliseconds.
@@ -79,7 +86,8 @@ pub struct Figures {
     pub mos: Option<f64>,
     /// Speech.
     pub audio: AudioFigures,
-    /// CPU time of the subject per established call (per registration where there are no calls), microseconds.
+    /// CPU time of the subject per established call (per registration where there are no calls), microseconds. Media packets that the
+    /// subject relayed are in it: where there were some, [`Details::cpu_us_per_packet`] is the figure that can be compared.
     pub cpu_us_per_call: Option<f64>,
     /// Directory or page of the report.
     pub report: String,
@@ -189,11 +197,7 @@ impl Check {
 /// The verdict over these checks: failed where one failed; else passed where one holds, whatever could not be measured beside it.
 pub fn verdict<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Verdict {
     let verdicts = checks.into_iter().map(Check::verdict);
-    verdicts.fold(Verdict::NotJudged, |all, one| match (all, one) {
-        (Verdict::Failed, _) | (_, Verdict::Failed) => Verdict::Failed,
-        (Verdict::Passed, _) | (_, Verdict::Passed) => Verdict::Passed,
-        (all, one) => all.max(one),
-    })
+    verdicts.fold(Verdict::NotJudged, Verdict::beside)
 }
 
 /// Quantile of sorted values by linear interpolation.
@@ -249,16 +253,7 @@ pub fn compute(
         .iter()
         .filter(|a| REGISTERING.contains(&a.kind))
         .collect();
-    // What came before re-registrations at a rate, and comes after, only prepares and tidies up.
-    let again: Vec<&Attempt> = attempts
-        .iter()
-        .filter(|a| a.kind == Kind::Reregistration)
-        .collect();
-    let main = match (calls.is_empty(), again.is_empty()) {
-        (false, _) => &calls,
-        (true, false) => &again,
-        (true, true) => &registrations,
-    };
+    let main = &main_attempts(attempts);
     let (subject, _) = without_noise(streams);
     let responses = sorted(main.iter().filter_map(|a| a.response_ms()));
     let figures = Figures {
@@ -266,6 +261,8 @@ pub fn compute(
         response_ms: Response {
             p50: quantile(&responses, 0.5),
             p99: quantile(&responses, 0.99),
+            samples: responses.len() as u64,
+            p99_of_few: too_few(responses.len() as u64, 0.99),
         },
         jitter_ms: jitter(&probed(&subject)),
         lost_percent: lost_percent(&subject),
@@ -281,6 +278,29 @@ pub fn compute(
         .filter(|_| details.packets > 0)
         .map(|seconds| seconds * 1e6 / details.packets as f64);
     (figures, details)
+}
+
+/// The attempts that response times, rates and processor time are about: calls; without calls re-registrations at a rate; without
+/// these all registrations. What comes before re-registrations at a rate, and after, only prepares and tidies up.
+pub(crate) fn main_attempts(attempts: &[Attempt]) -> Vec<&Attempt> {
+    let of = |kinds: &[Kind]| -> Vec<&Attempt> {
+        let attempts = attempts.iter();
+        attempts.filter(|a| kinds.contains(&a.kind)).collect()
+    };
+    let calls = of(&[Kind::Call]);
+    if !calls.is_empty() {
+        return calls;
+    }
+    let again = of(&[Kind::Reregistration]);
+    match again.is_empty() {
+        false => again,
+        true => of(&REGISTERING),
+    }
+}
+
+/// The streams that figures of media are about: without those that went past the subject.
+pub(crate) fn measured_streams(streams: &[StreamRecord]) -> Vec<&StreamRecord> {
+    without_noise(streams).0
 }
 
 fn details(
@@ -340,7 +360,7 @@ fn thirds(main: &[&Attempt]) -> Option<[f64; 2]> {
     Some([median(middle)?, median(last)?])
 }
 
-fn in_time(attempt: &Attempt) -> bool {
+pub(crate) fn in_time(attempt: &Attempt) -> bool {
     attempt.outcome == Outcome::Completed && attempt.response_ms().is_some_and(|ms| ms < IN_TIME_MS)
 }
 

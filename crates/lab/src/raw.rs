@@ -1,8 +1,9 @@
 //! The directory of a run: `run.json`, `attempts.ndjson`, `streams.ndjson`.
 
 use crate::error::{LabError, Verdict};
-use crate::experiment::Study;
+use crate::experiment::{FigureBound, Study};
 use crate::figures::{Check, Details, Figures};
+use crate::peak::PeakRecord;
 use crate::record::{Attempt, StreamRecord};
 use crate::search::SearchRecord;
 use serde::de::DeserializeOwned;
@@ -110,7 +111,7 @@ pub struct TrialRecord {
 }
 
 /// A whole run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// [`FORMAT`].
     pub format: u32,
@@ -134,6 +135,18 @@ pub struct RunRecord {
     /// The search that the trials belong to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchRecord>,
+    /// The peak that was measured before the levels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<PeakRecord>,
+    /// Bounds of what the experiment is about, judged over the levels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<FigureBound>,
+    /// Overrides of the experiment's file, as they were given with `--set`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<String>,
+    /// What was run, in words: workload, levels, repetitions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub what: String,
     /// Version of the program.
     pub version: String,
     /// Start, seconds since 1970; 0 in a simulation.
@@ -220,15 +233,22 @@ impl RawWriter {
     /// # Errors
     /// Where the disk does not take it.
     pub fn finish(mut self, run: &RunRecord) -> Result<(), LabError> {
-        let path = self.dir.join("run.json");
-        let result = self
-            .attempts
-            .flush()
-            .and_then(|()| self.streams.flush())
-            .and_then(|()| serde_json::to_vec_pretty(run).map_err(std::io::Error::from))
-            .and_then(|json| fs::write(&path, json));
-        result.map_err(|error| cannot_write(&path, &error))
+        let result = self.attempts.flush().and_then(|()| self.streams.flush());
+        result.map_err(|error| cannot_write(&self.dir, &error))?;
+        write_run(&self.dir, run)
     }
+}
+
+/// Writes `run.json` alone, anew where it is there.
+///
+/// # Errors
+/// Where the disk does not take it.
+pub(crate) fn write_run(dir: &Path, run: &RunRecord) -> Result<(), LabError> {
+    let path = dir.join("run.json");
+    serde_json::to_vec_pretty(run)
+        .map_err(std::io::Error::from)
+        .and_then(|json| fs::write(&path, json))
+        .map_err(|error| cannot_write(&path, &error))
 }
 
 fn lines<T: Serialize>(out: &mut impl Write, records: &[T]) -> std::io::Result<()> {

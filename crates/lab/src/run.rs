@@ -4,8 +4,9 @@ use crate::caveats;
 use crate::error::{LabError, Verdict};
 use crate::experiment::{BUILT_IN, File, Level, Thresholds, built_in};
 use crate::figures;
+use crate::peak;
 use crate::progress::Display;
-use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
+use crate::raw::{self, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
 use crate::report::{self, Published};
 use crate::trial::{Outcomes, Trial, on_sockets, simulate};
 use engine::Entropy;
@@ -106,8 +107,12 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
     let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
     let mut raw = RawWriter::create(&dir)?;
     let mut run = new_run(&file, options.simulate)?;
+    run.overrides.clone_from(&options.set);
     let total = levels.len() as u32 * file.experiment().repeat;
     let mut display = Display::new(&run.title, total);
+    if let Some(plan) = &file.experiment().peak {
+        run.peak = Some(peak::measure(&file, plan, options.simulate, &mut display)?);
+    }
     for (index, level) in levels.iter().enumerate() {
         for repetition in 0..file.experiment().repeat {
             let number = index as u32 * file.experiment().repeat + repetition;
@@ -125,15 +130,25 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
         }
     }
     raw.finish(&run)?;
-    let published = report::publish(&dir)?;
+    let published = publish(&dir, &mut run)?;
     display.finish();
     write_json(options.json.as_deref(), &run_json(&run, &published))?;
     // Standard output belongs to JSON where it was asked for there.
     if options.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", crate::terminal::table(&run, &published.levels));
+        print!("{}", crate::terminal::table(&run, &published));
         println!("report: {}", published.page.display());
     }
     Ok(run.verdict)
+}
+
+/// Publishes what was written, and takes the verdict over levels into the run.
+pub(crate) fn publish(dir: &Path, run: &mut RunRecord) -> Result<Published, LabError> {
+    let published = report::publish(dir)?;
+    if published.verdict != run.verdict {
+        run.verdict = published.verdict;
+        raw::write_run(dir, run)?;
+    }
+    Ok(published)
 }
 
 /// One trial: run, written down, judged.
@@ -167,7 +182,7 @@ pub(crate) fn one(
 }
 
 /// Each trial has a seed of its own, made from the run's: runs of equal seeds have equal trials.
-fn trial_seed(run_seed: u64, number: u32) -> u64 {
+pub(crate) fn trial_seed(run_seed: u64, number: u32) -> u64 {
     if number == 0 {
         return run_seed;
     }
@@ -255,6 +270,10 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         seed: experiment.seed,
         study: experiment.study.clone(),
         search: None,
+        peak: None,
+        bounds: experiment.thresholds.figure.clone(),
+        overrides: Vec::new(),
+        what: crate::workload::words(file),
         driver: if simulated { "simulation" } else { "sockets" }.to_owned(),
         subject,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -332,8 +351,12 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
         "seed": run.seed,
         "verdict": run.verdict,
         "search": run.search,
+        "what": run.what,
+        "overrides": run.overrides,
+        "peak": run.peak,
+        "bounds": published.bounds,
         "report": page,
-        "study": run.study.as_ref().map(|study| report::beside_json(study, &published.levels, run.search.as_ref())),
+        "study": report::beside_json(run, &published.levels),
         "trials": trials,
     })
 }

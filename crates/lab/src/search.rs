@@ -12,8 +12,8 @@ use crate::experiment::{Experiment, SearchPlan};
 use crate::figures::{self, Check};
 use crate::progress::Display;
 use crate::raw::{RawWriter, TrialRecord};
-use crate::report;
 use crate::run::{self, RunOptions};
+use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::cmp::Ordering;
@@ -37,6 +37,9 @@ pub struct Step {
     pub good: bool,
     /// Which thresholds failed, in words; empty where it was good. Where the machine was busy it says that the trial was made anew.
     pub missed: String,
+    /// Whether it was made anew because the machine was busy, so that it does not count.
+    #[serde(default)]
+    pub anew: bool,
 }
 
 /// A search with its parameters, for reports.
@@ -68,16 +71,87 @@ pub struct SearchRecord {
     pub failed_above: Option<f64>,
     /// Whether the algorithm came to its end within the trials allowed.
     pub converged: bool,
+    /// Values that failed once below a good one, were tried again, and held each time.
+    #[serde(default)]
+    pub refuted: Vec<f64>,
 }
 
 impl SearchRecord {
+    /// The values below the result that failed and were not refuted by later trials, in rising order. The search goes on below them, so
+    /// there are some only where its trials were used up.
+    pub fn failed_below(&self) -> Vec<f64> {
+        let mut failed: Vec<f64> = Vec::new();
+        for step in &self.trials {
+            let below = self.result.is_some_and(|result| step.value < result);
+            if !step.good && below && !step.anew && !failed.contains(&step.value) {
+                failed.push(step.value);
+            }
+        }
+        failed.retain(|value| !self.refuted.contains(value));
+        failed.sort_by(f64::total_cmp);
+        failed
+    }
+
+    /// What failed below the result, in words; `None` where nothing did.
+    pub fn lower_failures(&self) -> Option<String> {
+        use crate::report::plain;
+        let list = |values: &[f64]| {
+            values
+                .iter()
+                .map(|v| plain(*v))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let failed = self.failed_below();
+        let refuted: Vec<f64> = (self.refuted.iter().copied())
+            .filter(|value| self.result.is_some_and(|result| *value < result))
+            .collect();
+        match (failed.is_empty(), refuted.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some(format!(
+                "not monotonic: {} failed once and held {REFUTES} times afterwards",
+                list(&refuted)
+            )),
+            (false, _) => Some(format!(
+                "not monotonic: {} failed below it, so the limit may be lower",
+                list(&failed)
+            )),
+        }
+    }
+
+    /// Between what the limit lies: the highest good value below every failed one, and the lowest failed one above the result.
+    pub fn interval(&self) -> Option<Interval> {
+        let result = self.result?;
+        let first = self.failed_below().first().copied();
+        let good = self
+            .trials
+            .iter()
+            .filter(|step| step.good)
+            .map(|step| step.value);
+        let low = match first {
+            None => Some(result),
+            Some(first) => good.filter(|value| *value < first).reduce(f64::max),
+        };
+        Some(Interval {
+            low,
+            high: self.failed_above,
+            samples: self.trials.len() as u64,
+            of: "trials".to_owned(),
+            method: "between the highest that held and the lowest that failed".to_owned(),
+        })
+    }
+
     /// The result in a sentence, without its unit.
     pub fn sentence(&self, unit: &str) -> String {
         use crate::report::plain;
-        let converged = match self.converged {
-            true => "",
-            false => "; not converged: the trials allowed were used up",
+        let mut converged = match self.converged {
+            true => String::new(),
+            false => "; not converged: the trials allowed were used up".to_owned(),
         };
+        if let Some(words) = self.lower_failures() {
+            converged.push_str("; ");
+            converged.push_str(&words);
+        }
         match (self.result, self.failed_above) {
             (None, _) => format!(
                 "{}: below {} {unit}{converged}",
@@ -120,7 +194,15 @@ pub struct Search {
     highest: f64,
     refining: bool,
     over: bool,
+    /// Every good value, so that the best one can be taken back.
+    good: Vec<f64>,
+    /// The failed value below the best one that is being tried again, and how often it has held since.
+    doubted: Option<(f64, u32)>,
+    refuted: Vec<f64>,
 }
+
+/// So often a value that failed below a good one has to hold when it is tried again, before its failure counts as a disturbance.
+const REFUTES: u32 = 2;
 
 impl Search {
     /// A search that begins at `start`; values are multiples of `step`, `highest` at most.
@@ -137,6 +219,9 @@ impl Search {
             highest,
             refining: false,
             over: false,
+            good: Vec::new(),
+            doubted: None,
+            refuted: Vec::new(),
         };
         search.rate = search.whole(start);
         search
@@ -165,9 +250,20 @@ impl Search {
         above.reduce(f64::min)
     }
 
+    /// Values that failed below a good one, and held when they were tried again.
+    pub fn refuted(&self) -> &[f64] {
+        &self.refuted
+    }
+
     /// How the trial at [`Search::next`] went.
     pub fn told(&mut self, good: bool) {
         let rate = self.rate;
+        if let Some((_, held)) = self.doubted {
+            return self.judge_doubt(rate, held, good);
+        }
+        if good {
+            self.good.push(rate);
+        }
         let higher = good && self.best.is_none_or(|best| rate > best);
         match good {
             true if higher => self.best = Some(rate),
@@ -200,14 +296,47 @@ impl Search {
     /// Half-way between the best value and the lowest one above it that failed, while there is something between.
     fn refine(&mut self) {
         let (Some(best), Some(above)) = (self.best, self.failed_above()) else {
-            self.over = true;
-            return;
+            return self.doubt();
         };
         let middle = best + (((above - best) / self.step / 2.0).round()).max(1.0) * self.step;
         if middle < above - self.step * 1e-6 {
             self.rate = middle;
         } else {
-            self.over = true;
+            self.doubt();
+        }
+    }
+
+    /// A value that failed below the best one puts the result in doubt: the lowest of them is tried again. Without one the search is over.
+    fn doubt(&mut self) {
+        let below =
+            (self.bad.iter().copied()).filter(|bad| self.best.is_some_and(|best| *bad < best));
+        match below.reduce(f64::min) {
+            Some(value) => {
+                self.doubted = Some((value, 0));
+                self.rate = value;
+            }
+            None => self.over = true,
+        }
+    }
+
+    /// How the trial at a value in doubt went: that it failed again is a limit, and the result comes down below it.
+    fn judge_doubt(&mut self, rate: f64, held: u32, good: bool) {
+        if good && held + 1 < REFUTES {
+            self.doubted = Some((rate, held + 1));
+            return;
+        }
+        self.doubted = None;
+        if good {
+            self.bad.retain(|bad| *bad != rate);
+            self.refuted.push(rate);
+            self.good.push(rate);
+            return self.doubt();
+        }
+        self.good.retain(|value| *value < rate);
+        self.best = self.good.iter().copied().reduce(f64::max);
+        match self.best {
+            Some(_) => self.refine(),
+            None => self.over = true,
         }
     }
 }
@@ -366,6 +495,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
     let mut raw = RawWriter::create(&dir)?;
     let mut record = run::new_run(&file, options.simulate)?;
+    record.overrides.clone_from(&options.set);
     let mut display = Display::new(&record.title, plan.trials);
     let mut steps = Search::new(&plan, start, step, to);
     let mut setup = setup(file.experiment());
@@ -411,6 +541,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
             value,
             good,
             missed,
+            anew: again,
         });
         record.trials.push(trial);
     }
@@ -428,6 +559,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         result: steps.best(),
         failed_above: steps.failed_above(),
         converged: steps.next().is_none(),
+        refuted: steps.refuted().to_vec(),
     };
     record.verdict = match search.result {
         Some(_) => Verdict::Passed,
@@ -440,7 +572,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     let sentence = search.sentence(&record.level_label);
     record.search = Some(search);
     raw.finish(&record)?;
-    let published = report::publish(&dir)?;
+    let published = run::publish(&dir, &mut record)?;
     display.finish();
     let mut value = run::run_json(&record, &published);
     if let Some(object) = value.as_object_mut() {
@@ -449,7 +581,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     }
     run::write_json(options.json.as_deref(), &value)?;
     if options.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", crate::terminal::table(&record, &published.levels));
+        print!("{}", crate::terminal::table(&record, &published));
         println!("{sentence}");
         println!("report: {}", published.page.display());
     }
@@ -508,6 +640,96 @@ mod tests {
             (Some(8.0), Some(10.0))
         );
         assert_eq!(values[..5], [2.0, 4.0, 6.0, 8.0, 10.0]);
+    }
+
+    fn record(trials: &[(f64, bool)], search: &Search) -> SearchRecord {
+        let step = |(place, (value, good)): (usize, &(f64, bool))| Step {
+            trial: place as u32,
+            value: *value,
+            good: *good,
+            missed: String::new(),
+            anew: false,
+        };
+        SearchRecord {
+            benchmark: "Session Establishment Rate".to_owned(),
+            start: 1.0,
+            attempts: None,
+            increase: 0.5,
+            decrease: 0.25,
+            confirm: 1,
+            step: 50.0,
+            highest: 1e6,
+            setup: Vec::new(),
+            trials: trials.iter().enumerate().map(step).collect(),
+            result: search.best(),
+            failed_above: search.failed_above(),
+            converged: search.next().is_none(),
+            refuted: search.refuted().to_vec(),
+        }
+    }
+
+    /// Seen: 14,750 failed, and 16,350 was found.
+    #[test]
+    fn what_was_found_lies_below_the_lowest_load_that_failed() {
+        let run = |again: &[bool]| {
+            let mut search = Search::new(&plan(0.5, 1), 10_000.0, 50.0, 20_000.0);
+            let (mut trials, mut again) = (Vec::new(), again.iter());
+            let mut first = true;
+            while let Some(value) = search.next() {
+                let good = match value {
+                    _ if value > 13_000.0 && first => {
+                        first = false;
+                        false
+                    }
+                    value if trials.iter().any(|(seen, good)| *seen == value && !good) => {
+                        again.next().copied().unwrap_or(value <= 16_350.0)
+                    }
+                    value => value <= 16_350.0,
+                };
+                trials.push((value, good));
+                search.told(good);
+                assert!(trials.len() < 60, "{trials:?}");
+            }
+            (record(&trials, &search), trials)
+        };
+        // It fails again: the result comes down.
+        let (found, trials) = run(&[false]);
+        let lowest = trials
+            .iter()
+            .filter(|(_, good)| !good)
+            .map(|(value, _)| *value);
+        let lowest = lowest.reduce(f64::min).unwrap();
+        assert!(found.result.unwrap() < lowest, "{found:?}");
+        assert!(found.failed_below().is_empty() && found.lower_failures().is_none());
+        assert_eq!(found.interval().unwrap().high, found.failed_above);
+        // It holds twice: the failure was a disturbance, which is told.
+        let (found, trials) = run(&[true, true]);
+        let disturbed = trials.iter().find(|(_, good)| !good).unwrap().0;
+        assert_eq!(found.refuted, [disturbed]);
+        assert_eq!(found.result, Some(16_350.0));
+        assert!(
+            found
+                .sentence("calls per second")
+                .contains("not monotonic: 15000 failed once"),
+            "{}",
+            found.sentence("")
+        );
+        // The trials are used up before: it is marked, and the interval begins below the failure.
+        let search = Search {
+            best: Some(16_350.0),
+            ..Search::new(&plan(0.5, 1), 10_000.0, 50.0, 20_000.0)
+        };
+        let cut = record(
+            &[(10_000.0, true), (14_750.0, false), (16_350.0, true)],
+            &search,
+        );
+        assert_eq!(cut.failed_below(), [14_750.0]);
+        assert_eq!(cut.interval().unwrap().low, Some(10_000.0));
+        assert!(
+            cut.lower_failures()
+                .unwrap()
+                .contains("14750 failed below it")
+        );
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use crate::figures::Check;
 use crate::raw::RunRecord;
-use crate::report::{LevelSummary, beside, plain};
+use crate::report::{LevelSummary, Published, beside, plain};
+use crate::statistics::too_few;
 use std::fmt::Write;
 
 /// Rows under headings; the first column to the left, the others to the right.
@@ -77,7 +78,8 @@ fn never_measured(run: &RunRecord) -> Vec<&Check> {
 
 /// The levels of a run with their main figures, the thresholds that failed, and the study's figures where the experiment
 /// names them.
-pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
+pub fn table(run: &RunRecord, published: &Published) -> String {
+    let levels = published.levels.as_slice();
     let number = |value: Option<f64>| value.map_or("-".to_owned(), plain);
     let calls = levels.iter().any(|level| level.attempted > 0.0);
     let more: Vec<&(&str, Read)> = OF_MEDIA
@@ -97,10 +99,15 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
             };
             let mut row = vec![level.level.map_or("all".to_owned(), plain)];
             row.extend(counts.map(plain));
+            row.push(number(level.p50));
+            let few = level.p99.is_some() && too_few(level.answered, 0.99);
+            row.push(format!(
+                "{}{}",
+                number(level.p99),
+                if few { "*" } else { "" }
+            ));
             row.extend(
                 [
-                    level.p50,
-                    level.p99,
                     level.jitter_mean,
                     level.lost_percent,
                     level.mos,
@@ -136,6 +143,17 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
         .chain(["verdict"])
         .collect();
     let mut out = columns(&headings, &rows);
+    if rows.iter().flatten().any(|cell| cell.ends_with('*')) {
+        out.push_str(
+            "* of fewer than 300 answers: such a 99th percentile is close to the largest\n",
+        );
+    }
+    if let Some(peak) = &run.peak {
+        let _ = writeln!(out, "peak: {}", peak.sentence(label));
+    }
+    for bound in &published.bounds {
+        let _ = writeln!(out, "{}", bound.line());
+    }
     for trial in &run.trials {
         for check in trial.checks.iter().filter(|check| check.failed()) {
             let level = trial
@@ -165,7 +183,7 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
         }
     }
     if let Some(study) = &run.study {
-        let rows: Vec<Vec<String>> = beside(study, levels, run.search.as_ref())
+        let rows: Vec<Vec<String>> = beside(run, levels)
             .iter()
             .map(|row| {
                 vec![
@@ -173,12 +191,26 @@ pub fn table(run: &RunRecord, levels: &[LevelSummary]) -> String {
                     row.figure.clone(),
                     plain(row.theirs),
                     row.ours_text(),
+                    row.interval_text(),
+                    row.source_text(),
                     row.unit.clone(),
                 ]
             })
             .collect();
         let _ = writeln!(out, "\nstudy {}, which ran on: {}", study.row, study.ran_on);
-        out.push_str(&columns(&[label, "figure", "study", "here", "unit"], &rows));
+        for differs in &study.differs {
+            let _ = writeln!(out, "differs from the study: {differs}");
+        }
+        let headings = [
+            label,
+            "figure",
+            "study",
+            "here",
+            "95 % interval",
+            "of",
+            "unit",
+        ];
+        out.push_str(&columns(&headings, &rows));
     }
     out
 }

@@ -33,6 +33,23 @@ impl Network {
         Ok(Network { handle })
     }
 
+    /// Makes one whose loopback interface is up.
+    ///
+    /// # Errors
+    /// Where this process may not (CAP_SYS_ADMIN, CAP_NET_ADMIN).
+    pub fn with_loopback() -> io::Result<Network> {
+        let network = Network::new()?;
+        let raised = std::thread::scope(|scope| {
+            let raise = || {
+                network.enter()?;
+                raise_loopback()
+            };
+            scope.spawn(raise).join()
+        });
+        raised.map_err(|_| io::Error::other("the thread panicked"))??;
+        Ok(network)
+    }
+
     /// Moves the calling thread into it; threads and processes that it starts are in it, too.
     ///
     /// # Errors
@@ -46,5 +63,25 @@ impl Network {
     pub fn path(&self) -> PathBuf {
         let (process, handle) = (std::process::id(), self.handle.as_raw_fd());
         PathBuf::from(format!("/proc/{process}/fd/{handle}"))
+    }
+}
+
+/// Brings up the loopback interface of the network in which the calling thread is (netdevice(7)).
+fn raise_loopback() -> io::Result<()> {
+    let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
+    let mut name = [0; libc::IFNAMSIZ];
+    for (into, byte) in name.iter_mut().zip(b"lo") {
+        *into = *byte as libc::c_char;
+    }
+    let request = libc::ifreq {
+        ifr_name: name,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_flags: (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short,
+        },
+    };
+    // SAFETY: the request is initialised, lives longer than the call, and has the flags in it that SIOCSIFFLAGS reads.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -67,6 +67,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/overload.toml"),
     ),
     (
+        "overload-volte",
+        include_str!("../../../../scenarios/overload-volte.toml"),
+    ),
+    (
         "re-registration-rate",
         include_str!("../../../../scenarios/re-registration-rate.toml"),
     ),
@@ -109,6 +113,14 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     (
         "standing-call-capacity",
         include_str!("../../../../scenarios/standing-call-capacity.toml"),
+    ),
+    (
+        "standing-call-capacity-tls",
+        include_str!("../../../../scenarios/standing-call-capacity-tls.toml"),
+    ),
+    (
+        "standing-call-capacity-volte",
+        include_str!("../../../../scenarios/standing-call-capacity-volte.toml"),
     ),
     (
         "standing-calls",

@@ -3,6 +3,7 @@
 //! An *experiment* is a file. With a level of its sweep and a repetition it becomes a *trial*, which is one run. `--set`
 //! overrides and the sweep use the same words: dotted paths into the file.
 
+mod bound;
 mod built_in;
 mod model;
 mod parse;
@@ -10,6 +11,7 @@ mod search_plan;
 mod study;
 mod template;
 
+pub use bound::{Base, FigureBound, PEAK, PeakPlan};
 pub use built_in::{BUILT_IN, built_in};
 pub use model::{
     CallFlow, Callees, Callers, CodecName, Conference, Experiment, Generator, HangUp, HoldKind,

@@ -1,5 +1,6 @@
 //! What an experiment file may say. Times are in seconds where the name does not say otherwise.
 
+use super::bound::{FigureBound, PeakPlan};
 use super::search_plan::SearchPlan;
 use super::study::Study;
 use crate::pace::{Hold, Pace};
@@ -32,6 +33,9 @@ pub struct Experiment {
     /// What is measured.
     #[serde(default)]
     pub subject: Subject,
+    /// What is measured before the levels: the peak that they are compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<PeakPlan>,
     /// The sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub levels: Option<Levels>,
@@ -894,4 +898,7 @@ pub struct Thresholds {
     /// Calls, transactions and ports that the subject still holds when all is over, at most (our border only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<u64>,
+    /// Bounds of what the experiment is about, judged over its levels when all are run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub figure: Vec<FigureBound>,
 }

@@ -35,6 +35,11 @@ impl Level {
         let Ok(mut document) = self.text.parse::<DocumentMut>() else {
             return self.text.clone();
         };
+        // Of the whole run, which one trial says nothing about.
+        document.remove("peak");
+        if let Some(thresholds) = document.get_mut("thresholds").and_then(Item::as_table_mut) {
+            thresholds.remove("figure");
+        }
         document.insert("repeat", Item::Value(Value::from(1)));
         // Seeds of trials have 63 bits, see `trial_seed`.
         let seed = i64::try_from(seed).unwrap_or(i64::MAX);
@@ -204,7 +209,19 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
         return Err("subject.ip: with nothing in between, both sides speak one version".to_owned());
     }
     if let Some(study) = &experiment.study {
-        study.check()?;
+        study.check(experiment.peak.is_some())?;
+    }
+    if let Some(peak) = &experiment.peak {
+        peak.check()?;
+        if experiment.levels.is_none() || experiment.callers.is_none() {
+            return Err(
+                "[peak] is of calls, at values of the sweep: state [callers] and [levels]"
+                    .to_owned(),
+            );
+        }
+    }
+    for bound in &experiment.thresholds.figure {
+        bound.check(experiment.peak.is_some())?;
     }
     experiment.search.check()?;
     if let Some(streams) = &experiment.streams {

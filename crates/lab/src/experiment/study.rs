@@ -1,5 +1,6 @@
 //! What a study measured, so that it stands beside what we measure.
 
+use super::bound::{Base, PEAK};
 use crate::report::LevelSummary;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,6 +16,9 @@ pub struct Study {
     pub row: String,
     /// Which study, and what it ran on: software, machines, load.
     pub ran_on: String,
+    /// What of our workload, subject or machine differs from the study's, each in a sentence; the report prints them beside the figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<String>,
     /// The study's main figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figure: Option<f64>,
@@ -28,9 +32,9 @@ pub struct Study {
     /// The level at which `ours` is read; the highest one that was run where not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
-    /// `ours` is given in percent of its value at this level.
+    /// `ours` is given in percent of its value at this level, or of `"peak"`, which was measured before the levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub percent_of: Option<f64>,
+    pub percent_of: Option<Base>,
     /// Further figures by level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub level: Vec<StudyLevel>,
@@ -55,7 +59,7 @@ impl Study {
     ///
     /// # Errors
     /// Where a figure is none of ours, or keys do not make sense together.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self, has_peak: bool) -> Result<(), String> {
         let figures = self.level.iter().flat_map(|level| level.figures.keys());
         for name in figures {
             if !LevelSummary::has_figure(name) {
@@ -74,6 +78,16 @@ impl Study {
             return Err(
                 "study.at and study.percent_of need study.ours, a column of levels.csv".to_owned(),
             );
+        }
+        if let Some(Base::Name(name)) = &self.percent_of
+            && (name != PEAK || !has_peak)
+        {
+            return Err(format!(
+                "study.percent_of: {name:?} is neither a level nor \"peak\" of a table [peak]"
+            ));
+        }
+        if self.differs.iter().any(|words| words.trim().is_empty()) {
+            return Err("study.differs: say what differs".to_owned());
         }
         if self.figure.is_some() == self.unit.is_empty() {
             return Err("study.figure and study.unit belong together".to_owned());

@@ -33,6 +33,8 @@ pub struct Series {
     pub colour: &'static str,
     /// Only points, no line.
     pub scatter: bool,
+    /// Where points lie with 95 % confidence: place, lower and upper end.
+    pub spread: Vec<(f64, f64, f64)>,
 }
 
 /// Bars of one class, stacked on those of the classes before it.
@@ -189,7 +191,13 @@ impl Chart {
         } else {
             (low - 1.0, low + 1.0)
         };
-        let largest = points().map(|point| point.1).fold(0.0, f64::max);
+        let ends = series
+            .iter()
+            .flat_map(|series| series.spread.iter().map(|spread| spread.2));
+        let largest = points()
+            .map(|point| point.1)
+            .chain(ends)
+            .fold(0.0, f64::max);
         let margin = (high - low) * 0.02;
         let y = 0.0..self.top(largest);
         let mut chart = builder(area)
@@ -216,6 +224,18 @@ impl Chart {
             if !one.scatter {
                 let line = LineSeries::new(one.points.iter().copied(), colour.stroke_width(2));
                 chart.draw_series(line).map_err(|error| error.to_string())?;
+            }
+            for (x, from, to) in &one.spread {
+                let cap = (high - low) * 0.006;
+                let whisker = [
+                    vec![(*x, *from), (*x, *to)],
+                    vec![(x - cap, *from), (x + cap, *from)],
+                    vec![(x - cap, *to), (x + cap, *to)],
+                ];
+                let whisker = whisker.map(|path| PathElement::new(path, colour.stroke_width(1)));
+                chart
+                    .draw_series(whisker)
+                    .map_err(|error| error.to_string())?;
             }
             if one.scatter || one.points.len() <= 60 {
                 let style = colour.mix(if one.scatter { 0.55 } else { 1.0 }).filled();
@@ -378,7 +398,24 @@ mod tests {
             points,
             colour: PALETTE[0],
             scatter: false,
+            spread: Vec::new(),
         }
+    }
+
+    #[test]
+    fn the_spread_is_drawn_at_each_point() {
+        let bare = line(vec![(1.0, 2.0), (2.0, 3.0)]);
+        let spread = Series {
+            spread: vec![(1.0, 1.5, 2.5), (2.0, 2.0, 9.0)],
+            ..bare.clone()
+        };
+        let lines = |series: Series| {
+            let svg = Chart::lines("t", "x", "y", vec![series]).svg();
+            svg.to_lowercase()
+                .matches(&format!("stroke=\"{}\"", PALETTE[0]))
+                .count()
+        };
+        assert_eq!(lines(spread), lines(bare) + 6);
     }
 
     #[test]

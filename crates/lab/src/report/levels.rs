@@ -5,6 +5,9 @@ use crate::error::Verdict;
 use crate::figures::CLASS_NAMES;
 use crate::metrics::SipMetrics;
 use crate::raw::TrialRecord;
+use crate::record::Outcome;
+use crate::statistics::Interval;
+use std::collections::BTreeMap;
 
 /// One level.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +34,8 @@ pub struct LevelSummary {
     pub registrations_failed: f64,
     /// Started, and never answered with 2xx.
     pub dropped: f64,
+    /// Answered with 300 or above.
+    pub refused: f64,
     /// Per class of response time.
     pub classes: [f64; CLASS_NAMES.len()],
     /// Median response time, ms.
@@ -89,18 +94,23 @@ pub struct LevelSummary {
     pub level_db: Option<f64>,
     /// The metrics of RFC 6076 over the attempts of all runs; empty where only `run.json` was read.
     pub sip: SipMetrics,
+    /// Answered attempts of all runs, of which response times are quantiles.
+    pub answered: u64,
+    /// Where the figures lie with 95 % confidence, by name; empty where only `run.json` was read.
+    pub intervals: BTreeMap<String, Interval>,
     /// Verdict over all of them.
     pub verdict: Verdict,
 }
 
 impl LevelSummary {
     /// Names of the numbers, as `levels.csv` heads its columns; [`LevelSummary::figure`] knows each of them.
-    pub const FIGURES: [&str; 36] = [
+    pub const FIGURES: [&str; 37] = [
         "attempted",
         "established",
         "completed",
         "failed",
         "dropped",
+        "refused",
         "peak_calls",
         "registrations",
         "registered",
@@ -147,6 +157,7 @@ impl LevelSummary {
             "completed" => Some(self.completed),
             "failed" => Some(self.failed),
             "dropped" => Some(self.dropped),
+            "refused" => Some(self.refused),
             "peak_calls" => Some(self.peak),
             "registrations" => Some(self.registrations),
             "registered" => Some(self.registered),
@@ -204,6 +215,8 @@ pub(super) fn from_records(results: &Results) -> Vec<LevelSummary> {
         level.mos = summary.figures.mos;
         level.cpu_us = summary.figures.cpu_us_per_call;
         level.sip = summary.details.sip.clone();
+        let trials: Vec<&TrialRecord> = records.all.trials.iter().collect();
+        level.intervals = super::interval::of_level(level, &trials, &records.all);
     }
     levels
 }
@@ -255,6 +268,7 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
         registered: mean(&|t| t.details.registrations.established as f64),
         registrations_failed: mean(&|t| t.details.registrations.failed as f64),
         dropped: mean(&|t| dropped(t)),
+        refused: mean(&refused),
         classes,
         p50: mean_of(&|t| t.figures.response_ms.p50),
         p99: mean_of(&|t| t.figures.response_ms.p99),
@@ -288,6 +302,11 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
             .into_iter()
             .reduce(|a, b| if b.abs() > a.abs() { b } else { a }),
         sip: SipMetrics::default(),
+        answered: trials
+            .iter()
+            .map(|t| t.details.response_classes.iter().sum::<u64>())
+            .sum(),
+        intervals: BTreeMap::new(),
         verdict: trials
             .iter()
             .fold(Verdict::NotJudged, |all, trial| all.and(trial.verdict)),
@@ -296,12 +315,50 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
 
 /// The mean without the smallest and the largest value, where at least one is left.
 fn trimmed(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let inner = match values.len() {
-        0..3 => values.as_slice(),
-        count => values.get(1..count - 1).unwrap_or_default(),
-    };
+    let inner = inner(&mut values);
     (!inner.is_empty()).then(|| inner.iter().sum::<f64>() / inner.len() as f64)
+}
+
+/// All but the smallest and the largest value, where at least one is left.
+pub(super) fn inner(values: &mut [f64]) -> &[f64] {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0..3 => values,
+        count => values.get(1..count - 1).unwrap_or_default(),
+    }
+}
+
+/// A figure of one trial whose mean over the runs is that of the level; `None` for others.
+pub(super) fn of_trial(name: &str, trial: &TrialRecord) -> Option<f64> {
+    let (figures, details) = (&trial.figures, &trial.details);
+    match name {
+        "established" => Some(figures.calls.established as f64),
+        "completed" => Some(figures.calls.completed as f64),
+        "failed" => Some(figures.calls.failed as f64),
+        "registered" => Some(details.registrations.established as f64),
+        "registrations_failed" => Some(details.registrations.failed as f64),
+        "dropped" => Some(dropped(trial)),
+        "refused" => Some(refused(trial)),
+        "peak_calls" => Some(details.peak_calls as f64),
+        "cpu_us_each" => figures.cpu_us_per_call,
+        "cpu_us_per_packet" => details.cpu_us_per_packet,
+        "established_per_second" => details.established_per_second,
+        "in_time_per_second" => details.in_time_per_second,
+        "subject_cores" => details.subject_cores,
+        "host_cpu_percent" => details.host_cpu_percent,
+        "jitter_mean_ms" | "jitter_trimmed_mean_ms" => figures.jitter_ms.mean,
+        "jitter_trimmed_p99_ms" => figures.jitter_ms.p99,
+        "noise_jitter_mean_ms" => details.noise_jitter_ms.mean,
+        "noise_jitter_p99_ms" => details.noise_jitter_ms.p99,
+        "mos" => figures.mos,
+        _ => None,
+    }
+}
+
+fn refused(trial: &TrialRecord) -> f64 {
+    let refused = |(outcome, _): &&(Outcome, u64)| *outcome == Outcome::Refused;
+    let counts = trial.details.outcomes.iter().filter(refused);
+    counts.map(|(_, count)| *count).sum::<u64>() as f64
 }
 
 fn dropped(trial: &TrialRecord) -> f64 {

@@ -1,9 +1,11 @@
 //! `lab report` and `lab compare`: pages and tables from raw results.
 
+mod bounds;
 mod chart;
 mod compare;
 mod csv;
 mod data;
+mod interval;
 mod levels;
 mod page;
 mod plots;
@@ -11,12 +13,13 @@ mod study;
 mod sweep;
 mod tables;
 
+pub use bounds::BoundCheck;
 pub use chart::{Chart, Series, Stack, plain};
 pub use levels::LevelSummary;
 pub(crate) use study::beside;
 pub use study::beside_json;
 
-use crate::error::LabError;
+use crate::error::{LabError, Verdict};
 use data::Results;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,6 +38,10 @@ fn put(path: &Path, text: &str) -> Result<(), LabError> {
 pub struct Published {
     /// The page.
     pub page: PathBuf,
+    /// The bounds of the run's figures, judged.
+    pub bounds: Vec<BoundCheck>,
+    /// The verdict over trials and bounds.
+    pub verdict: Verdict,
     /// The levels: counts are means of the trials, quantiles are taken over the records of all of them.
     pub levels: Vec<LevelSummary>,
 }
@@ -53,8 +60,11 @@ pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
 /// # Errors
 /// As [`write()`].
 pub fn publish(dir: &Path) -> Result<Published, LabError> {
-    let results = Results::read(dir)?;
+    let mut results = Results::read(dir)?;
     let levels = levels::from_records(&results);
+    let bounds = bounds::judge(&results.raw.run, &levels);
+    let verdict = bounds::verdict(results.raw.run.verdict, &bounds);
+    results.raw.run.verdict = verdict;
     let raw = &results.raw;
     put(
         &dir.join("levels.csv"),
@@ -63,8 +73,13 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
     put(&dir.join("attempts.csv"), &csv::attempts(&raw.attempts))?;
     put(&dir.join("streams.csv"), &csv::streams(&raw.streams))?;
     let page = dir.join("report.html");
-    put(&page, &page::render(&results, &levels))?;
-    Ok(Published { page, levels })
+    put(&page, &page::render(&results, &levels, &bounds))?;
+    Ok(Published {
+        page,
+        bounds,
+        verdict,
+        levels,
+    })
 }
 
 /// Compares the results in `dir` with those in `baseline`; gives a text for the terminal, and writes `compare.html` into

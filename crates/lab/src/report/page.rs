@@ -1,5 +1,6 @@
 //! The report as one HTML page that needs nothing else.
 
+use super::bounds::BoundCheck;
 use super::chart::{escape, plain};
 use super::data::Results;
 use super::levels::LevelSummary;
@@ -13,7 +14,7 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("style.css");
 
 /// Renders the page.
-pub fn render(results: &Results, levels: &[LevelSummary]) -> String {
+pub fn render(results: &Results, levels: &[LevelSummary], bounds: &[BoundCheck]) -> String {
     let raw = &results.raw;
     let mut html = String::with_capacity(64 << 10);
     head(&mut html, raw);
@@ -24,6 +25,7 @@ pub fn render(results: &Results, levels: &[LevelSummary]) -> String {
     tables::classes(&mut html, raw, levels);
     tables::search(&mut html, raw);
     tables::study(&mut html, raw, levels);
+    tables::bounds(&mut html, raw, bounds);
     tables::summary(&mut html, raw, levels);
     tables::thresholds(&mut html, raw);
     tables::media(&mut html, raw, levels);
@@ -62,6 +64,25 @@ fn head(html: &mut String, raw: &RawResults) {
     );
     if !run.about.trim().is_empty() {
         let _ = write!(html, "<p class=\"lead\">{}</p>", escape(run.about.trim()));
+    }
+    if !run.what.is_empty() {
+        let _ = write!(
+            html,
+            "<p class=\"lead\"><strong>This run.</strong> {}</p>",
+            escape(&run.what)
+        );
+    }
+    if !run.overrides.is_empty() {
+        let sets: Vec<String> = run
+            .overrides
+            .iter()
+            .map(|set| format!("--set {set}"))
+            .collect();
+        let _ = write!(
+            html,
+            "<p class=\"lead\">Changed against the experiment&#39;s file, which the text above is about: <code>{}</code></p>",
+            escape(&sets.join(" "))
+        );
     }
 }
 
@@ -108,16 +129,12 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     let failed = sum(&|t| t.figures.calls.failed + t.details.registrations.failed);
     let mut tiles: Vec<(String, String)> = Vec::new();
     if levels.len() > 1 {
-        let (best, remark) = match &raw.run.search {
+        let found = match &raw.run.search {
             Some(search) => searched(search),
             None => capacity(levels),
         };
-        let sign = if best.is_some() && !remark.is_empty() {
-            "&ge; "
-        } else {
-            ""
-        };
-        let value = best.map_or("none".to_owned(), grouped);
+        let sign = if found.is_open_above { "&ge; " } else { "" };
+        let value = found.value.map_or("none".to_owned(), grouped);
         let what = format!(
             "{}: the highest level within every threshold",
             tables::label(raw)
@@ -156,9 +173,17 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
         smallest(&|l| l.cpu_us),
         " \u{b5}s",
         match levels.len() {
+            _ if levels.iter().any(|l| l.cpu_us_packet.is_some()) => {
+                "CPU of the subject per attempt, its media packets included"
+            }
             1 => "CPU of the subject per attempt",
             _ => "CPU of the subject per attempt, best level",
         },
+    );
+    add(
+        smallest(&|l| l.cpu_us_packet),
+        " \u{b5}s",
+        "CPU of the subject per media packet (signalling included)",
     );
     if tiles.is_empty() {
         return;

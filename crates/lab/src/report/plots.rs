@@ -72,6 +72,7 @@ fn lines(
         points: points(level),
         colour,
         scatter: false,
+        spread: Vec::new(),
     };
     levels.iter().zip(PALETTE).map(series).collect()
 }
@@ -159,6 +160,7 @@ fn processors(levels: &[Level<'_>], label: &str) -> Chart {
             .collect(),
         colour,
         scatter: false,
+        spread: Vec::new(),
     };
     let series = drawn.into_iter().zip(PALETTE).map(series);
     let series = series.filter(|series| !series.points.is_empty()).collect();

@@ -1,10 +1,13 @@
 //! A study's figures beside ours.
 
+use super::bounds::{base, related};
 use super::chart::plain;
 use super::levels::LevelSummary;
 use crate::error::Verdict;
 use crate::experiment::{CAPACITY, Study};
+use crate::raw::RunRecord;
 use crate::search::SearchRecord;
+use crate::statistics::{Interval, too_few};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
 
@@ -21,28 +24,41 @@ pub(crate) struct Beside {
     pub theirs: f64,
     /// Here; `None` where the level was not run, or the figure not measured.
     pub ours: Option<f64>,
+    /// Where ours lies with 95 % confidence, and of how many samples.
+    pub interval: Option<Interval>,
     /// What the number alone does not say.
-    pub remark: &'static str,
+    pub remark: String,
 }
 
 impl Beside {
     /// Our figure in words.
     pub(crate) fn ours_text(&self) -> String {
-        match (self.ours, self.remark) {
+        match (self.ours, self.remark.as_str()) {
             (None, "") => "not measured".to_owned(),
             (None, remark) => remark.to_owned(),
             (Some(ours), "") => plain(ours),
             (Some(ours), remark) => format!("{}, {remark}", plain(ours)),
         }
     }
+
+    /// Where ours lies, in words; empty where it was not measured.
+    pub(crate) fn interval_text(&self) -> String {
+        self.interval.as_ref().map_or(String::new(), Interval::ends)
+    }
+
+    /// From what that follows, in words.
+    pub(crate) fn source_text(&self) -> String {
+        self.interval
+            .as_ref()
+            .map_or(String::new(), Interval::source)
+    }
 }
 
-/// The figures of `study` beside those of the levels that were run; the main one last.
-pub(crate) fn beside(
-    study: &Study,
-    levels: &[LevelSummary],
-    search: Option<&SearchRecord>,
-) -> Vec<Beside> {
+/// The figures of the run's study beside those of the levels that were run; the main one last.
+pub(crate) fn beside(run: &RunRecord, levels: &[LevelSummary]) -> Vec<Beside> {
+    let Some(study) = &run.study else {
+        return Vec::new();
+    };
     let mut rows: Vec<Beside> = Vec::new();
     for theirs in &study.level {
         let ours = at(levels, theirs.at);
@@ -50,25 +66,32 @@ pub(crate) fn beside(
         let mut names: Vec<&String> = theirs.figures.keys().collect();
         names.sort_by_key(|name| place(name));
         for name in names {
+            let value = ours.and_then(|level| level.figure(name));
+            let interval = ours.and_then(|level| level.intervals.get(name));
             rows.push(Beside {
                 level: Some(theirs.at),
                 figure: name.clone(),
                 unit: String::new(),
                 theirs: theirs.figures.get(name).copied().unwrap_or_default(),
-                ours: ours.and_then(|level| level.figure(name)),
-                remark: if ours.is_some() { "" } else { NOT_RUN },
+                ours: value,
+                interval: interval.filter(|_| value.is_some()).cloned(),
+                remark: match ours {
+                    Some(level) => few(level, name).to_owned(),
+                    None => NOT_RUN.to_owned(),
+                },
             });
         }
     }
     if let Some(theirs) = study.figure {
-        let (level, ours, remark) = main_figure(study, levels, search);
+        let (level, found) = main_figure(study, run, levels);
         rows.push(Beside {
             level,
             figure: study.ours.clone(),
             unit: study.unit.clone(),
             theirs,
-            ours,
-            remark,
+            ours: found.value,
+            interval: found.interval,
+            remark: found.remark,
         });
     }
     rows
@@ -76,23 +99,44 @@ pub(crate) fn beside(
 
 const NOT_RUN: &str = "level not run";
 
+/// What a figure says less than its name where its samples are few.
+fn few(level: &LevelSummary, name: &str) -> &'static str {
+    match name == "response_p99_ms" && too_few(level.answered, 0.99) {
+        true => "of fewer than 300 samples: close to the largest",
+        false => "",
+    }
+}
+
 fn at(levels: &[LevelSummary], value: f64) -> Option<&LevelSummary> {
     levels.iter().find(|level| level.level == Some(value))
 }
 
-/// What stands beside the study's main figure: the level where it was read, the figure, a remark.
-fn main_figure(
-    study: &Study,
-    levels: &[LevelSummary],
-    search: Option<&SearchRecord>,
-) -> (Option<f64>, Option<f64>, &'static str) {
+/// A figure of ours, and what has to be said about it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Found {
+    /// The figure; `None` where there is none.
+    pub value: Option<f64>,
+    /// Where it lies.
+    pub interval: Option<Interval>,
+    /// Whether the true figure may be higher: nothing above failed.
+    pub is_open_above: bool,
+    /// In words.
+    pub remark: String,
+}
+
+/// What stands beside the study's main figure, and the level where it was read.
+fn main_figure(study: &Study, run: &RunRecord, levels: &[LevelSummary]) -> (Option<f64>, Found) {
     if study.ours == CAPACITY {
-        let (ours, remark) = match search {
+        let found = match &run.search {
             Some(search) => searched(search),
             None => capacity(levels),
         };
-        return (None, ours, remark);
+        return (None, found);
     }
+    let told = |remark: &str| Found {
+        remark: remark.to_owned(),
+        ..Found::default()
+    };
     let level = match study.at {
         Some(value) => at(levels, value),
         None => levels
@@ -100,19 +144,19 @@ fn main_figure(
             .max_by(|a, b| a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal)),
     };
     let Some(level) = level else {
-        return (study.at, None, NOT_RUN);
+        return (study.at, told(NOT_RUN));
     };
-    let figure = level.figure(&study.ours);
-    let Some(base) = study.percent_of else {
-        return (level.level, figure, "");
+    let base = match base(study.percent_of.as_ref(), &study.ours, run, levels) {
+        Ok(base) => base,
+        Err(remark) => return (level.level, told(remark)),
     };
-    let Some(base) = at(levels, base) else {
-        return (level.level, None, "the level compared with was not run");
+    let (value, interval) = related(level, &study.ours, base);
+    let found = Found {
+        value,
+        interval,
+        ..told(few(level, &study.ours))
     };
-    let percent = figure
-        .zip(base.figure(&study.ours).filter(|base| *base > 0.0))
-        .map(|(figure, base)| figure * 100.0 / base);
-    (level.level, percent, "")
+    (level.level, found)
 }
 
 fn place(name: &str) -> usize {
@@ -122,39 +166,69 @@ fn place(name: &str) -> usize {
     class.or(figure.map(|at| at + 100)).unwrap_or(usize::MAX)
 }
 
-/// What a search found.
-pub(super) fn searched(search: &SearchRecord) -> (Option<f64>, &'static str) {
-    let remark = match (search.result, search.failed_above) {
-        (None, _) => "below the lowest value that was tried",
-        (Some(_), None) => "the highest value that was tried: the limit is above",
-        (Some(_), Some(_)) if !search.converged => "the search has not converged",
-        (Some(_), Some(_)) => "",
-    };
-    (search.result, remark)
+/// Between what a limit lies.
+fn between(low: Option<f64>, high: Option<f64>, trials: usize) -> Interval {
+    Interval {
+        low,
+        high,
+        samples: trials as u64,
+        of: "trials".to_owned(),
+        method: "between the highest that held and the lowest that failed".to_owned(),
+    }
 }
 
-/// The highest level below which, and at which, every threshold held.
-pub(super) fn capacity(levels: &[LevelSummary]) -> (Option<f64>, &'static str) {
+/// What a search found.
+pub(super) fn searched(search: &SearchRecord) -> Found {
+    let mut remarks: Vec<String> = Vec::new();
+    match (search.result, search.failed_above) {
+        (None, _) => remarks.push("below the lowest value that was tried".to_owned()),
+        (Some(_), None) => {
+            remarks.push("the highest value that was tried: the limit is above".to_owned());
+        }
+        (Some(_), Some(_)) => {}
+    }
+    if search.result.is_some() && !search.converged {
+        remarks.push("the search has not converged".to_owned());
+    }
+    remarks.extend(search.lower_failures());
+    Found {
+        value: search.result,
+        interval: search.interval(),
+        is_open_above: search.result.is_some() && search.failed_above.is_none(),
+        remark: remarks.join("; "),
+    }
+}
+
+/// The highest level below which, and at which, no threshold failed.
+pub(super) fn capacity(levels: &[LevelSummary]) -> Found {
     let mut sorted: Vec<&LevelSummary> = levels.iter().filter(|l| l.level.is_some()).collect();
     sorted.sort_by(|a, b| a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal));
-    let good = sorted
-        .iter()
-        .take_while(|level| level.verdict != Verdict::Failed)
-        .count();
-    let best = good.checked_sub(1).and_then(|at| sorted.get(at)?.level);
-    match best {
-        _ if sorted.is_empty() => (None, ""),
-        None => (None, "below the lowest level"),
-        Some(_) if good == sorted.len() => {
-            (best, "the highest level that was run: the limit is above")
-        }
-        Some(_) => (best, ""),
+    let holds =
+        |level: &&&LevelSummary| !matches!(level.verdict, Verdict::Failed | Verdict::NotMeasured);
+    let good = sorted.iter().take_while(holds).count();
+    let value = good.checked_sub(1).and_then(|at| sorted.get(at)?.level);
+    let failed = sorted.get(good).and_then(|level| level.level);
+    let remark = match value {
+        _ if sorted.is_empty() => "",
+        None => "below the lowest level",
+        Some(_) if failed.is_none() => "the highest level that was run: the limit is above",
+        Some(_) => "",
+    };
+    let trials = sorted.iter().map(|level| level.repetitions).sum();
+    Found {
+        value,
+        interval: (!sorted.is_empty()).then(|| between(value, failed, trials)),
+        is_open_above: value.is_some() && failed.is_none(),
+        remark: remark.to_owned(),
     }
 }
 
 /// For `lab run --json`.
-pub fn beside_json(study: &Study, levels: &[LevelSummary], search: Option<&SearchRecord>) -> Value {
-    let rows: Vec<Value> = beside(study, levels, search)
+pub fn beside_json(run: &RunRecord, levels: &[LevelSummary]) -> Value {
+    let Some(study) = &run.study else {
+        return Value::Null;
+    };
+    let rows: Vec<Value> = beside(run, levels)
         .into_iter()
         .map(|row| {
             json!({
@@ -163,17 +237,25 @@ pub fn beside_json(study: &Study, levels: &[LevelSummary], search: Option<&Searc
                 "unit": row.unit,
                 "study": row.theirs,
                 "ours": row.ours,
+                "interval": row.interval,
                 "remark": row.remark,
             })
         })
         .collect();
-    json!({ "row": study.row, "ran_on": study.ran_on, "figures": rows })
+    json!({ "row": study.row, "ran_on": study.ran_on, "differs": study.differs, "figures": rows })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::StudyLevel;
+    use crate::experiment::{Base, StudyLevel};
+
+    fn run(study: Study) -> RunRecord {
+        RunRecord {
+            study: Some(study),
+            ..RunRecord::default()
+        }
+    }
 
     fn level(at: f64, passed: bool) -> LevelSummary {
         let mut classes = [0.0; 9];
@@ -182,6 +264,7 @@ mod tests {
         LevelSummary {
             level: Some(at),
             dropped: 3.0,
+            repetitions: 1,
             classes,
             verdict: match passed {
                 true => Verdict::Passed,
@@ -214,7 +297,7 @@ mod tests {
             ..Study::default()
         };
         let levels = [level(100.0, true), level(900.0, true), level(1000.0, false)];
-        let rows = beside(&study, &levels, None);
+        let rows = beside(&run(study), &levels);
         let shown: Vec<(&str, f64, String)> = rows
             .iter()
             .map(|row| (row.figure.as_str(), row.theirs, row.ours_text()))
@@ -226,6 +309,12 @@ mod tests {
             ("mos", 4.0, "level not run"),
             ("capacity", 1100.0, "900"),
         ];
+        let capacity = rows.last().unwrap();
+        assert_eq!(capacity.interval_text(), "900 to 1000");
+        assert!(
+            capacity.source_text().starts_with("3 trials"),
+            "{capacity:?}"
+        );
         let expected = expected.map(|(name, theirs, ours)| (name, theirs, ours.to_owned()));
         assert_eq!(shown, expected);
     }
@@ -244,29 +333,33 @@ mod tests {
             unit: "%".to_owned(),
             ours: "cpu_us_each".to_owned(),
             at,
-            percent_of,
+            percent_of: percent_of.map(Base::Level),
             ..Study::default()
         };
         let ours = |at, percent_of| {
-            let rows = beside(&study(at, percent_of), &levels, None);
+            let rows = beside(&run(study(at, percent_of)), &levels);
             assert_eq!(rows.len(), 1);
-            (rows[0].level, rows[0].ours, rows[0].remark)
+            (rows[0].level, rows[0].ours, rows[0].remark.clone())
         };
-        assert_eq!(ours(Some(1.0), Some(0.0)), (Some(1.0), Some(105.0), ""));
-        assert_eq!(ours(None, None), (Some(2.0), Some(110.0), ""));
-        assert_eq!(ours(Some(3.0), None), (Some(3.0), None, NOT_RUN));
+        assert_eq!(
+            ours(Some(1.0), Some(0.0)),
+            (Some(1.0), Some(105.0), String::new())
+        );
+        assert_eq!(ours(None, None), (Some(2.0), Some(110.0), String::new()));
+        assert_eq!(ours(Some(3.0), None), (Some(3.0), None, NOT_RUN.to_owned()));
         assert!(!ours(Some(1.0), Some(9.0)).2.is_empty());
     }
 
     #[test]
     fn a_capacity_outside_of_the_sweep_is_told() {
-        assert_eq!(capacity(&[]), (None, ""));
+        assert_eq!(capacity(&[]), Found::default());
+        let none = capacity(&[level(5.0, false)]);
         assert_eq!(
-            capacity(&[level(5.0, false)]),
+            (none.value, none.remark.as_str()),
             (None, "below the lowest level")
         );
         let all = [level(5.0, true), level(10.0, true)];
-        assert_eq!(capacity(&all).0, Some(10.0));
-        assert!(!capacity(&all).1.is_empty());
+        assert_eq!(capacity(&all).value, Some(10.0));
+        assert!(capacity(&all).is_open_above && !capacity(&all).remark.is_empty());
     }
 }

@@ -16,6 +16,7 @@ fn series(name: &str, colour: usize, points: Vec<(f64, f64)>) -> Series {
         points,
         colour: PALETTE[colour % PALETTE.len()],
         scatter: false,
+        spread: Vec::new(),
     }
 }
 
@@ -30,6 +31,14 @@ pub(super) fn write(html: &mut String, results: &Results, levels: &[LevelSummary
                 .iter()
                 .filter_map(|level| Some((level.level?, value(level)?)))
                 .collect()
+        };
+        let with_spread = |mut series: Series, figure: &str| {
+            let ends = |level: &LevelSummary| {
+                let interval = level.intervals.get(figure)?;
+                Some((level.level?, interval.low?.max(0.0), interval.high?))
+            };
+            series.spread = levels.iter().filter_map(ends).collect();
+            series
         };
         let limit = |name: &str| {
             let checks = raw.run.trials.first().map(|trial| &trial.checks);
@@ -46,8 +55,14 @@ pub(super) fn write(html: &mut String, results: &Results, levels: &[LevelSummary
                 label,
                 "milliseconds",
                 vec![
-                    series("median", 0, over(&|level| level.p50)),
-                    series("99th percentile", 1, over(&|level| level.p99)),
+                    with_spread(
+                        series("median", 0, over(&|level| level.p50)),
+                        "response_p50_ms",
+                    ),
+                    with_spread(
+                        series("99th percentile", 1, over(&|level| level.p99)),
+                        "response_p99_ms",
+                    ),
                 ],
             )
             .with_limit(limit("response_p99_ms"), "limit of the 99th percentile"),
@@ -57,15 +72,24 @@ pub(super) fn write(html: &mut String, results: &Results, levels: &[LevelSummary
             label,
             "milliseconds",
             vec![
-                series("mean", 0, over(&|level| level.jitter_mean)),
-                series("99th percentile", 1, over(&|level| level.jitter_p99)),
+                with_spread(
+                    series("mean", 0, over(&|level| level.jitter_mean)),
+                    "jitter_mean_ms",
+                ),
+                with_spread(
+                    series("99th percentile", 1, over(&|level| level.jitter_p99)),
+                    "jitter_p99_ms",
+                ),
             ],
         ));
         charts.push(Chart::lines(
             "CPU time of the subject",
             label,
             "\u{b5}s each",
-            vec![series("per call", 2, over(&|level| level.cpu_us))],
+            vec![with_spread(
+                series("per call", 2, over(&|level| level.cpu_us)),
+                "cpu_us_each",
+            )],
         ));
     }
     charts.extend(plots::charts(results));
@@ -75,7 +99,7 @@ pub(super) fn write(html: &mut String, results: &Results, levels: &[LevelSummary
     if charts.is_empty() {
         return;
     }
-    html.push_str("<section><h2>Plots</h2><div class=\"charts\">");
+    html.push_str("<section><h2>Plots</h2><p class=\"note\">Whiskers over levels: 95 % intervals of confidence, where samples give one.</p><div class=\"charts\">");
     for chart in charts {
         figure(html, chart);
     }

@@ -1,5 +1,6 @@
 //! The tables of the page.
 
+use super::bounds::BoundCheck;
 use super::chart::{escape, plain};
 use super::levels::LevelSummary;
 use super::study::{Beside, beside};
@@ -8,6 +9,7 @@ use crate::experiment::CAPACITY;
 use crate::figures::{CLASS_NAMES, Check};
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::Outcome;
+use crate::statistics::too_few;
 use std::fmt::Write;
 
 /// Tables with more rows than this, one for each trial, are folded.
@@ -182,7 +184,14 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
             cells.extend(counts.map(count));
         }
         if calls || registrations {
-            cells.extend([level.p50, level.p99, level.max, level.cpu_us].map(number));
+            cells.push(number(level.p50));
+            let few = level.p99.is_some() && too_few(level.answered, 0.99);
+            cells.push(format!(
+                "{}{}",
+                number(level.p99),
+                if few { "*" } else { "" }
+            ));
+            cells.extend([level.max, level.cpu_us].map(number));
         } else {
             cells.extend([level.streams, level.packets].map(count));
             cells.extend([level.lost_percent, level.jitter_p99, level.mos].map(number));
@@ -220,6 +229,15 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
         ),
         _ => "Response times: INVITE (or REGISTER) to 2xx. CPU: of the subject.".to_owned(),
     };
+    let few = levels
+        .iter()
+        .any(|l| l.p99.is_some() && too_few(l.answered, 0.99));
+    let note = match few {
+        true => format!(
+            "{note} * of fewer than 300 answers: such a 99th percentile is close to the largest."
+        ),
+        false => note,
+    };
     Table {
         title: "Result by level",
         note: &note,
@@ -240,7 +258,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             name if name.ends_with(" ms") => format!("answered in {name}"),
             name => name.replace('_', " "),
         };
-        let remark = match row.remark {
+        let remark = match row.remark.as_str() {
             "" => String::new(),
             remark => format!(" <span class=\"soft\">({})</span>", escape(remark)),
         };
@@ -249,22 +267,76 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             escape(&figure),
             grouped(row.theirs),
             format!("{}{remark}", number(row.ours)),
+            escape(&row.interval_text()),
+            escape(&row.source_text()),
             escape(&row.unit),
         ])
     };
     let note = format!(
-        "{}, which ran on: {}. Here: this run.",
+        "{}, which ran on: {}. Here: this run, with the interval in which the figure lies with 95 % confidence, of so many samples.",
         study.row, study.ran_on
     );
     Table {
         title: "Beside the study",
         note: &note,
-        columns: vec![label(raw), "figure", "study", "here", "unit"],
-        words: &[1, 3, 4],
-        rows: beside(study, levels, raw.run.search.as_ref())
-            .iter()
-            .map(row)
-            .collect(),
+        columns: vec![
+            label(raw),
+            "figure",
+            "study",
+            "here",
+            "95 % interval",
+            "of",
+            "unit",
+        ],
+        words: &[1, 3, 4, 5, 6],
+        rows: beside(&raw.run, levels).iter().map(row).collect(),
+        ..Table::default()
+    }
+    .write(html);
+    if !study.differs.is_empty() {
+        html.push_str("<section><h2>What differs from the study</h2><ul>");
+        for differs in &study.differs {
+            let _ = write!(html, "<li>{}</li>", escape(differs));
+        }
+        html.push_str("</ul></section>");
+    }
+}
+
+/// What the experiment is about, judged over its levels, and the peak that was measured before them.
+pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck]) {
+    let row = |bound: &BoundCheck| {
+        let interval = bound.interval.as_ref();
+        Row::from(vec![
+            escape(&bound.figure),
+            bound.level.map_or(String::new(), grouped),
+            bound.limit(),
+            escape(&bound.measured_text()),
+            interval.map_or(String::new(), |interval| escape(&interval.ends())),
+            interval.map_or(String::new(), |interval| escape(&interval.source())),
+            verdict_mark(bound.verdict()),
+        ])
+    };
+    let peak = raw.run.peak.as_ref();
+    let note = peak.map(|peak| {
+        format!(
+            "Peak, measured before the levels: {}.",
+            peak.sentence(label(raw))
+        )
+    });
+    Table {
+        title: "What the experiment is about",
+        note: &note.unwrap_or_default(),
+        columns: vec![
+            "figure",
+            label(raw),
+            "limit",
+            "measured",
+            "95 % interval",
+            "of",
+            "verdict",
+        ],
+        words: &[3, 4, 5],
+        rows: bounds.iter().map(row).collect(),
         ..Table::default()
     }
     .write(html);

@@ -10,7 +10,7 @@ use crate::subject::{PortSpan, Subject, loopback, system_entropy};
 use crate::tls::Credentials;
 use engine::{Entropy, Time};
 use net::tls::Security;
-use net::{Clock, NoiseSampler};
+use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -23,18 +23,55 @@ const LEAD: Duration = Duration::from_millis(200);
 /// Where this machine cannot run it.
 pub fn on_sockets(
     trial: &Trial,
-    progress: impl FnMut(f64, &Progress),
+    progress: impl FnMut(f64, &Progress) + Send,
 ) -> Result<Outcomes, LabError> {
     let (allowed, refused) = with_allowed_priorities(trial);
     let trial = allowed.as_ref().unwrap_or(trial);
     let experiment = &trial.experiment;
-    let mut outcomes = match (&experiment.conference, &experiment.link) {
+    // A foreign subject is reached in the network of this host, and a link has networks of its own.
+    let all_ours = experiment.subject.address.is_none() && experiment.link.is_none();
+    let (mut outcomes, shared) = match all_ours.then(Network::with_loopback) {
+        None => (here(trial, progress)?, None),
+        Some(Ok(network)) => (in_network(&network, trial, progress)?, None),
+        Some(Err(error)) => {
+            let remark = format!(
+                "the trial shared the network of this host, where another program may hold, or take, ports of it: no network namespace ({error}); it takes CAP_SYS_ADMIN"
+            );
+            (here(trial, progress)?, Some(remark))
+        }
+    };
+    outcomes.remarks.extend(shared);
+    outcomes.remarks.extend(refused);
+    Ok(outcomes)
+}
+
+/// A trial in the network in which the calling thread is.
+fn here(trial: &Trial, progress: impl FnMut(f64, &Progress)) -> Result<Outcomes, LabError> {
+    match (&trial.experiment.conference, &trial.experiment.link) {
         (Some(_), _) => super::conference::on_sockets(trial, progress),
         (None, Some(_)) => super::isolated::on_sockets(trial, progress),
         (None, None) => of_calls(trial, progress),
-    }?;
-    outcomes.remarks.extend(refused);
-    Ok(outcomes)
+    }
+}
+
+/// A trial in a network of its own: ports that other programs of this host hold, or get, are none of it. The threads that the trial starts
+/// are in the network of the one that starts them.
+fn in_network(
+    network: &Network,
+    trial: &Trial,
+    progress: impl FnMut(f64, &Progress) + Send,
+) -> Result<Outcomes, LabError> {
+    let inside = || {
+        network.enter().map_err(|error| {
+            LabError::cannot(
+                format!("a network of its own: setns: {error}"),
+                "run it as root",
+            )
+        })?;
+        here(trial, progress)
+    };
+    std::thread::scope(|scope| scope.spawn(inside).join())
+        .unwrap_or_else(|_| Err(LabError::cannot("the trial's thread panicked", "")))
 }
 
 /// Where a priority is asked for that the system does not allow: the trial without it, and a remark.

@@ -297,6 +297,7 @@ fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
             "callers.transport=tls".to_owned(),
             "callers.connections=2".to_owned(),
             "callers.seconds=2.0".to_owned(),
+            "callers.hold_seconds=1.0".to_owned(),
             "levels.values=[25]".to_owned(),
             format!("tls.ca={}", file(ca)),
             "tls.name=proxy.example.com".to_owned(),
@@ -442,6 +443,7 @@ fn kamailio_over_websockets_plain_and_secure() {
                 format!("callers.hang_up={side}"),
                 "callers.connections=2".to_owned(),
                 "callers.seconds=2.0".to_owned(),
+                "callers.hold_seconds=1.0".to_owned(),
                 "levels.values=[20]".to_owned(),
                 "thresholds.response_p99_ms=".to_owned(),
             ];

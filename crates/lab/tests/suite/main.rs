@@ -6,6 +6,7 @@ mod analyse_oracle;
 mod analyse_sip;
 mod analyse_tshark;
 mod border;
+mod broken;
 mod foreign;
 mod made;
 mod media_plane;

@@ -244,6 +244,7 @@ fn every_search_that_is_built_in_runs_on_sockets() {
         .to_vec();
         if name.starts_with("call-rate") {
             set.push("callers.seconds=1.0".to_owned());
+            set.push("callers.hold_seconds=1.0".to_owned());
         }
         if name.contains("anchored") || name.contains("bypass") {
             set.push("thresholds.lost_percent=".to_owned());

@@ -100,6 +100,10 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
             ..Study::default()
         }),
         search: None,
+        peak: None,
+        bounds: Vec::new(),
+        overrides: vec!["callers.rate=<5>".to_owned()],
+        what: "5 calls & more.".to_owned(),
         level_label: "calls".to_owned(),
         seed: 1,
         driver: "sockets".to_owned(),

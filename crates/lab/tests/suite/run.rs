@@ -302,7 +302,14 @@ fn every_built_in_experiment_runs_in_virtual_time() {
     let folder = scratch("built-in");
     for (name, sets) in [
         ("call-capacity", &SHORT[..]),
-        ("call-rate", &["levels.values=[50]", "callers.seconds=2.0"]),
+        (
+            "call-rate",
+            &[
+                "levels.values=[50]",
+                "callers.seconds=2.0",
+                "callers.hold_seconds=1.0",
+            ],
+        ),
         (
             "header-rules",
             &["repeat=1", "callers.rate=50.0", "callers.seconds=2.0"],
@@ -434,7 +441,7 @@ fn standard_output_shows_pooled_quantiles() {
     run("call-capacity", &options(&folder, "a", &SHORT)).unwrap();
     let published = lab::report::publish(&folder.join("a")).unwrap();
     let raw = lab::raw::RawResults::read(&folder.join("a")).unwrap();
-    let table = lab::terminal::table(&raw.run, &published.levels);
+    let table = lab::terminal::table(&raw.run, &published);
     // All response times of the level, pooled; the mean of three 99th percentiles would be another number.
     let mut pooled: Vec<f64> = raw
         .attempts
@@ -448,7 +455,10 @@ fn standard_output_shows_pooled_quantiles() {
     assert_eq!(published.levels[1].p99, p99);
     let row = table.lines().find(|line| line.starts_with("20 ")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(cells[5], lab::report::plain(p99.unwrap()), "{table}");
+    // Of 60 answers it is marked.
+    let marked = format!("{}*", lab::report::plain(p99.unwrap()));
+    assert_eq!(cells[5], marked, "{table}");
+    assert!(table.contains("of fewer than 300 answers"), "{table}");
     assert!(
         table.contains("Study U") && table.contains("capacity"),
         "{table}"

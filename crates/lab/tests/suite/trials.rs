@@ -214,3 +214,31 @@ media = "tone"
         );
     }
 }
+
+/// What the network of this host is like, and who holds ports there, is none of a trial's business: here it has no working loopback
+/// interface. Where the rights for a network of its own are missing, a remark says so.
+#[test]
+fn a_trial_on_this_host_has_a_network_of_its_own() {
+    let run = || on_sockets(&trial(CALLS, 1), |_, _| ()).unwrap();
+    match net::Network::new() {
+        Ok(host) => {
+            let outcomes = std::thread::spawn(move || {
+                host.enter().unwrap();
+                assert!(
+                    std::net::UdpSocket::bind(("127.0.0.1", 0)).is_ok_and(|socket| {
+                        socket.send_to(b"nobody", ("127.0.0.1", 9)).is_err()
+                    })
+                );
+                run()
+            });
+            check_calls(&outcomes.join().unwrap(), ON_SOCKETS);
+        }
+        Err(_) => {
+            let remarks = run().remarks;
+            let told = remarks
+                .iter()
+                .any(|r| r.contains("shared the network of this host"));
+            assert!(told, "{remarks:?}");
+        }
+    }
+}

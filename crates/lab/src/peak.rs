@@ -1,0 +1,188 @@
+//! The peak that an experiment's levels are compared with, measured before them: a subject that takes next to nothing must not pass by
+//! keeping all of that.
+
+use crate::error::LabError;
+use crate::experiment::{File, PeakPlan, SearchPlan};
+use crate::figures;
+use crate::progress::Display;
+use crate::run::trial_seed;
+use crate::search::Search;
+use crate::statistics::Interval;
+use crate::trial::{Trial, on_sockets, simulate};
+use serde::{Deserialize, Serialize};
+
+/// One trial before the levels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeakStep {
+    /// Value of the sweep.
+    pub value: f64,
+    /// Attempts answered in time that ended as planned, percent.
+    pub served_percent: f64,
+    /// The same, each second.
+    pub in_time_per_second: f64,
+    /// Whether so many were served as [`PeakPlan::served_percent`] demands.
+    pub good: bool,
+}
+
+/// The peak.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeakRecord {
+    /// Attempts that were answered in time and ended as planned, each second, at the highest good value; the most that were seen
+    /// where no value was good.
+    pub value: f64,
+    /// The highest good value of the sweep; `null` where none was.
+    pub at: Option<f64>,
+    /// The lowest value above it that was not good; `null` where the highest that may be tried was good.
+    pub failed_above: Option<f64>,
+    /// From the peak to what failed above it.
+    pub interval: Option<Interval>,
+    /// Trials in their order.
+    pub steps: Vec<PeakStep>,
+}
+
+impl PeakRecord {
+    /// In a sentence.
+    pub fn sentence(&self, label: &str) -> String {
+        use crate::report::plain;
+        let value = plain(self.value);
+        match (self.at, self.failed_above) {
+            (Some(at), Some(above)) => format!(
+                "{value} a second served at {} {label}, {} were too many ({} trials)",
+                plain(at),
+                plain(above),
+                self.steps.len()
+            ),
+            (Some(at), None) => format!(
+                "{value} a second served at {} {label}, the highest that was tried: the peak is above",
+                plain(at)
+            ),
+            (None, _) => format!(
+                "at no value that was tried were nearly all served; the most was {value} a second ({} trials)",
+                self.steps.len()
+            ),
+        }
+    }
+}
+
+/// Seeds of these trials have numbers that no trial of a run has.
+const FIRST_SEED: u32 = 2_000;
+
+/// Measures the peak of the experiment in `file` as `plan` says.
+///
+/// # Errors
+/// As a trial.
+pub(crate) fn measure(
+    file: &File,
+    plan: &PeakPlan,
+    simulated: bool,
+    display: &mut Display,
+) -> Result<PeakRecord, LabError> {
+    let mut file = file.clone();
+    file.set(&format!("callers.seconds={:?}", plan.seconds))?;
+    let steps = SearchPlan {
+        increase: 0.5,
+        confirm: 1,
+        ..SearchPlan::default()
+    };
+    let mut search = Search::new(&steps, plan.start, plan.step, plan.highest);
+    let mut seen: Vec<PeakStep> = Vec::new();
+    while let Some(value) = search.next().filter(|_| (seen.len() as u32) < plan.trials) {
+        let number = seen.len() as u32;
+        let trial = Trial {
+            experiment: file.level_at(value)?.experiment,
+            number,
+            seed: trial_seed(file.experiment().seed, FIRST_SEED + number),
+        };
+        display.begin(number, Some(value), 0);
+        let outcomes = match simulated {
+            true => simulate(&trial)?,
+            false => on_sockets(&trial, |seconds, progress| {
+                display.update(seconds, progress)
+            })?,
+        };
+        let step = step(value, plan, &outcomes.attempts);
+        let words = match step.good {
+            true => String::new(),
+            false => format!(
+                "{} % served in time",
+                crate::report::plain(step.served_percent)
+            ),
+        };
+        search.told(step.good);
+        display.searched(value, &words, search.best(), search.failed_above());
+        seen.push(step);
+    }
+    Ok(record(seen))
+}
+
+fn step(value: f64, plan: &PeakPlan, attempts: &[crate::record::Attempt]) -> PeakStep {
+    let (_, details) = figures::compute(attempts, &[], None);
+    let main = figures::main_attempts(attempts);
+    let served = main
+        .iter()
+        .filter(|attempt| figures::in_time(attempt))
+        .count();
+    let percent = served as f64 * 100.0 / main.len().max(1) as f64;
+    PeakStep {
+        value,
+        served_percent: percent,
+        in_time_per_second: details.in_time_per_second.unwrap_or_default(),
+        good: percent >= plan.served_percent,
+    }
+}
+
+fn record(steps: Vec<PeakStep>) -> PeakRecord {
+    let of = |good: bool| steps.iter().filter(move |step| step.good == good);
+    let best = of(true).max_by(|a, b| a.value.total_cmp(&b.value));
+    let most = steps
+        .iter()
+        .max_by(|a, b| a.in_time_per_second.total_cmp(&b.in_time_per_second));
+    let at = best.map(|step| step.value);
+    let above = of(false)
+        .map(|step| step.value)
+        .filter(|value| at.is_some_and(|at| *value > at));
+    let failed_above = above.reduce(f64::min);
+    let value = best.or(most).map_or(0.0, |step| step.in_time_per_second);
+    PeakRecord {
+        value,
+        at,
+        failed_above,
+        interval: failed_above.map(|above| Interval {
+            low: Some(value),
+            high: Some(above.max(value)),
+            samples: steps.len() as u64,
+            of: "trials".to_owned(),
+            method: "between the highest that held and the lowest that failed".to_owned(),
+        }),
+        steps,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_that_takes_next_to_nothing_has_a_peak_of_next_to_nothing() {
+        let step = |value: f64, in_time: f64, good: bool| PeakStep {
+            value,
+            served_percent: in_time * 100.0 / value,
+            in_time_per_second: in_time,
+            good,
+        };
+        let none = record(vec![step(600.0, 31.0, false), step(300.0, 30.0, false)]);
+        assert_eq!((none.value, none.at, none.failed_above), (31.0, None, None));
+        assert!(none.sentence("calls per second").contains("31 a second"));
+        let steps = vec![
+            step(600.0, 600.0, true),
+            step(900.0, 700.0, false),
+            step(750.0, 749.0, true),
+        ];
+        let found = record(steps);
+        assert_eq!(
+            (found.value, found.at, found.failed_above),
+            (749.0, Some(750.0), Some(900.0))
+        );
+        assert_eq!(found.interval.unwrap().ends(), "749 to 900");
+    }
+}

@@ -1,0 +1,241 @@
+//! Intervals of confidence, so that a figure does not stand without its spread. All of them are of 95 %.
+
+use crate::figures::quantile;
+use serde::{Deserialize, Serialize};
+
+/// Where a figure lies with 95 % confidence, and what it was computed from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Lower end; `null` where so few samples give none.
+    pub low: Option<f64>,
+    /// Upper end; `null` where so few samples give none.
+    pub high: Option<f64>,
+    /// Number of samples.
+    pub samples: u64,
+    /// What the samples are, in the plural.
+    pub of: String,
+    /// How the interval was computed.
+    pub method: String,
+}
+
+/// Normal quantile of a two-sided interval of 95 %.
+const Z95: f64 = 1.959_964;
+
+/// Two-sided 95 % quantiles of Student's t with 1 to 30 degrees of freedom.
+const T95: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+];
+
+/// Student's t; between tabulated degrees of freedom that of the fewer, which gives the wider interval.
+pub fn student(freedom: usize) -> f64 {
+    match freedom {
+        0 => f64::INFINITY,
+        1..=30 => T95.get(freedom - 1).copied().unwrap_or(f64::INFINITY),
+        31..40 => 2.042,
+        40..60 => 2.021,
+        60..120 => 2.000,
+        _ => 1.980,
+    }
+}
+
+/// Variance of a sample; `None` for fewer than two values.
+pub fn variance(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (values.len() > 1).then(|| squares / (n - 1.0))
+}
+
+/// Whether a quantile of so many samples is little more than the largest of them: three at least have to lie beyond it.
+pub fn too_few(samples: u64, q: f64) -> bool {
+    // 300 for the 99th percentile; (1 - q) is not exact.
+    samples as f64 * (1.0 - q) < 3.0 - 1e-9
+}
+
+impl Interval {
+    /// So many samples, from which no interval follows.
+    pub fn none(samples: u64, of: &str) -> Interval {
+        Interval {
+            samples,
+            of: of.to_owned(),
+            method: "no interval".to_owned(),
+            ..Interval::default()
+        }
+    }
+
+    /// Of the mean of these values (Student's t).
+    pub fn of_mean(values: &[f64], of: &str) -> Interval {
+        let n = values.len();
+        let Some(variance) = variance(values) else {
+            return Interval::none(n as u64, of);
+        };
+        let mean = values.iter().sum::<f64>() / n as f64;
+        let half = student(n - 1) * (variance / n as f64).sqrt();
+        Interval {
+            low: Some(mean - half),
+            high: Some(mean + half),
+            samples: n as u64,
+            of: of.to_owned(),
+            method: "Student's t".to_owned(),
+        }
+    }
+
+    /// Of the share `part` of `whole` (Wilson), times `scale`: 100 gives percent.
+    pub fn of_share(part: u64, whole: u64, scale: f64, of: &str) -> Interval {
+        if whole == 0 {
+            return Interval::none(0, of);
+        }
+        let (n, p) = (whole as f64, part.min(whole) as f64 / whole as f64);
+        let square = Z95 * Z95;
+        let middle = (p + square / (2.0 * n)) / (1.0 + square / n);
+        let half = Z95 / (1.0 + square / n) * (p * (1.0 - p) / n + square / (4.0 * n * n)).sqrt();
+        let end = |value: f64| Some(value.clamp(0.0, 1.0) * scale);
+        // Rounding must not leave out what was seen.
+        Interval {
+            low: if part == 0 {
+                Some(0.0)
+            } else {
+                end(middle - half)
+            },
+            high: if part >= whole {
+                Some(scale)
+            } else {
+                end(middle + half)
+            },
+            samples: whole,
+            of: of.to_owned(),
+            method: "Wilson".to_owned(),
+        }
+    }
+
+    /// Of the quantile `q` of these values, which are in rising order (order statistics, binomial).
+    pub fn of_quantile(sorted: &[f64], q: f64, of: &str) -> Interval {
+        let n = sorted.len();
+        let mut interval = Interval::none(n as u64, of);
+        if quantile(sorted, q).is_none() {
+            return interval;
+        }
+        let (mean, spread) = (n as f64 * q, Z95 * (n as f64 * q * (1.0 - q)).sqrt());
+        let at = |rank: f64| {
+            // Ranks begin at 1; one that does not exist has no value.
+            (rank >= 1.0).then(|| sorted.get(rank as usize - 1).copied())?
+        };
+        interval.low = at((mean - spread).floor());
+        interval.high = at((mean + spread).ceil() + 1.0);
+        interval.method = "order statistics".to_owned();
+        interval
+    }
+
+    /// Of a figure in percent of another one: both relative half widths in quadrature.
+    pub fn of_ratio(ratio: f64, figure: (f64, &Interval), base: (f64, &Interval)) -> Interval {
+        let relative = |(value, interval): (f64, &Interval)| {
+            let width = (interval.high? - interval.low?) / 2.0;
+            (value != 0.0).then(|| width / value.abs())
+        };
+        let samples = figure.1.samples.min(base.1.samples);
+        let Some((a, b)) = relative(figure).zip(relative(base)) else {
+            return Interval::none(samples, &figure.1.of);
+        };
+        let half = ratio.abs() * (a * a + b * b).sqrt();
+        Interval {
+            low: Some(ratio - half),
+            high: Some(ratio + half),
+            samples,
+            of: figure.1.of.clone(),
+            method: format!("{} of both, in quadrature", figure.1.method),
+        }
+    }
+
+    /// The ends in words: `1.2 to 1.5`.
+    pub fn ends(&self) -> String {
+        use crate::report::plain;
+        match (self.low, self.high) {
+            (Some(low), Some(high)) => format!("{} to {}", plain(low), plain(high)),
+            (Some(low), None) => format!("{} or more", plain(low)),
+            (None, Some(high)) => format!("{} or less", plain(high)),
+            (None, None) => "none".to_owned(),
+        }
+    }
+
+    /// What it was computed from, in words: `5 runs, Student's t`.
+    pub fn source(&self) -> String {
+        let of = match self.samples {
+            1 => self.of.strip_suffix('s').unwrap_or(&self.of),
+            _ => &self.of,
+        };
+        format!("{} {of}, {}", self.samples, self.method)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(found: Option<f64>, wanted: f64) {
+        assert!(
+            found.is_some_and(|found| (found - wanted).abs() < 1e-3),
+            "{found:?} {wanted}"
+        );
+    }
+
+    #[test]
+    fn the_interval_of_a_mean_is_students() {
+        // Deviation of 1, 2, 3 is 1; t with 2 degrees of freedom is 4.303.
+        let interval = Interval::of_mean(&[1.0, 2.0, 3.0], "runs");
+        near(interval.low, 2.0 - 4.303 / 3f64.sqrt());
+        near(interval.high, 2.0 + 4.303 / 3f64.sqrt());
+        assert_eq!(interval.source(), "3 runs, Student's t");
+        let one = Interval::of_mean(&[5.0], "runs");
+        assert_eq!(
+            (one.low, one.high, one.source().as_str()),
+            (None, None, "1 run, no interval")
+        );
+    }
+
+    #[test]
+    fn the_interval_of_a_share_is_wilsons() {
+        // 1 of 10: 0.0179 to 0.4042 (Wilson, 1927).
+        let interval = Interval::of_share(1, 10, 1.0, "calls");
+        near(interval.low, 0.0179);
+        near(interval.high, 0.4042);
+        // None lost of a million is no proof of none.
+        let none = Interval::of_share(0, 1_000_000, 100.0, "packets");
+        assert_eq!(none.low, Some(0.0));
+        near(none.high, 0.000_384);
+        assert_eq!(Interval::of_share(10, 10, 100.0, "calls").high, Some(100.0));
+        assert_eq!(Interval::of_share(0, 0, 1.0, "calls").high, None);
+    }
+
+    #[test]
+    fn the_interval_of_a_quantile_has_no_upper_end_where_samples_are_few() {
+        let values: Vec<f64> = (1..=1_000).map(f64::from).collect();
+        let median = Interval::of_quantile(&values, 0.5, "calls");
+        near(median.low, 469.0);
+        near(median.high, 532.0);
+        let p99 = Interval::of_quantile(&values[..60], 0.99, "calls");
+        assert_eq!(p99.high, None);
+        assert_eq!(p99.ends(), "57 or more");
+        assert!(too_few(60, 0.99) && too_few(299, 0.99) && !too_few(300, 0.99));
+        assert_eq!(Interval::of_quantile(&[], 0.5, "calls").samples, 0);
+    }
+
+    #[test]
+    fn a_ratio_has_the_spread_of_both() {
+        let interval = |low, high| Interval {
+            low: Some(low),
+            high: Some(high),
+            samples: 3,
+            ..Interval::default()
+        };
+        let (a, b) = (interval(97.0, 103.0), interval(96.0, 104.0));
+        let ratio = Interval::of_ratio(100.0, (100.0, &a), (100.0, &b));
+        near(ratio.low, 95.0);
+        near(ratio.high, 105.0);
+        assert_eq!(
+            Interval::of_ratio(1.0, (1.0, &Interval::none(1, "runs")), (1.0, &b)).low,
+            None
+        );
+    }
+}
