@@ -84,6 +84,8 @@ pub struct Config {
     pub identity: IdentityPolicy,
     /// Users of the embedded registrar, and who may call with digest; by name.
     pub users: BTreeMap<String, User>,
+    /// Names of the users that have numbers.
+    pub numbered: Vec<String>,
     /// Digest authentication of others by us.
     pub realm: Realm,
     /// The embedded registrar.
@@ -233,6 +235,15 @@ impl Config {
                 ));
             }
         }
+    }
+
+    /// The user whose name or number this is.
+    pub fn user_called(&self, called: &str) -> Option<&User> {
+        self.users.get(called).or_else(|| {
+            // Few users have numbers; they are not looked through where none has.
+            let mut with = self.numbered.iter().filter_map(|name| self.users.get(name));
+            with.find(|user| user.is_called(called))
+        })
     }
 
     /// What is allowed, and yet worth a second look; one sentence each.
@@ -656,6 +667,44 @@ pub struct User {
     pub name: String,
     /// How the proof is checked.
     pub secret: Secret,
+    /// Numbers that are the user's beside its name.
+    pub numbers: Vec<Number>,
+}
+
+impl User {
+    /// Whether the user part of an address is this user's: its name, or one of its numbers.
+    pub fn is_called(&self, user: &str) -> bool {
+        self.name == user || self.numbers.iter().any(|number| number.takes(user))
+    }
+}
+
+/// Numbers of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// This one.
+    One(String),
+    /// All that begin with this.
+    Prefix(String),
+}
+
+impl Number {
+    /// Whether this number is among them.
+    pub fn takes(&self, user: &str) -> bool {
+        match self {
+            Number::One(number) => number == user,
+            Number::Prefix(prefix) => user.starts_with(prefix.as_str()),
+        }
+    }
+
+    /// Whether a number is in both.
+    fn meets(&self, other: &Number) -> bool {
+        match (self, other) {
+            (Number::One(number), other) | (other, Number::One(number)) => other.takes(number),
+            (Number::Prefix(a), Number::Prefix(b)) => {
+                a.starts_with(b.as_str()) || b.starts_with(a.as_str())
+            }
+        }
+    }
 }
 
 impl core::fmt::Debug for User {
@@ -693,6 +742,12 @@ pub enum DigestAlgorithm {
     Sha256,
     /// `SHA-512-256`
     Sha512T256,
+    /// `MD5-sess`
+    Md5Sess,
+    /// `SHA-256-sess`
+    Sha256Sess,
+    /// `SHA-512-256-sess`
+    Sha512T256Sess,
 }
 
 impl DigestAlgorithm {
@@ -702,6 +757,9 @@ impl DigestAlgorithm {
             DigestAlgorithm::Md5 => "MD5",
             DigestAlgorithm::Sha256 => "SHA-256",
             DigestAlgorithm::Sha512T256 => "SHA-512-256",
+            DigestAlgorithm::Md5Sess => "MD5-sess",
+            DigestAlgorithm::Sha256Sess => "SHA-256-sess",
+            DigestAlgorithm::Sha512T256Sess => "SHA-512-256-sess",
         }
     }
 }
@@ -715,6 +773,8 @@ pub struct Realm {
     pub algorithms: Vec<DigestAlgorithm>,
     /// How long a nonce is good for.
     pub nonce_lifetime: Duration,
+    /// How failed authentication is limited.
+    pub failures: crate::registrar::FailureLimits,
 }
 
 /// The embedded registrar.

@@ -518,11 +518,11 @@ impl Router<'_> {
                 })
                 .collect();
             // A user of ours who is not registered is not looked for elsewhere.
-            if !trunks.is_empty() && !self.config.users.contains_key(called.user.as_ref()) {
+            if !trunks.is_empty() && self.config.user_called(&called.user).is_none() {
                 return self.to_trunks("default", MediaMode::Anchor, &trunks, called.called());
             }
         }
-        match self.config.users.contains_key(called.user.as_ref()) {
+        match self.config.user_called(&called.user).is_some() {
             true => Refusal::plan(480, "user is not registered"),
             false => Refusal::plan(404, "no route"),
         }
@@ -535,14 +535,25 @@ impl Router<'_> {
 
     /// To the contacts of a user that are looked up without a route; `None` where there are none.
     fn to_own_contacts(&self, route: &str, user: &str) -> Option<Plan> {
-        let mut contacts = self.view.contacts(user, self.token);
+        let mut contacts = self.contacts_of(user);
         contacts.retain(|contact| self.owns(contact));
         self.lead_to(contacts, route, MediaMode::Anchor, user)
     }
 
+    /// The contacts that are registered for the number that is called, else those of the user whose number it is.
+    fn contacts_of(&self, user: &str) -> Vec<Contact> {
+        let contacts = self.view.contacts(user, self.token);
+        match self.config.user_called(user) {
+            Some(owner) if contacts.is_empty() && owner.name != user => {
+                self.view.contacts(&owner.name, self.token)
+            }
+            _ => contacts,
+        }
+    }
+
     /// `None` where the user is not registered.
     fn to_contacts(&self, route: &str, media: MediaMode, user: &str) -> Option<Plan> {
-        let contacts = self.view.contacts(user, self.token);
+        let contacts = self.contacts_of(user);
         self.lead_to(contacts, route, media, user)
     }
 

@@ -3,6 +3,7 @@
 
 mod authority;
 mod binding;
+mod failures;
 mod pass;
 mod refresh;
 mod registry;
@@ -10,7 +11,8 @@ mod storm;
 #[cfg(test)]
 mod tests;
 
-pub use authority::{Authority, Proof};
+pub use authority::{Authentication, Authority, Claim};
+pub use failures::{FailureLimits, Failures};
 pub use pass::Passing;
 pub use registry::{Parts, Registry};
 pub use storm::Admission;

@@ -121,6 +121,38 @@ events! {
         /// Who asked.
         source: String,
     }
+    /// A request without credentials was challenged; no failure, its client comes again with them.
+    AuthenticationRequired "authentication_required" {
+        /// Method.
+        method: String,
+        /// Status that we answered: 401 or 407.
+        status: u16,
+        /// Who asked.
+        source: String,
+    }
+    /// A challenge was answered: the source has authenticated by digest.
+    Authenticated "authenticated" {
+        /// Method.
+        method: String,
+        /// The address of record that it is.
+        user: String,
+        /// Where it came from.
+        source: String,
+    }
+    /// Authentication failed; at most 20 are told in ten seconds.
+    AuthenticationFailed "authentication_failed" {
+        /// Where the request came from.
+        source: String,
+        /// The address of record that it claimed.
+        aor: String,
+        /// The user that its credentials name.
+        user: String,
+        /// Why: wrong password, unknown user, credentials that cannot be read or are for another target, an address of record that is
+        /// none of the user's, or too many failures before, so that the credentials were not judged.
+        reason: String,
+        /// Failures that were not told since the last one that was.
+        untold: u64,
+    }
     /// More came than the rates let in; told at most each ten seconds for one interface or trunk.
     RateExceeded "rate_exceeded" {
         /// Name of the interface or trunk.

@@ -126,12 +126,15 @@ impl Log {
             | Note::MediaNodeFailed { .. }
             | Note::MediaNodeLost { .. }
             | Note::ControlRefused { .. }
+            | Note::AuthenticationFailed { .. }
             | Note::MediaTimeout { .. } => write!(warn, WARN),
             Note::CallProgressed { .. }
             | Note::CallRouted { .. }
             | Note::MediaLatched { .. }
             | Note::MediaNodeChosen { .. }
             | Note::RequestRefused { .. }
+            | Note::AuthenticationRequired { .. }
+            | Note::Authenticated { .. }
             | Note::ConnectionClosed { .. } => write!(debug, DEBUG),
             _ => write!(info, INFO),
         }

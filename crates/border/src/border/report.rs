@@ -71,6 +71,8 @@ pub struct Counters {
     pub relayed: u64,
     /// Calls and registrations refused because more came than the rates let in.
     pub shielded: u64,
+    /// Requests whose credentials were wrong, or not judged after too many of these.
+    pub authentication_failed: u64,
     /// Requests refused because those before them waited too long.
     pub shed: u64,
     /// New calls dropped unread because even their refusals were too many.

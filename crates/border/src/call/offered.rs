@@ -4,19 +4,22 @@ use super::join::known_step;
 use super::try_next::{MAX_BREADTH, text};
 use super::{Call, CallKey, Phase, SetUp, Sides};
 use crate::admission::Bill;
-use crate::border::{Alarm, Core, Outcome};
+use crate::border::{Alarm, Core, Outcome, address_of_record};
 use crate::config::{
     Authenticate, HostName, Interface, InterfaceId, InterfaceKind, MediaMode, Register, TrunkId,
 };
 use crate::policy::{CallPlan, Facts, Plan, Refusal, decide, decide_for};
-use crate::registrar::Proof;
+use crate::registrar::{Authentication, Claim};
 use crate::rules::Tags;
 use engine::{Note, Time};
 use sip::{Content, Endpoint, Flow, LegId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri, percent_decode};
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, Uri, percent_decode};
+
+/// Why a request without credentials is challenged, which is no failure.
+const AUTHENTICATION_REQUIRED: &str = "authentication required";
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +193,7 @@ impl Core {
                 "source belongs to no trunk of this core interface: add it to `sources` of the trunk or to `allow`",
             ));
         }
-        if !self.asks_for_proof(origin) {
+        if !self.requires_authentication(origin) {
             let core = config
                 .interface(interface)
                 .is_some_and(|settings| settings.kind == InterfaceKind::Core);
@@ -204,15 +207,68 @@ impl Core {
             authenticated: true,
             ..origin
         };
-        let proof = self.authority.hold().check(&config, request, now);
-        match proof {
-            Proof::Proven(user) => Ok((origin, Some(user.into()))),
-            Proof::Challenge { status, headers } => Err(Refused {
+        let aor = match request.method() {
+            Method::Register => address_of_record(request),
+            _ => {
+                let from = request.from().ok().and_then(|from| user_at(&from));
+                from.map_or_else(String::new, String::from)
+            }
+        };
+        let claim = Claim {
+            source: flow.remote.ip(),
+            registered: self.location.holds(&aor, flow),
+        };
+        let result = self.authority.hold().check(&config, request, claim, now);
+        match result {
+            Authentication::Authenticated(user) => {
+                self.events.tell(now, || Note::Authenticated {
+                    method: text(request.method().as_bytes()),
+                    user: user.clone(),
+                    source: flow.remote.to_string(),
+                });
+                Ok((origin, Some(user.into())))
+            }
+            Authentication::Required { status, headers } => Err(Refused {
                 headers,
-                ..Refused::new(status, "proof is asked for")
+                ..Refused::new(status, AUTHENTICATION_REQUIRED)
             }),
-            Proof::Refused { status, why } => Err(Refused::new(status, why)),
+            Authentication::Failed {
+                status,
+                headers,
+                user,
+                why,
+            } => {
+                self.tell_failure(flow, &aor, &user, why, now);
+                Err(Refused {
+                    headers,
+                    ..Refused::new(status, why)
+                })
+            }
+            Authentication::Delayed { user, after } => {
+                let why = "not judged: too many failures before";
+                self.tell_failure(flow, &aor, &user, why, now);
+                let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+                Err(Refused {
+                    headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
+                    ..Refused::new(503, why)
+                })
+            }
         }
+    }
+
+    fn tell_failure(&mut self, flow: Flow, aor: &str, user: &str, why: &str, now: Time) {
+        self.counters.authentication_failed += 1;
+        let Some(untold) = self.authority.hold().tell_failure(now) else {
+            return;
+        };
+        let short = |name: &str| name.chars().take(100).collect();
+        self.events.tell(now, || Note::AuthenticationFailed {
+            source: flow.remote.to_string(),
+            aor: short(aor),
+            user: short(user),
+            reason: why.to_owned(),
+            untold,
+        });
     }
 
     /// Whether a request came on a core interface that names no networks, from a source that is no trunk's: our own network
@@ -241,8 +297,8 @@ impl Core {
         user.is_some_and(|user| self.location.holds(&user, flow))
     }
 
-    /// Whether who comes from there has to prove who he is.
-    pub(crate) fn asks_for_proof(&self, origin: Origin) -> bool {
+    /// Whether sources there have to authenticate by digest.
+    pub(crate) fn requires_authentication(&self, origin: Origin) -> bool {
         let interface = self.config.interface(origin.interface);
         let asks = interface.is_some_and(|i| i.authenticate == Authenticate::Digest);
         asks && origin.trunk.is_none()
@@ -341,7 +397,7 @@ impl Core {
         if refused.status != 401 && refused.status != 407 {
             self.counters.count(Outcome::of(refused.status));
         } else {
-            // The call proper comes with the proof.
+            // The call proper comes with credentials.
             self.counters.offered -= 1;
         }
         self.tell_refusal(request, flow, refused, now);
@@ -368,11 +424,19 @@ impl Core {
         refused: &Refused,
         now: Time,
     ) {
-        self.events.tell(now, || Note::RequestRefused {
-            method: text(request.method().as_bytes()),
-            status: refused.status,
-            why: refused.why.to_owned(),
-            source: flow.remote.to_string(),
+        let method = || text(request.method().as_bytes());
+        self.events.tell(now, || match refused.why {
+            AUTHENTICATION_REQUIRED => Note::AuthenticationRequired {
+                method: method(),
+                status: refused.status,
+                source: flow.remote.to_string(),
+            },
+            why => Note::RequestRefused {
+                method: method(),
+                status: refused.status,
+                why: why.to_owned(),
+                source: flow.remote.to_string(),
+            },
         });
     }
 

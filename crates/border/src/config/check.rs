@@ -113,11 +113,18 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         rooms: Vec::new(),
         rules: ::rules::RuleSet::default(),
         identity: super::rules::identity_policy(&raw.identity),
+        numbered: raw
+            .user
+            .iter()
+            .filter(|user| !user.numbers.as_slice().is_empty())
+            .map(|user| user.name.clone())
+            .collect(),
         users: users(raw, sink),
         realm: Realm {
             name: raw.realm.name.clone(),
             algorithms: algorithms(raw, sink),
             nonce_lifetime: seconds(raw.realm.nonce_lifetime),
+            failures: failures(raw, sink),
         },
         registrar: registrar(raw, sink),
         media: Media {
@@ -252,6 +259,26 @@ fn one_line(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
+fn failures(raw: &Raw, sink: &mut Sink<'_>) -> crate::registrar::FailureLimits {
+    let realm = &raw.realm;
+    if realm.failure_delay_s > realm.failure_delay_max_s {
+        sink.report(
+            "realm.failure_delay_s",
+            format!(
+                "failure_delay_s ({}) is above failure_delay_max_s ({})",
+                realm.failure_delay_s, realm.failure_delay_max_s
+            ),
+            "lower it, or raise failure_delay_max_s",
+        );
+    }
+    crate::registrar::FailureLimits {
+        source: realm.source_failures,
+        user: realm.user_failures,
+        delay: seconds(realm.failure_delay_s),
+        longest: seconds(realm.failure_delay_max_s),
+    }
+}
+
 fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, User> {
     let mut users = BTreeMap::new();
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
@@ -317,9 +344,62 @@ fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, User> {
             }
         };
         let name = user.name.clone();
-        users.insert(name.clone(), User { name, secret });
+        let numbers = numbers(user, &path, sink);
+        let user = User {
+            name: name.clone(),
+            secret,
+            numbers,
+        };
+        clashes(&user, &users, &path, sink);
+        users.insert(name, user);
     }
     users
+}
+
+fn numbers(user: &RawUser, path: &str, sink: &mut Sink<'_>) -> Vec<Number> {
+    let at = format!("{path}.numbers");
+    let mut numbers = Vec::new();
+    for (index, text) in user.numbers.as_slice().iter().enumerate() {
+        let (number, prefix) = match text.strip_suffix('*') {
+            Some(prefix) => (prefix, true),
+            None => (text.as_str(), false),
+        };
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+#".contains(&byte);
+        if number.is_empty() || !number.bytes().all(good) {
+            sink.report(
+                &user.numbers.path(&at, index),
+                format!("\"{text}\" is no number"),
+                "write it as it stands in From and To, such as \"+43123450\", or its beginning and a star: \"+4312345*\"",
+            );
+            continue;
+        }
+        numbers.push(match prefix {
+            true => Number::Prefix(number.to_owned()),
+            false => Number::One(number.to_owned()),
+        });
+    }
+    numbers
+}
+
+/// A number belongs to one user.
+fn clashes(user: &User, others: &BTreeMap<String, User>, path: &str, sink: &mut Sink<'_>) {
+    for other in others.values() {
+        let theirs = |number: &Number| {
+            number.takes(&other.name) || other.numbers.iter().any(|theirs| number.meets(theirs))
+        };
+        let clash = user.numbers.iter().any(theirs)
+            || other.numbers.iter().any(|number| number.takes(&user.name));
+        if clash {
+            sink.report(
+                &format!("{path}.name"),
+                format!(
+                    "users \"{}\" and \"{}\" have a number in common",
+                    other.name, user.name
+                ),
+                "give each number to one user",
+            );
+        }
+    }
 }
 
 fn algorithms(raw: &Raw, sink: &mut Sink<'_>) -> Vec<DigestAlgorithm> {
@@ -329,6 +409,9 @@ fn algorithms(raw: &Raw, sink: &mut Sink<'_>) -> Vec<DigestAlgorithm> {
             RawAlgorithm::Md5 => DigestAlgorithm::Md5,
             RawAlgorithm::Sha256 => DigestAlgorithm::Sha256,
             RawAlgorithm::Sha512T256 => DigestAlgorithm::Sha512T256,
+            RawAlgorithm::Md5Sess => DigestAlgorithm::Md5Sess,
+            RawAlgorithm::Sha256Sess => DigestAlgorithm::Sha256Sess,
+            RawAlgorithm::Sha512T256Sess => DigestAlgorithm::Sha512T256Sess,
         };
         if algorithms.contains(&algorithm) {
             sink.report(
@@ -341,14 +424,17 @@ fn algorithms(raw: &Raw, sink: &mut Sink<'_>) -> Vec<DigestAlgorithm> {
     }
     // Of a hash only MD5 can be checked, and who is asked is not known when the challenge is made.
     if raw.user.iter().any(|user| user.ha1.is_some()) {
-        if !algorithms.contains(&DigestAlgorithm::Md5) {
+        let md5 = |algorithm: &DigestAlgorithm| {
+            matches!(algorithm, DigestAlgorithm::Md5 | DigestAlgorithm::Md5Sess)
+        };
+        if !algorithms.iter().any(md5) {
             sink.report(
                 "realm.algorithms",
                 "users have `ha1`, with which only MD5 can be checked, and MD5 is not offered",
                 "add \"MD5\", or give those users a password",
             );
         }
-        algorithms.retain(|algorithm| *algorithm == DigestAlgorithm::Md5);
+        algorithms.retain(md5);
     }
     algorithms
 }

@@ -20,6 +20,8 @@ pub struct ControlSpec {
     pub connections: u16,
     /// Of these, from one address, or one IPv6 network of 64 bits.
     pub connections_per_source: u16,
+    /// How wrong tokens are limited.
+    pub failures: crate::registrar::FailureLimits,
 }
 
 /// Control of conferences over HTTP: docs/control.md has the requests. Without TLS: towards other machines put a proxy before it.
@@ -45,6 +47,23 @@ pub(super) struct RawControl {
     #[serde(default = "connections_per_source")]
     #[schemars(range(min = 1, max = 1000))]
     pub connections_per_source: u16,
+    /// Wrong tokens of one source (of IPv6, its /64) in a row that are judged; then requests with a token from there get 429 with
+    /// Retry-After until a delay is over, which doubles with each further one up to an hour. A source that has brought the right
+    /// token is never delayed. 0: all are judged.
+    #[serde(default = "token_failures")]
+    pub token_failures: u32,
+    /// The first delay, seconds.
+    #[serde(default = "token_failure_delay")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub token_failure_delay_s: u32,
+}
+
+fn token_failures() -> u32 {
+    10
+}
+
+fn token_failure_delay() -> u32 {
+    30
 }
 
 fn connections() -> u16 {
@@ -113,6 +132,13 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
             .collect(),
         connections: written.connections,
         connections_per_source: written.connections_per_source,
+        failures: crate::registrar::FailureLimits {
+            source: written.token_failures,
+            // There is one token for all: failures of one source delay no other.
+            user: 0,
+            delay: super::check::seconds(written.token_failure_delay_s),
+            longest: super::check::seconds(3_600),
+        },
     })
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Raw {
     /// Identities where trust begins and ends (RFC 3325, RFC 3323).
     #[serde(default)]
     pub identity: super::rules::RawIdentityPolicy,
-    /// Users of the embedded registrar, who also prove by digest who they are.
+    /// Users of the embedded registrar, which authenticate by digest.
     #[serde(default)]
     pub user: Vec<RawUser>,
     /// Digest authentication of others by us.
@@ -117,11 +117,11 @@ pub(super) enum RawKind {
     Core,
 }
 
-/// Proof that requests must bring.
+/// Authentication of requests.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawAuthenticate {
-    /// No proof.
+    /// None.
     #[default]
     None,
     /// Digest of a configured user; requests of trunks are exempt.
@@ -134,7 +134,7 @@ pub(super) enum RawAuthenticate {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawAssert {
-    /// Of users who proved themselves by digest.
+    /// Of users that have authenticated by digest.
     #[default]
     Proven,
     /// Also of users who are registered from just where the request comes from.
@@ -219,7 +219,7 @@ pub(super) struct RawInterface {
     /// The same for REFER outside of calls, by which others make a phone call somebody: `pass` or `refuse` (403).
     #[serde(default = "refused")]
     pub refer: RawPassing,
-    /// Whose identity is asserted towards trusted sides (RFC 3325): `proven`, of users who proved themselves by digest;
+    /// Whose identity is asserted towards trusted sides (RFC 3325): `proven`, of users that have authenticated by digest;
     /// `registered`, also of users who are registered from just where the request comes from, which is proof where nobody
     /// can forge addresses.
     #[serde(default)]
@@ -612,6 +612,11 @@ pub(super) struct RawUser {
     pub password: Option<String>,
     /// MD5 of `name:realm:password`, 32 hexadecimal digits, instead of the password: only MD5 is then offered to anyone.
     pub ha1: Option<String>,
+    /// Numbers that are the user's beside its name: the user part of From, and of the address of record in REGISTER, may be one of
+    /// these, and calls to one lead to the user's contacts. A number such as `+43123450`, or with a star behind its beginning all
+    /// that begin so: `+4312345*`.
+    #[serde(default)]
+    pub numbers: OneOrMany<String>,
 }
 
 /// Digest algorithms.
@@ -626,6 +631,15 @@ pub(super) enum RawAlgorithm {
     /// SHA-512/256 (RFC 7616, RFC 8760).
     #[serde(rename = "SHA-512-256")]
     Sha512T256,
+    /// MD5-sess (RFC 2617).
+    #[serde(rename = "MD5-sess")]
+    Md5Sess,
+    /// SHA-256-sess (RFC 7616).
+    #[serde(rename = "SHA-256-sess")]
+    Sha256Sess,
+    /// SHA-512/256-sess (RFC 7616).
+    #[serde(rename = "SHA-512-256-sess")]
+    Sha512T256Sess,
 }
 
 /// Digest authentication of others by us.
@@ -642,6 +656,18 @@ pub(super) struct RawRealm {
     /// Seconds for which a nonce is good.
     #[schemars(range(min = 10, max = 86400))]
     pub nonce_lifetime: u32,
+    /// Failed authentications of one source (of IPv6, its /64) in a row that are judged; then credentials from there get 503 with
+    /// Retry-After until a delay is over, which doubles with each further failure. 0: all are judged.
+    pub source_failures: u32,
+    /// The same for one user, whatever the source. A flow on which the user is registered is never delayed, and a source from which
+    /// the user has authenticated is counted for itself. 0: all are judged.
+    pub user_failures: u32,
+    /// The first delay, seconds.
+    #[schemars(range(min = 1, max = 86400))]
+    pub failure_delay_s: u32,
+    /// The longest delay, seconds.
+    #[schemars(range(min = 1, max = 86400))]
+    pub failure_delay_max_s: u32,
 }
 
 impl Default for RawRealm {
@@ -650,6 +676,10 @@ impl Default for RawRealm {
             name: "hornwork".to_owned(),
             algorithms: vec![RawAlgorithm::Md5],
             nonce_lifetime: 300,
+            source_failures: 20,
+            user_failures: 10,
+            failure_delay_s: 30,
+            failure_delay_max_s: 3600,
         }
     }
 }

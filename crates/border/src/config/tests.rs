@@ -843,6 +843,41 @@ fn authentication_by_a_trunk_needs_the_trunk() {
     );
 }
 
+/// A number is one user's.
+#[test]
+fn numbers_of_users_are_checked() {
+    let users = |a: &str, b: &str| {
+        let text = format!(
+            "{INTERFACE}[[user]]\nname=\"a\"\npassword=\"x\"\nnumbers={a}\n[[user]]\nname=\"b\"\npassword=\"x\"\nnumbers={b}\n"
+        );
+        let mistakes = parse(&text, "f").err().unwrap_or_default();
+        mistakes.first().map(|mistake| mistake.message.clone())
+    };
+    assert_eq!(users("\"+431*\"", "[\"+432\", \"+4330*\"]"), None);
+    for (a, b) in [
+        ("\"+431\"", "\"+431\""),
+        ("\"+431*\"", "\"+4312\""),
+        ("\"+4312\"", "\"+431*\""),
+        ("\"+431*\"", "\"+4312*\""),
+        ("\"b\"", "[]"),
+        ("[]", "\"a*\""),
+    ] {
+        let message = users(a, b).unwrap_or_default();
+        assert!(message.contains("number in common"), "{a} {b}: {message}");
+    }
+    for bad in ["\"*\"", "\"\"", "\"+43 1\"", "\"a@b\""] {
+        assert!(
+            users(bad, "[]")
+                .unwrap_or_default()
+                .contains("is no number"),
+            "{bad}"
+        );
+    }
+    let text = format!("{INTERFACE}[realm]\nfailure_delay_s=60\nfailure_delay_max_s=30\n");
+    let mistakes = parse(&text, "f").unwrap_err();
+    assert!(mistakes[0].message.contains("above failure_delay_max_s"));
+}
+
 #[test]
 fn networks_contain_what_they_say() {
     let net = |text: &str| Cidr::parse(text).unwrap();

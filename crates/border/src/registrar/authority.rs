@@ -1,9 +1,11 @@
-//! Who asks: digest proof of configured users.
+//! Digest authentication of configured users.
 
-use crate::config::{Config, DigestAlgorithm, Secret};
+use super::Failures;
+use crate::config::{Config, DigestAlgorithm, Secret, User};
+use core::time::Duration;
 use engine::{Entropy, Time};
 use protect::digest::{Algorithm, Hash, Hex, NonceKey, Refusal, Server, ServerConfig};
-use std::borrow::Cow;
+use std::net::IpAddr;
 use wire::sip::{HeaderId, Message, Method};
 
 /// Challenges and checks for the realm of a configuration.
@@ -12,28 +14,49 @@ pub struct Authority {
     server: Server,
     algorithms: Vec<Algorithm>,
     key: NonceKey,
+    failures: Failures,
     entropy: Entropy,
 }
 
-/// Whether a request proves who it comes from.
+/// What authentication says of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// It comes from this user.
-    Proven(String),
-    /// Answer with this status and these headers, so that it is sent again with proof.
-    Challenge {
+pub enum Authentication {
+    /// It comes from a user, who may be this address of record: the user's name, or one of its numbers.
+    Authenticated(String),
+    /// It brings no credentials of use: answer with this status and these headers, so that it is sent again with them.
+    Required {
         /// 401 for REGISTER, else 407.
         status: u16,
         /// One challenge for each algorithm.
         headers: Vec<(HeaderId, Vec<u8>)>,
     },
-    /// It proves to be someone else than it says, or cannot be read.
-    Refused {
+    /// Its credentials are wrong.
+    Failed {
         /// Status.
         status: u16,
-        /// Why, for the log.
+        /// Challenges.
+        headers: Vec<(HeaderId, Vec<u8>)>,
+        /// The user that the credentials name.
+        user: String,
+        /// Why, for the log. The answer does not tell.
         why: &'static str,
     },
+    /// Its credentials are not judged, as too many failed before.
+    Delayed {
+        /// The user that the credentials name.
+        user: String,
+        /// When to come again.
+        after: Duration,
+    },
+}
+
+/// What a request claims, beside its credentials.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// Where it comes from.
+    pub source: IpAddr,
+    /// The address of record that it claims is registered from just there.
+    pub registered: bool,
 }
 
 /// Nonces whose use is remembered at a time.
@@ -55,12 +78,14 @@ impl Authority {
             server,
             algorithms,
             key,
+            failures: Failures::new(config.realm.failures, &mut entropy),
             entropy,
         }
     }
 
     /// Takes over a new configuration; nonces that are out stay good where the realm's settings are the same.
     pub fn reload(&mut self, config: &Config, before: &Config) {
+        self.failures.set_limits(config.realm.failures);
         if config.realm != before.realm {
             self.algorithms = algorithms(config);
             let settings = server_config(config, &self.algorithms);
@@ -69,7 +94,13 @@ impl Authority {
     }
 
     /// Judges a request. For REGISTER the address of record (To) must be the user's own, for others From.
-    pub fn check(&mut self, config: &Config, request: &Message<'_>, now: Time) -> Proof {
+    pub fn check(
+        &mut self,
+        config: &Config,
+        request: &Message<'_>,
+        claim: Claim,
+        now: Time,
+    ) -> Authentication {
         let registers = request.method() == Method::Register;
         let (status, challenge, credentials) = match registers {
             true => (401, HeaderId::WwwAuthenticate, HeaderId::Authorization),
@@ -79,28 +110,41 @@ impl Authority {
                 HeaderId::ProxyAuthorization,
             ),
         };
+        let failed = |status, user: &str, why| Authentication::Failed {
+            status,
+            headers: Vec::new(),
+            user: user.to_owned(),
+            why,
+        };
         let presented = match self.server.presented(request, credentials) {
             Ok(presented) => presented,
-            Err(Refusal::Malformed) => {
-                return Proof::Refused {
-                    status: 400,
-                    why: "credentials cannot be read",
-                };
-            }
+            Err(Refusal::Malformed) => return failed(400, "", "credentials cannot be read"),
             Err(_) => return self.challenge(status, challenge, false, now),
         };
-        if !presented.is_for(request.request_uri()) {
-            return Proof::Refused {
-                status: 400,
-                why: "credentials are for another target",
-            };
-        }
         let name = String::from_utf8_lossy(&presented.username).into_owned();
+        if !presented.is_for(request.request_uri()) {
+            return failed(400, &name, "credentials are for another target");
+        }
         let user = match presented.user_hashed {
             // It is not offered.
             true => None,
             false => config.users.get(&name),
         };
+        let address = match registers {
+            true => request.to(),
+            false => request.from(),
+        };
+        let aor = address.ok().and_then(|address| address.parse_uri()?.user);
+        let aor = aor.map(wire::sip::percent_decode);
+        let aor = aor.map(|aor| String::from_utf8_lossy(&aor).into_owned());
+        let owns = |user: &User| aor.as_deref().is_some_and(|aor| user.is_called(aor));
+        let may_be = user.is_some_and(owns);
+        // A flow on which the account is registered is never delayed: nothing is found out from there that was not known.
+        let exempt = claim.registered && may_be;
+        let delay = self.failures.delay(claim.source, name.as_bytes(), now);
+        if let Some(after) = delay.filter(|_| !exempt) {
+            return Authentication::Delayed { user: name, after };
+        }
         let secret = user.map(|user| secret(&user.secret));
         let verdict = self.server.verify(
             &presented,
@@ -113,24 +157,38 @@ impl Authority {
         match verdict {
             Ok(()) => {}
             Err(Refusal::Stale) => return self.challenge(status, challenge, true, now),
-            Err(_) => return self.challenge(status, challenge, false, now),
+            Err(_) => {
+                if !exempt {
+                    self.failures.failed(claim.source, name.as_bytes(), now);
+                }
+                let why = match user {
+                    Some(_) => "wrong password",
+                    None => "unknown user",
+                };
+                return match self.challenge(status, challenge, false, now) {
+                    Authentication::Required { status, headers } => Authentication::Failed {
+                        status,
+                        headers,
+                        user: name,
+                        why,
+                    },
+                    other => other,
+                };
+            }
         }
-        let address = match registers {
-            true => request.to(),
-            false => request.from(),
-        };
-        let claims = address.ok().and_then(|address| address.parse_uri()?.user);
-        match claims.map(wire::sip::percent_decode) {
-            Some(Cow::Borrowed(user)) if user == name.as_bytes() => Proof::Proven(name),
-            Some(Cow::Owned(user)) if user == name.as_bytes() => Proof::Proven(name),
-            _ => Proof::Refused {
-                status: 403,
-                why: "proven user is not the one named",
-            },
+        self.failures.succeeded(claim.source, name.as_bytes());
+        match aor {
+            Some(aor) if may_be => Authentication::Authenticated(aor),
+            _ => failed(403, &name, "address of record is none of the user's"),
         }
     }
 
-    fn challenge(&mut self, status: u16, id: HeaderId, stale: bool, now: Time) -> Proof {
+    /// Whether a failure is told: see [`Failures::tell`].
+    pub fn tell_failure(&mut self, now: Time) -> Option<u64> {
+        self.failures.tell(now)
+    }
+
+    fn challenge(&mut self, status: u16, id: HeaderId, stale: bool, now: Time) -> Authentication {
         let mut headers = Vec::with_capacity(self.algorithms.len());
         for &algorithm in &self.algorithms {
             let mut value = Vec::with_capacity(200);
@@ -138,7 +196,7 @@ impl Authority {
                 .write_challenge(algorithm, stale, now, &mut self.entropy, &mut value);
             headers.push((id, value));
         }
-        Proof::Challenge { status, headers }
+        Authentication::Required { status, headers }
     }
 }
 
@@ -148,8 +206,19 @@ fn algorithms(config: &Config) -> Vec<Algorithm> {
         DigestAlgorithm::Md5 => Algorithm::MD5,
         DigestAlgorithm::Sha256 => Algorithm::SHA256,
         DigestAlgorithm::Sha512T256 => Algorithm::SHA512_256,
+        DigestAlgorithm::Md5Sess => session(Algorithm::MD5),
+        DigestAlgorithm::Sha256Sess => session(Algorithm::SHA256),
+        DigestAlgorithm::Sha512T256Sess => session(Algorithm::SHA512_256),
     })
     .collect()
+}
+
+/// The `-sess` variant.
+fn session(algorithm: Algorithm) -> Algorithm {
+    Algorithm {
+        session: true,
+        ..algorithm
+    }
 }
 
 fn server_config(config: &Config, algorithms: &[Algorithm]) -> ServerConfig {

@@ -766,7 +766,7 @@ fn a_registration_is_compact() {
     assert!(size_of::<Record>() <= 184, "{}", size_of::<Record>());
 }
 
-mod proof {
+mod authentication {
     use super::super::*;
     use crate::config::{Config, parse};
     use protect::digest::{Challenge, ClientSession, Secret};
@@ -783,18 +783,22 @@ mod proof {
         )
     }
 
-    fn check(authority: &mut Authority, text: &str) -> Proof {
+    fn check(authority: &mut Authority, text: &str) -> Authentication {
         authority.check(
             &config(),
             &Message::parse(text.as_bytes()).unwrap(),
+            Claim {
+                source: "192.0.2.9".parse().unwrap(),
+                registered: false,
+            },
             Time::from_secs(1),
         )
     }
 
     /// The credentials of `name` for what was challenged.
-    fn answer(proof: &Proof, name: &str, password: &str, method: &str) -> String {
-        let Proof::Challenge { headers, .. } = proof else {
-            panic!("no challenge: {proof:?}");
+    fn answer(asked: &Authentication, name: &str, password: &str, method: &str) -> String {
+        let Authentication::Required { headers, .. } = asked else {
+            panic!("no challenge: {asked:?}");
         };
         let credentials = wire::sip::Credentials::parse(&headers[0].1).unwrap();
         let challenge = Challenge::read(&credentials).unwrap();
@@ -815,7 +819,9 @@ mod proof {
     fn who_knows_the_password_is_believed_and_no_one_else() {
         let mut authority = Authority::new(&config(), Entropy::from_number(2));
         let asked = check(&mut authority, &request("REGISTER", "1000", ""));
-        assert!(matches!(&asked, Proof::Challenge { status: 401, headers } if headers.len() == 2));
+        assert!(
+            matches!(&asked, Authentication::Required { status: 401, headers } if headers.len() == 2)
+        );
         let good = answer(&asked, "1000", "secret", "REGISTER");
         let with = |method: &str, user: &str, name: &str, value: &str| {
             request(method, user, &format!("{name}: {value}\r\n"))
@@ -823,11 +829,11 @@ mod proof {
         let register = |user: &str, value: &str| with("REGISTER", user, "Authorization", value);
         assert_eq!(
             check(&mut authority, &register("1000", &good)),
-            Proof::Proven("1000".into())
+            Authentication::Authenticated("1000".into())
         );
         // The same proof again is a replay.
         assert!(
-            matches!(check(&mut authority, &register("1000", &good)), Proof::Challenge { headers, .. }
+            matches!(check(&mut authority, &register("1000", &good)), Authentication::Required { headers, .. }
             if headers[0].1.ends_with(b"stale=true"))
         );
         for (name, password) in [("1000", "wrong"), ("1001", "secret")] {
@@ -835,7 +841,7 @@ mod proof {
             let bad = answer(&asked, name, password, "REGISTER");
             assert!(matches!(
                 check(&mut authority, &register("1000", &bad)),
-                Proof::Challenge { .. }
+                Authentication::Failed { status: 401, .. }
             ));
         }
         let asked = check(&mut authority, &request("REGISTER", "1000", ""));
@@ -843,7 +849,7 @@ mod proof {
         assert!(
             matches!(
                 check(&mut authority, &register("1001", &good)),
-                Proof::Refused { status: 403, .. }
+                Authentication::Failed { status: 403, .. }
             ),
             "a proof of another user"
         );
@@ -859,16 +865,22 @@ mod proof {
         ] {
             let elsewhere = good.replace("REGISTER sip:x ", &format!("REGISTER {target} "));
             match check(&mut authority, &elsewhere) {
-                Proof::Refused { status: 400, .. } => assert!(!taken, "{target}"),
-                Proof::Proven(_) => assert!(taken, "{target}"),
+                Authentication::Failed { status: 400, .. } => assert!(!taken, "{target}"),
+                Authentication::Authenticated(_) => assert!(taken, "{target}"),
                 other => panic!("{target}: {other:?}"),
             }
         }
         let asked = check(&mut authority, &request("INVITE", "1000", ""));
-        assert!(matches!(&asked, Proof::Challenge { status: 407, .. }));
+        assert!(matches!(
+            &asked,
+            Authentication::Required { status: 407, .. }
+        ));
         let good = answer(&asked, "1000", "secret", "INVITE");
         let invite = with("INVITE", "1000", "Proxy-Authorization", &good);
-        assert_eq!(check(&mut authority, &invite), Proof::Proven("1000".into()));
+        assert_eq!(
+            check(&mut authority, &invite),
+            Authentication::Authenticated("1000".into())
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! The integration tests of `border`, one program: shared start-up, one link.
 
 mod amplifier;
+mod authentication;
 mod calls;
 mod certificates;
 mod changes;

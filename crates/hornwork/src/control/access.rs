@@ -3,6 +3,7 @@
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use border::config::ControlSpec;
+use border::registrar::FailureLimits;
 use sha2::{Digest as _, Sha256};
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv6Addr};
@@ -74,7 +75,11 @@ impl Token {
 pub(crate) struct Access {
     token: Option<Token>,
     hosts: Vec<String>,
+    failures: FailureLimits,
 }
+
+/// Why a request with another token is not let in.
+pub(super) const WRONG_TOKEN: &str = "wrong token";
 
 /// Why a request is not let in.
 pub(super) type Denied = (StatusCode, &'static str);
@@ -84,7 +89,18 @@ impl Access {
         Access {
             token,
             hosts: spec.hosts.clone(),
+            failures: spec.failures,
         }
+    }
+
+    /// How wrong tokens are limited.
+    pub(super) fn failures(&self) -> FailureLimits {
+        self.failures
+    }
+
+    /// Whether a request brings a token that has to be judged.
+    pub(super) fn judges(&self, headers: &HeaderMap) -> bool {
+        self.token.is_some() && headers.contains_key(AUTHORIZATION)
     }
 
     /// Whether a request is let in.
@@ -130,7 +146,7 @@ impl Access {
         });
         match brought {
             Some(brought) if token.is(brought) => Ok(()),
-            Some(_) => Err((StatusCode::UNAUTHORIZED, "wrong token")),
+            Some(_) => Err((StatusCode::UNAUTHORIZED, WRONG_TOKEN)),
             None => Err((StatusCode::UNAUTHORIZED, "no token")),
         }
     }
@@ -179,6 +195,12 @@ mod tests {
         Access {
             token: token.then(|| Token::of(TOKEN).unwrap()),
             hosts: vec!["sbc.example".to_owned()],
+            failures: FailureLimits {
+                source: 0,
+                user: 0,
+                delay: std::time::Duration::ZERO,
+                longest: std::time::Duration::ZERO,
+            },
         }
     }
 

@@ -1,6 +1,6 @@
 //! The requests: what they may be, what they want of the border, and how its answers are written.
 
-use super::access::{Access, Denied};
+use super::access::{Access, Denied, WRONG_TOKEN};
 use super::{Order, RoomName, RoomReply, RoomWish};
 use crate::log::{Log, timestamp};
 use axum::Router;
@@ -12,8 +12,9 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use border::registrar::Failures;
 use border::rooms::{RoomView, SeatView};
-use engine::{Event, Note, Time};
+use engine::{Entropy, Event, Note, Time};
 use media::room::Muted;
 use net::{Clock, Waker};
 use serde::Deserialize;
@@ -52,6 +53,7 @@ pub(super) struct Shared {
     clock: Clock,
     refusals: Mutex<Refusals>,
     rate: Mutex<Rate>,
+    failures: Mutex<Failures>,
 }
 
 /// Refusals since they were last told, and when that was.
@@ -93,7 +95,12 @@ impl Shared {
         log: Log,
         clock: Clock,
     ) -> Shared {
+        let limits = access.borrow().failures();
+        let random = net::entropy();
+        let mut entropy =
+            random.unwrap_or_else(|_| Entropy::from_number(u64::from(std::process::id())));
         Shared {
+            failures: Mutex::new(Failures::new(limits, &mut entropy)),
             orders,
             waker,
             access,
@@ -126,6 +133,27 @@ impl Shared {
             count: std::mem::take(&mut refusals.count),
         };
         self.log.event(&Event::new(now, note));
+    }
+
+    /// Whether a request is let in, where wrong tokens from its source do not delay that: for so many seconds.
+    fn admits(&self, remote: SocketAddr, headers: &HeaderMap) -> Result<Result<(), Denied>, u64> {
+        let access = self.access.borrow();
+        let judges = access.judges(headers);
+        let now = self.clock.now();
+        let source = remote.ip();
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.set_limits(access.failures());
+        if judges && let Some(delay) = failures.delay(source, b"", now) {
+            let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
+            return Err(seconds);
+        }
+        let admitted = access.admits(headers);
+        match admitted {
+            Err((_, WRONG_TOKEN)) => failures.failed(source, b"", now),
+            Ok(()) if judges => failures.succeeded(source, b""),
+            _ => {}
+        }
+        Ok(admitted)
     }
 
     fn commanded(&self, remote: Remote, what: &What, value: &str, status: StatusCode) {
@@ -305,7 +333,17 @@ async fn let_in(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let admitted = shared.access.borrow().admits(request.headers());
+    let admitted = shared.admits(remote.0, request.headers());
+    let admitted = match admitted {
+        Ok(admitted) => admitted,
+        Err(seconds) => {
+            let why = "too many wrong tokens";
+            shared.refused(remote.0, StatusCode::TOO_MANY_REQUESTS, why);
+            let mut response = Problem::new(StatusCode::TOO_MANY_REQUESTS, why).into_response();
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+            return response;
+        }
+    };
     let admitted = admitted.and_then(|()| {
         let now = shared.clock.now();
         let mut rate = shared.rate.lock().unwrap_or_else(PoisonError::into_inner);

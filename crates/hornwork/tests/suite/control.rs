@@ -249,6 +249,38 @@ fn an_operator_silences_removes_locks_and_ends() {
     }
 }
 
+/// Wrong tokens are judged so often; whoever has brought the right one is never locked out.
+#[test]
+fn wrong_tokens_are_judged_so_often() {
+    let settings = "token_file = \"TOKEN\"\ntoken_failures = 5\ntoken_failure_delay_s = 3600";
+    for knows in [false, true] {
+        let rig = Rig::new(&format!("control-guess-{knows}"), settings, "");
+        let own = format!("Host: 127.0.0.1:{}\r\n", rig.http);
+        let ask = |token: &str| {
+            let (status, head, _) = rig.raw(&format!(
+                "GET /v1/rooms HTTP/1.1\r\n{own}Authorization: Bearer {token}\r\n\r\n"
+            ));
+            (status, head)
+        };
+        if knows {
+            assert_eq!(ask(TOKEN).0, 200);
+        }
+        let statuses: Vec<u16> = (0..20)
+            .map(|number| ask(&format!("{TOKEN}{number}")).0)
+            .collect();
+        let judged = statuses.iter().filter(|status| **status == 401).count();
+        let (last, head) = ask(TOKEN);
+        match knows {
+            true => assert_eq!((judged, last), (20, 200), "{statuses:?}"),
+            false => {
+                assert_eq!((judged, last), (5, 429), "{statuses:?}");
+                assert!(head.contains("retry-after: 3"), "{head}");
+            }
+        }
+        rig.said("control_refused");
+    }
+}
+
 #[test]
 fn requests_that_are_not_meant_well_are_refused_while_calls_go_on() {
     let rig = Rig::new(

@@ -40,7 +40,7 @@ impl Core {
             return None;
         }
         let request = Message::parse(bytes).ok()?;
-        let user = match self.asks_for_proof(origin) {
+        let user = match self.requires_authentication(origin) {
             // Who proves to be somebody else than From says is refused, and who proves nothing comes again.
             true => request.from().ok().and_then(|from| user_at(&from)),
             false => self.registered_user(origin, &request, *flow),

@@ -1,0 +1,306 @@
+//! Failed authentication: counted for each source and each account, and answered with a growing delay in which nothing is judged.
+//!
+//! A source from which an account has authenticated before is counted for itself, so that failures from elsewhere delay no phone
+//! at its own address. All tables are bounded.
+
+use core::hash::BuildHasher as _;
+use core::time::Duration;
+use engine::{BoundedMap, Entropy, HashKey, Time};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Entries of each table.
+const ENTRIES: usize = 65_536;
+/// Events at once, and how long until as many may be told again.
+const EVENTS: u32 = 20;
+const EVENTS_EVERY: Duration = Duration::from_secs(10);
+
+/// How failures are limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureLimits {
+    /// Failures of one source that are judged in a row; 0: all.
+    pub source: u32,
+    /// Failures of one account that are judged in a row; 0: all.
+    pub user: u32,
+    /// The first delay; it doubles with each further failure.
+    pub delay: Duration,
+    /// The longest delay; failures older than this and the delay are forgotten.
+    pub longest: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Source(IpAddr),
+    Account(u64),
+    /// A source from which the account has authenticated.
+    Own(IpAddr, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Meter {
+    failures: u32,
+    last: Time,
+    until: Time,
+}
+
+/// Failures of sources and accounts.
+#[derive(Debug)]
+pub struct Failures {
+    limits: FailureLimits,
+    young: BoundedMap<Key, Meter>,
+    old: BoundedMap<Key, Meter>,
+    own: BoundedMap<(IpAddr, u64), ()>,
+    own_before: BoundedMap<(IpAddr, u64), ()>,
+    accounts: HashKey,
+    told: u32,
+    untold: u64,
+    since: Option<Time>,
+}
+
+/// One IPv6 network of 64 bits is one source.
+fn source_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, ..] = ip.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        ip => ip,
+    }
+}
+
+impl Failures {
+    /// Nothing has failed yet.
+    pub fn new(limits: FailureLimits, entropy: &mut Entropy) -> Failures {
+        let key = HashKey::new(entropy);
+        Failures {
+            limits,
+            young: BoundedMap::new(ENTRIES, key),
+            old: BoundedMap::new(ENTRIES, key),
+            own: BoundedMap::new(ENTRIES, key),
+            own_before: BoundedMap::new(ENTRIES, key),
+            accounts: HashKey::new(entropy),
+            told: 0,
+            untold: 0,
+            since: None,
+        }
+    }
+
+    /// Takes over other limits; what has failed stays counted.
+    pub fn set_limits(&mut self, limits: FailureLimits) {
+        self.limits = limits;
+    }
+
+    /// The meters that count for this source and account, each with its limit.
+    fn keys(&self, source: IpAddr, account: &[u8]) -> [Option<(Key, u32)>; 2] {
+        let source = source_of(source);
+        let account = self.accounts.hash_one(account);
+        let own = (source, account);
+        if self.own.get(&own).is_some() || self.own_before.get(&own).is_some() {
+            return [Some((Key::Own(source, account), self.limits.user)), None];
+        }
+        [
+            Some((Key::Source(source), self.limits.source)),
+            Some((Key::Account(account), self.limits.user)),
+        ]
+    }
+
+    fn meter(&self, key: &Key, now: Time) -> Option<Meter> {
+        let meter = self.young.get(key).or_else(|| self.old.get(key)).copied();
+        meter.filter(|meter| now.since(meter.last.max(meter.until)) <= self.limits.longest)
+    }
+
+    /// How long credentials of this account from this source are not judged; `None`: they are.
+    pub fn delay(&self, source: IpAddr, account: &[u8], now: Time) -> Option<Duration> {
+        let keys = self.keys(source, account).into_iter().flatten();
+        let meters = keys
+            .filter(|(_, limit)| *limit != 0)
+            .filter_map(|(key, _)| self.meter(&key, now));
+        let until = meters.map(|meter| meter.until).max()?;
+        (until > now).then(|| until.since(now))
+    }
+
+    /// Credentials were judged and are wrong.
+    pub fn failed(&mut self, source: IpAddr, account: &[u8], now: Time) {
+        for (key, limit) in self.keys(source, account).into_iter().flatten() {
+            let mut meter = self.meter(&key, now).unwrap_or(Meter {
+                failures: 0,
+                last: now,
+                until: Time::ZERO,
+            });
+            meter.failures = meter.failures.saturating_add(1);
+            meter.last = now;
+            if limit != 0 && meter.failures >= limit {
+                let doubled = (meter.failures - limit).min(20);
+                let delay = self.limits.delay.saturating_mul(1 << doubled);
+                meter.until = now + delay.min(self.limits.longest);
+            }
+            if self.young.is_full() && self.young.get(&key).is_none() {
+                core::mem::swap(&mut self.young, &mut self.old);
+                self.young.clear();
+            }
+            // There is room: see above.
+            let _ = self.young.insert(key, meter);
+        }
+    }
+
+    /// The account has authenticated from this source.
+    pub fn succeeded(&mut self, source: IpAddr, account: &[u8]) {
+        let own = (source_of(source), self.accounts.hash_one(account));
+        if self.own.get(&own).is_some() {
+            return;
+        }
+        if self.own.is_full() {
+            core::mem::swap(&mut self.own, &mut self.own_before);
+            self.own.clear();
+        }
+        // There is room: see above.
+        let _ = self.own.insert(own, ());
+    }
+
+    /// Whether a failure is told, and how many were not since the last that was.
+    pub fn tell(&mut self, now: Time) -> Option<u64> {
+        if self
+            .since
+            .is_none_or(|since| now.since(since) >= EVENTS_EVERY)
+        {
+            self.since = Some(now);
+            self.told = 0;
+        }
+        if self.told >= EVENTS {
+            self.untold += 1;
+            return None;
+        }
+        self.told += 1;
+        Some(core::mem::take(&mut self.untold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: FailureLimits = FailureLimits {
+        source: 20,
+        user: 10,
+        delay: Duration::from_secs(30),
+        longest: Duration::from_secs(3_600),
+    };
+
+    fn failures() -> Failures {
+        Failures::new(LIMITS, &mut Entropy::from_number(1))
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Tries as fast as it can, one a second for `seconds`; how many are judged.
+    fn judged(
+        failures: &mut Failures,
+        source: &str,
+        account: impl Fn(u64) -> String,
+        seconds: u64,
+    ) -> u64 {
+        let mut judged = 0;
+        for second in 0..seconds {
+            let (now, account) = (Time::from_secs(second), account(second));
+            if failures
+                .delay(ip(source), account.as_bytes(), now)
+                .is_none()
+            {
+                judged += 1;
+                failures.failed(ip(source), account.as_bytes(), now);
+            }
+        }
+        judged
+    }
+
+    #[test]
+    fn an_account_is_judged_so_often_and_then_ever_more_seldom() {
+        let one = |_| "1000".to_owned();
+        assert_eq!(judged(&mut failures(), "203.0.113.1", one, 39), 10);
+        // After 30, 60, 120 ... 3,600 seconds one more each.
+        let day = judged(&mut failures(), "203.0.113.1", one, 86_400);
+        assert!((30..=45).contains(&day), "{day}");
+        // Many sources for one account.
+        let mut failures = failures();
+        let mut judged = 0;
+        for number in 0..300u32 {
+            let source = IpAddr::from(std::net::Ipv4Addr::from(0xcb00_7100 + number));
+            if failures
+                .delay(source, b"1000", Time::from_secs(1))
+                .is_none()
+            {
+                judged += 1;
+                failures.failed(source, b"1000", Time::from_secs(1));
+            }
+        }
+        assert_eq!(judged, 10);
+    }
+
+    #[test]
+    fn a_source_is_judged_so_often_whatever_the_account() {
+        let each = |number: u64| number.to_string();
+        assert_eq!(judged(&mut failures(), "203.0.113.1", each, 49), 20);
+        assert_eq!(judged(&mut failures(), "2001:db8::1", each, 49), 20);
+        let mut failures = failures();
+        judged(&mut failures, "2001:db8::1", each, 49);
+        let now = Time::from_secs(49);
+        assert!(
+            failures.delay(ip("2001:db8::2"), b"x", now).is_some(),
+            "the same network"
+        );
+        assert!(failures.delay(ip("2001:db8:0:1::2"), b"x", now).is_none());
+    }
+
+    #[test]
+    fn failures_from_elsewhere_delay_no_phone_at_its_own_address() {
+        let mut failures = failures();
+        failures.succeeded(ip("198.51.100.7"), b"1000");
+        judged(&mut failures, "203.0.113.1", |_| "1000".to_owned(), 30);
+        let now = Time::from_secs(30);
+        assert!(failures.delay(ip("203.0.113.1"), b"1000", now).is_some());
+        assert!(failures.delay(ip("203.0.113.2"), b"1000", now).is_some());
+        assert!(failures.delay(ip("198.51.100.7"), b"1000", now).is_none());
+        // Nor do failures of others behind the same NAT.
+        judged(
+            &mut failures,
+            "198.51.100.7",
+            |number| format!("x{number}"),
+            30,
+        );
+        assert!(failures.delay(ip("198.51.100.7"), b"y", now).is_some());
+        assert!(failures.delay(ip("198.51.100.7"), b"1000", now).is_none());
+        // But its own do.
+        for _ in 0..10 {
+            failures.failed(ip("198.51.100.7"), b"1000", now);
+        }
+        assert!(failures.delay(ip("198.51.100.7"), b"1000", now).is_some());
+    }
+
+    #[test]
+    fn events_are_bounded_and_none_is_lost_from_the_count() {
+        let mut failures = failures();
+        let (mut told, mut untold) = (0, 0);
+        for tenth in 0..3_000u64 {
+            let now = Time::ZERO + Duration::from_millis(tenth * 100);
+            if let Some(more) = failures.tell(now) {
+                told += 1;
+                untold += more;
+            }
+        }
+        assert_eq!(told, 600);
+        assert_eq!(told + untold + failures.untold, 3_000);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut failures = failures();
+        for number in 0..200_000u32 {
+            let source = IpAddr::from(std::net::Ipv4Addr::from(number));
+            failures.failed(source, &number.to_be_bytes(), Time::from_secs(1));
+            failures.succeeded(source, b"1000");
+        }
+        assert!(failures.young.len() <= ENTRIES && failures.old.len() <= ENTRIES);
+        assert!(failures.own.len() <= ENTRIES && failures.own_before.len() <= ENTRIES);
+    }
+}

@@ -1,0 +1,291 @@
+//! Digest authentication of phones: failures are told and limited, challenges are no failures, users have numbers.
+
+use crate::neighbourhood;
+
+use engine::{Note, Transport};
+use neighbourhood::*;
+use sip::{Content, Flow, Login, Outside, Target};
+use std::time::Duration;
+use wire::sip::{Edit, HeaderId, Method};
+
+const OUT: &str = "192.0.2.1:5060";
+
+fn users(more: &str) -> String {
+    format!(
+        "[[interface]]\nname='out'\nkind='access'\nlisten='udp:192.0.2.1:5060'\nauthenticate='digest'\nregister='local'\n\
+         [[user]]\nname='1000'\npassword='right'\n{more}"
+    )
+}
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+/// REGISTER for `aor` with these credentials; the status.
+fn register(net: &mut Neighbourhood, phone: usize, aor: &str, user: &str, password: &str) -> u16 {
+    let account = format!("<sip:{aor}@192.0.2.1>");
+    let contact = format!("<sip:{aor}@{}>", net.phones[phone].address);
+    let flow = Flow {
+        local: net.phones[phone].local,
+        transport: Transport::Udp,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    net.tell(phone, |endpoint, now| {
+        let edits = [Edit::Replace {
+            id: HeaderId::Contact,
+            value: contact.as_bytes(),
+        }];
+        let outside = Outside {
+            from: Some(account.as_bytes()),
+            to: Some(account.as_bytes()),
+            content: Content::default().with(&edits),
+            login: Some(Login {
+                user: user.as_bytes(),
+                password: password.as_bytes(),
+            }),
+            ..Outside::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+        };
+        endpoint.send(&outside, now).unwrap();
+    });
+    net.run(Duration::from_millis(100));
+    let told = net.told(phone);
+    match told.last() {
+        Some(Told::OutsideResponse(status)) => *status,
+        other => panic!("no answer: {other:?}"),
+    }
+}
+
+fn failures(net: &Neighbourhood) -> Vec<(String, String, String, u64)> {
+    let note = |event: &engine::Event| match &event.note {
+        Note::AuthenticationFailed {
+            source,
+            user,
+            reason,
+            untold,
+            ..
+        } => Some((source.clone(), user.clone(), reason.clone(), *untold)),
+        _ => None,
+    };
+    net.events.iter().filter_map(note).collect()
+}
+
+#[test]
+fn wrong_passwords_are_judged_so_often_and_the_right_phone_still_registers() {
+    let mut net = Neighbourhood::new(&users(""), 5);
+    let phone = net.phone("198.51.100.7:5060", Manners::answering(SDP_A));
+    let attacker = net.phone("203.0.113.9:5060", Manners::answering(SDP_B));
+    assert_eq!(register(&mut net, phone, "1000", "1000", "right"), 200);
+    let required = net
+        .names()
+        .iter()
+        .filter(|name| **name == "authentication_required")
+        .count();
+    assert_eq!(
+        (required, failures(&net).len()),
+        (1, 0),
+        "a challenge is no failure"
+    );
+    assert!(net.names().contains(&"authenticated"));
+    let mut judged = 0;
+    for number in 0..300 {
+        let status = register(
+            &mut net,
+            attacker,
+            "1000",
+            "1000",
+            &format!("wrong{number}"),
+        );
+        match status {
+            401 => judged += 1,
+            503 => {}
+            other => panic!("{other}"),
+        }
+    }
+    // 30 s: ten, and one more after the first delay at most.
+    assert!((10..=11).contains(&judged), "{judged}");
+    assert!(
+        net.last(attacker, |told| *told == Told::OutsideResponse(503))
+            .header("Retry-After")
+            .parse::<u64>()
+            .unwrap()
+            > 0
+    );
+    let told = failures(&net);
+    let reasons = |reason: &str| told.iter().filter(|told| told.2 == reason).count();
+    assert_eq!(reasons("wrong password"), judged);
+    assert!(told[0].0.starts_with("203.0.113.9") && told[0].1 == "1000");
+    assert!((20..=80).contains(&told.len()), "bounded: {}", told.len());
+    let untold: u64 = told.iter().map(|told| told.3).sum();
+    assert!(untold + told.len() as u64 >= 220, "{untold}");
+    assert_eq!(net.border.counters().authentication_failed, 300);
+    // The right password from the attacker's address is not judged either; the phone at its own address is.
+    assert_eq!(register(&mut net, attacker, "1000", "1000", "right"), 503);
+    assert_eq!(register(&mut net, phone, "1000", "1000", "right"), 200);
+    // Nor is it at another port of its address.
+    let moved = net.phone("198.51.100.7:6060", Manners::answering(SDP_A));
+    assert_eq!(register(&mut net, moved, "1000", "1000", "right"), 200);
+}
+
+/// From an address that it shares with an attacker a registered phone is judged by its flow.
+#[test]
+fn a_registered_flow_is_never_delayed() {
+    let mut net = Neighbourhood::new(&users(""), 5);
+    let phone = net.phone("198.51.100.7:5060", Manners::answering(SDP_A));
+    let neighbour = net.phone("198.51.100.7:7070", Manners::answering(SDP_B));
+    assert_eq!(register(&mut net, phone, "1000", "1000", "right"), 200);
+    for number in 0..60 {
+        register(
+            &mut net,
+            neighbour,
+            "1000",
+            "1000",
+            &format!("wrong{number}"),
+        );
+    }
+    assert_eq!(register(&mut net, neighbour, "1000", "1000", "right"), 503);
+    assert_eq!(register(&mut net, phone, "1000", "1000", "right"), 200);
+}
+
+/// No answer tells whether a user exists.
+#[test]
+fn unknown_users_fail_as_known_ones_do() {
+    let mut net = Neighbourhood::new(&users(""), 5);
+    let mut statuses = Vec::new();
+    for (number, user) in ["1000", "6666"].into_iter().enumerate() {
+        let source = format!("203.0.113.{}:5060", number + 1);
+        let attacker = net.phone(&source, Manners::answering(SDP_B));
+        let tried: Vec<u16> = (0..15)
+            .map(|number| register(&mut net, attacker, user, user, &format!("wrong{number}")))
+            .collect();
+        statuses.push(tried);
+    }
+    assert_eq!(statuses[0], statuses[1]);
+    let told = failures(&net);
+    assert!(told.iter().any(|told| told.2 == "unknown user"));
+}
+
+#[test]
+fn a_user_calls_as_and_is_called_at_its_numbers() {
+    let config =
+        users("numbers=['+43123450','+4312345*']\n[[user]]\nname='2000'\npassword='other'\n")
+            .replace("'+43123450',", "'+4369912345',");
+    let mut net = Neighbourhood::new(&config, 5);
+    let pbx = net.phone("198.51.100.7:5060", Manners::answering(SDP_A));
+    let other = net.phone("198.51.100.8:5060", Manners::answering(SDP_B));
+    assert_eq!(register(&mut net, pbx, "1000", "1000", "right"), 200);
+    assert_eq!(register(&mut net, other, "2000", "2000", "other"), 200);
+    let call = |net: &mut Neighbourhood,
+                phone: usize,
+                from: &str,
+                to: &str,
+                login: (&'static str, &'static str)| {
+        let from: &'static str = format!("<sip:{from}@192.0.2.1>").leak();
+        let uri = format!("sip:{to}@192.0.2.1");
+        net.call_with(
+            phone,
+            &uri,
+            OUT,
+            &Content::sdp(SDP_A.as_bytes()),
+            |invite| {
+                invite.from = Some(from.as_bytes());
+                invite.login = Some(Login {
+                    user: login.0.as_bytes(),
+                    password: login.1.as_bytes(),
+                });
+            },
+        );
+        net.run(seconds(1));
+        let failed = net.told(phone).iter().rev().find_map(|told| match told {
+            Told::Failed(_, status) => Some(*status),
+            Told::Answered => Some(200),
+            _ => None,
+        });
+        failed.unwrap_or(0)
+    };
+    let login = ("1000", "right");
+    for from in ["1000", "+4312345", "+431234567", "+4369912345"] {
+        assert_eq!(call(&mut net, pbx, from, "2000", login), 200, "{from}");
+    }
+    for from in ["2000", "+4399", "+43699123456"] {
+        assert_eq!(call(&mut net, pbx, from, "2000", login), 403, "{from}");
+    }
+    // Called at a number it is reached where it registered with its name.
+    let login = ("2000", "other");
+    for to in ["1000", "+43123459", "+4369912345"] {
+        assert_eq!(call(&mut net, other, "2000", to, login), 200, "{to}");
+    }
+    assert_eq!(call(&mut net, other, "2000", "+4399", login), 404);
+    // Or it registers a number.
+    let elsewhere = net.phone("198.51.100.9:5060", Manners::answering(SDP_B));
+    assert_eq!(
+        register(&mut net, elsewhere, "+43123459", "1000", "right"),
+        200
+    );
+    assert_eq!(register(&mut net, elsewhere, "+4399", "1000", "right"), 403);
+    assert_eq!(call(&mut net, other, "2000", "+43123459", login), 200);
+    assert!(net.has(elsewhere, |told| *told == Told::Offered));
+}
+
+/// Credentials with session keys, computed by Python where it is installed.
+#[test]
+fn session_algorithms_are_taken() {
+    let python = std::process::Command::new("python3")
+        .arg("--version")
+        .output();
+    if !python.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED session_algorithms_are_taken: python3 is not installed");
+        return;
+    }
+    for (algorithm, hash) in [
+        ("MD5-sess", "md5"),
+        ("SHA-256-sess", "sha256"),
+        ("MD5", "md5"),
+        ("SHA-256", "sha256"),
+    ] {
+        let config = users(&format!("[realm]\nalgorithms=['{algorithm}']\n"));
+        for (password, wanted) in [("right", "SIP/2.0 200"), ("wrong", "SIP/2.0 401")] {
+            let mut net = Neighbourhood::new(&config, 5);
+            let source = "203.0.113.9:5060";
+            let request = |cseq: u32, extra: &str| {
+                format!(
+                    "REGISTER sip:192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP {source};branch=z9hG4bKs{cseq}\r\nMax-Forwards: 70\r\n\
+                     From: <sip:1000@192.0.2.1>;tag=1\r\nTo: <sip:1000@192.0.2.1>\r\nCall-ID: c\r\nCSeq: {cseq} REGISTER\r\n\
+                     Contact: <sip:1000@{source}>\r\n{extra}Content-Length: 0\r\n\r\n"
+                )
+            };
+            net.throw(source, OUT, request(1, "").as_bytes());
+            net.run(seconds(1));
+            let challenge = String::from_utf8(net.wire.pop().unwrap().1).unwrap();
+            assert!(
+                challenge.contains(&format!("algorithm={algorithm}")),
+                "{challenge}"
+            );
+            let nonce = challenge.split("nonce=\"").nth(1).unwrap();
+            let nonce = nonce.split('"').next().unwrap();
+            let script = format!(
+                "import hashlib\n\
+                 H=lambda t: hashlib.{hash}(t.encode()).hexdigest()\n\
+                 a=H('1000:hornwork:{password}')\n\
+                 if '{algorithm}'.endswith('-sess'): a=H(a+':{nonce}:abcdef')\n\
+                 print(H(a+':{nonce}:00000001:abcdef:auth:'+H('REGISTER:sip:192.0.2.1')))\n"
+            );
+            let output = std::process::Command::new("python3")
+                .args(["-c", &script])
+                .output()
+                .unwrap();
+            let response = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+            let credentials = format!(
+                "Authorization: Digest username=\"1000\", realm=\"hornwork\", nonce=\"{nonce}\", uri=\"sip:192.0.2.1\", \
+                 response=\"{response}\", algorithm={algorithm}, cnonce=\"abcdef\", qop=auth, nc=00000001\r\n"
+            );
+            net.throw(source, OUT, request(2, &credentials).as_bytes());
+            net.run(seconds(1));
+            let answer = String::from_utf8(net.wire.pop().unwrap().1).unwrap();
+            assert!(
+                answer.starts_with(wanted),
+                "{algorithm} {password}: {answer}"
+            );
+        }
+    }
+}
