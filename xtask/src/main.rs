@@ -18,7 +18,9 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   tidy            what a tool can hold: dependency direction, unsafe, clocks, lengths, names of tests in docs/conformance,
                   dead links, generated documents, fmt, clippy, licences
-  test [ARGUMENT...]   cargo test for the whole workspace; what fails beside the others is asked once more, alone, and named
+  test [ARGUMENT...]   all tests of the workspace, ARGUMENTs for the test programs; lists failed and skipped tests at the end. A failed test is
+                  retried alone and fails the run unless xtask/flaky.txt names it. With HORNWORK_TEST_COMPLETE=1 a test that is skipped
+                  for a missing program fails the run
   docs            write the generated documents anew
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, per standing call, of the load generator beside SIPp ...: all parts
                   unless named, 3 rounds unless told, every bar beside what was measured at the end

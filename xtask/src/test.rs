@@ -1,125 +1,405 @@
-//! The suite. Many of its tests run real programs against each other in real time, on machines that take a processor away for
-//! longer than any limit that would still mean something. So what fails beside all the others is asked once more, alone: a
-//! mistake fails again. What only failed in company is named at the end, for it may still be a race.
+//! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
+//!
+//! A test that fails is run again, alone. It is a failure of the run all the same, unless `xtask/flaky.txt` names it with a reason:
+//! a test that fails only beside others may show a race.
 
 use crate::process::root;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// More than so many failing programs are not noise; they are not asked again.
-const DOUBTS: usize = 4;
+/// With this environment variable, a test that is skipped because a program is not installed is a failure.
+const COMPLETE: &str = "HORNWORK_TEST_COMPLETE";
+/// The known flaky tests.
+const FLAKY: &str = "xtask/flaky.txt";
+/// Mark of a skipped test in its output.
+const SKIPPED: &str = "skipped: ";
+/// Begin of a reason that the installation of a package removes.
+const MISSING: &str = "not installed";
 
-/// Runs all tests of the workspace; `arguments` go to `cargo test`.
+/// A test program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    /// Crate and target: `border suite`.
+    name: String,
+    executable: PathBuf,
+    /// The folder of its crate, which is its working folder.
+    folder: PathBuf,
+}
+
+/// The outcome of one program, or of all.
+#[derive(Debug, Default)]
+struct Outcome {
+    passed: u32,
+    ignored: u32,
+    failed: Vec<String>,
+    /// Test and reason.
+    skipped: Vec<(String, String)>,
+    /// The program ended without a summary line.
+    aborted: bool,
+}
+
+/// Runs all tests of the workspace; `arguments` go to the test programs (a filter, `--test-threads=1`).
 ///
 /// # Errors
-/// What does not build, and the test programs that failed twice.
+/// Tests do not build or fail; a test program aborts; a test is skipped for a missing program where [`COMPLETE`] is set.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let Err(failed) = cargo(&["--workspace", "--no-fail-fast"], arguments, &[])? else {
-        return Ok(());
+    let flaky = flaky()?;
+    let programs = build()?;
+    let mut all = Outcome::default();
+    let mut problems = Vec::new();
+    for program in &programs {
+        println!("\n== {}", program.name);
+        let outcome = execute(program, arguments)?;
+        if outcome.aborted {
+            problems.push(format!("{}: aborted", program.name));
+        }
+        for test in &outcome.failed {
+            problems.extend(again(program, test, &flaky)?);
+        }
+        all.add(&program.name, outcome);
+    }
+    if let Err(why) = documentation() {
+        problems.push(why);
+    }
+    summary(&all, &programs);
+    let complete = std::env::var_os(COMPLETE).is_some_and(|value| !value.is_empty());
+    for (test, why) in &all.skipped {
+        if complete && why.starts_with(MISSING) {
+            problems.push(format!("{test}: skipped, {why}"));
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(format!("failed:\n  {}", problems.join("\n  "))),
+    }
+}
+
+impl Outcome {
+    fn add(&mut self, program: &str, other: Outcome) {
+        self.passed += other.passed;
+        self.ignored += other.ignored;
+        let named = |test: String| format!("{program} {test}");
+        self.failed.extend(other.failed.into_iter().map(named));
+        let skipped = other.skipped.into_iter();
+        self.skipped
+            .extend(skipped.map(|(test, why)| (named(test), why)));
+    }
+}
+
+fn summary(all: &Outcome, programs: &[Program]) {
+    println!("\n== skipped");
+    for (test, why) in &all.skipped {
+        println!("  {test}: {why}");
+    }
+    let verdict = if all.failed.is_empty() {
+        "ok"
+    } else {
+        "FAILED"
     };
-    if failed.is_empty() {
-        return Err("the tests do not build".into());
+    println!(
+        "test result: {verdict}. {} passed; {} failed; {} ignored; {} skipped; {} test programs",
+        all.passed,
+        all.failed.len(),
+        all.ignored,
+        all.skipped.len(),
+        programs.len()
+    );
+    println!("{} skipped", all.skipped.len());
+}
+
+/// Runs a failed test again, alone. Gives the line for the list of problems; none where the test is a known flaky one and passes now.
+fn again(
+    program: &Program,
+    test: &str,
+    flaky: &[(String, String)],
+) -> Result<Option<String>, String> {
+    let name = format!("{} {test}", program.name);
+    println!("\n== retried alone: {name}");
+    let exact = ["--exact", test, "--test-threads=1"].map(str::to_owned);
+    let outcome = execute(program, &exact)?;
+    if outcome.aborted || !outcome.failed.is_empty() {
+        return Ok(Some(format!("{name}: failed again alone")));
     }
-    if failed.len() > DOUBTS {
-        return Err(format!("{} test programs failed", failed.len()));
-    }
-    let mut twice = Vec::new();
-    for program in &failed {
-        println!("asked again, alone: {program}");
-        if cargo(&again(program), arguments, &["--test-threads=1"])?.is_err() {
-            twice.push(program.as_str());
+    match flaky.iter().find(|(known, _)| *known == name) {
+        Some((_, why)) => {
+            println!("flaky: {name} passed alone; {why}");
+            Ok(None)
         }
-    }
-    for program in &failed {
-        if !twice.contains(&program.as_str()) {
-            println!("unsteady: {program} failed beside the others and passed alone");
-        }
-    }
-    match twice.is_empty() {
-        true => Ok(()),
-        false => Err(format!("failed twice: {}", twice.join(", "))),
+        None => Ok(Some(format!(
+            "{name}: failed beside other tests, passed alone; it is not in {FLAKY}"
+        ))),
     }
 }
 
-/// The words that have one program run. A test by its name stays among the whole workspace: for its package alone, cargo would
-/// choose other features of the libraries and build them anew.
-fn again(program: &str) -> Vec<&str> {
-    let words: Vec<&str> = program.split_whitespace().collect();
-    match words.as_slice() {
-        ["-p", _, "--test", name] => vec!["--workspace", "--test", name],
-        _ => words,
-    }
-}
-
-/// Runs `cargo test`, shown as it runs. Gives the programs that failed, as cargo would be asked for them.
-fn cargo(
-    which: &[&str],
-    arguments: &[String],
-    tests: &[&str],
-) -> Result<Result<(), Vec<String>>, String> {
-    let mut command = Command::new("cargo");
-    command
+/// Builds the test programs and gives them in cargo's order.
+fn build() -> Result<Vec<Program>, String> {
+    let mut child = Command::new("cargo")
         .current_dir(root())
-        .arg("test")
-        .arg("--locked")
-        .args(which)
-        .args(arguments);
-    if !tests.is_empty() {
-        command.arg("--").args(tests);
-    }
-    let mut child = command
-        .stderr(Stdio::piped())
+        .args(["test", "--locked", "--workspace", "--no-run"])
+        .arg("--message-format=json-render-diagnostics")
+        .stdout(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("cargo test: {error}"))?;
-    let mut said = Vec::new();
-    if let Some(errors) = child.stderr.take() {
-        for line in BufReader::new(errors).lines().map_while(Result::ok) {
-            eprintln!("{line}");
-            said.push(line);
-        }
-    }
+        .map_err(|error| format!("cargo: {error}"))?;
+    let stdout = child.stdout.take().ok_or("cargo has no output")?;
+    let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    let programs: Vec<Program> = lines.filter_map(|line| artifact(&line)).collect();
     let status = child.wait().map_err(|error| error.to_string())?;
-    Ok(match status.success() {
-        true => Ok(()),
-        false => Err(failures(&said)),
+    match status.success() {
+        true if programs.is_empty() => Err("cargo built no test program".into()),
+        true => Ok(programs),
+        false => Err("the tests do not build".into()),
+    }
+}
+
+/// The test program that a message of cargo's names.
+fn artifact(line: &str) -> Option<Program> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let folder = manifest.parent()?.to_owned();
+    let package = folder.file_name()?.to_string_lossy().into_owned();
+    let target = match message["target"]["kind"][0].as_str()? {
+        "test" => message["target"]["name"].as_str()?,
+        _ => "unit tests",
+    };
+    Some(Program {
+        name: format!("{package} {target}"),
+        executable: message["executable"].as_str()?.into(),
+        folder,
     })
 }
 
-/// The programs that cargo names as failed: ``error: test failed, to rerun pass `-p lab --test run` ``.
-fn failures(said: &[String]) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for line in said {
-        let named = line
-            .split_once("to rerun pass `")
-            .and_then(|(_, rest)| rest.split_once('`'));
-        if let Some((program, _)) = named
-            && !found.iter().any(|known| known == program)
+/// Runs one test program. Its output is shown, except that of tests that passed.
+fn execute(program: &Program, arguments: &[String]) -> Result<Outcome, String> {
+    let fail = |error| format!("{}: {error}", program.executable.display());
+    let mut child = Command::new(&program.executable)
+        .current_dir(&program.folder)
+        .env("CARGO_MANIFEST_DIR", &program.folder)
+        .arg("--show-output")
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(fail)?;
+    let stdout = child.stdout.take().ok_or("no output")?;
+    let mut reader = Reader::default();
+    let mut lines = BufReader::new(stdout);
+    let mut line = Vec::new();
+    // Tests may print what is not UTF-8.
+    while lines.read_until(b'\n', &mut line).map_err(fail)? > 0 {
+        let text = String::from_utf8_lossy(&line);
+        if reader.take(text.trim_end_matches(['\n', '\r'])) {
+            print!("{text}");
+        }
+        line.clear();
+    }
+    let status = child.wait().map_err(fail)?;
+    let mut outcome = reader.outcome;
+    outcome.aborted = !reader.ended || (!status.success() && outcome.failed.is_empty());
+    if outcome.aborted {
+        println!("{}: {status}", program.name);
+    }
+    Ok(outcome)
+}
+
+/// Reads the output of a test program (libtest's with `--show-output`).
+#[derive(Debug, Default)]
+struct Reader {
+    outcome: Outcome,
+    /// Within the output of passed tests.
+    successes: bool,
+    /// The passed test whose output this is.
+    test: String,
+    ended: bool,
+}
+
+impl Reader {
+    /// Takes one line; whether it is to be shown.
+    fn take(&mut self, line: &str) -> bool {
+        if line == "successes:" {
+            self.successes = true;
+        } else if line == "failures:" {
+            self.successes = false;
+        } else if let Some(figures) = line.strip_prefix("test result: ") {
+            self.successes = false;
+            self.ended = true;
+            self.outcome.passed += figure(figures, " passed");
+            self.outcome.ignored += figure(figures, " ignored");
+        } else if self.successes {
+            self.success(line);
+        } else if let Some(test) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
-            found.push(program.to_owned());
+            let test = test.strip_suffix(" - should panic").unwrap_or(test);
+            self.outcome.failed.push(test.to_owned());
+        }
+        !self.successes
+    }
+
+    fn success(&mut self, line: &str) {
+        let heading = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(test) = heading {
+            self.test = test.to_owned();
+        } else if let Some(why) = line.strip_prefix(SKIPPED) {
+            let skipped = (self.test.clone(), why.to_owned());
+            if !self.outcome.skipped.contains(&skipped) {
+                self.outcome.skipped.push(skipped);
+            }
         }
     }
-    found
+}
+
+/// The number before a word in libtest's summary: `ok. 3 passed; 0 failed; ...`.
+fn figure(summary: &str, word: &str) -> u32 {
+    let part = summary.split([';', '.']).find_map(|part| {
+        let number = part.strip_suffix(word)?;
+        number.trim().parse().ok()
+    });
+    part.unwrap_or(0)
+}
+
+/// Runs the examples of the documentation.
+fn documentation() -> Result<(), String> {
+    let status = Command::new("cargo")
+        .current_dir(root())
+        .args(["test", "--locked", "--workspace", "--doc"])
+        .status()
+        .map_err(|error| format!("cargo: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err("examples of the documentation".into()),
+    }
+}
+
+/// The known flaky tests with their reasons.
+fn flaky() -> Result<Vec<(String, String)>, String> {
+    let path = root().join(FLAKY);
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    listed(&text)
+}
+
+/// Lines `CRATE TARGET TEST: reason`; a line that begins with `#` is a remark.
+fn listed(text: &str) -> Result<Vec<(String, String)>, String> {
+    let lines = text.lines().map(str::trim);
+    lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| match line.split_once(": ") {
+            Some((test, why)) if !why.trim().is_empty() => {
+                Ok((test.trim().to_owned(), why.trim().to_owned()))
+            }
+            _ => Err(format!("{FLAKY}: no reason in the line: {line}")),
+        })
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SAID: &str = "
+running 4 tests
+test calls::end ... ok
+test calls::begin ... ok
+test peers::chromium ... ok
+test wrong ... FAILED
+test panics - should panic ... FAILED
+
+successes:
+
+---- calls::begin stdout ----
+failures are counted
+skipped: no right to a network namespace
+skipped: no right to a network namespace
+
+---- peers::chromium stdout ----
+skipped: not installed: [\"chromium\"]
+
+
+successes:
+    calls::begin
+    calls::end
+    peers::chromium
+
+failures:
+
+---- wrong stdout ----
+thread 'wrong' panicked
+
+failures:
+    wrong
+
+test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s
+";
+
     #[test]
-    fn failed_programs_are_found_in_what_cargo_says() {
-        let said = [
-            "   Compiling lab v0.1.0",
-            "     Running tests/run.rs (target/debug/deps/run-0123456789abcdef)",
-            "error: test failed, to rerun pass `-p lab --test run`",
-            "error: doctest failed, to rerun pass `-p engine --doc`",
-            "error: 2 targets failed:",
-            "    `-p lab --test run`",
-            "    `-p engine --doc`",
-        ];
-        let said: Vec<String> = said.iter().map(ToString::to_string).collect();
-        assert_eq!(failures(&said), ["-p lab --test run", "-p engine --doc"]);
-        assert_eq!(again("-p lab --test run"), ["--workspace", "--test", "run"]);
-        assert_eq!(again("-p engine --doc"), ["-p", "engine", "--doc"]);
-        assert!(failures(&["error: could not compile `lab`".to_owned()]).is_empty());
+    fn failed_and_skipped_tests_are_found_in_the_output() {
+        let mut reader = Reader::default();
+        let shown: Vec<&str> = SAID.lines().filter(|line| reader.take(line)).collect();
+        assert!(reader.ended);
+        let outcome = reader.outcome;
+        assert_eq!((outcome.passed, outcome.ignored), (3, 1));
+        assert_eq!(outcome.failed, ["wrong", "panics"]);
+        let skipped: Vec<(&str, &str)> = outcome
+            .skipped
+            .iter()
+            .map(|(test, why)| (test.as_str(), why.as_str()))
+            .collect();
+        assert_eq!(
+            skipped,
+            [
+                ("calls::begin", "no right to a network namespace"),
+                ("peers::chromium", "not installed: [\"chromium\"]"),
+            ]
+        );
+        assert!(shown.contains(&"thread 'wrong' panicked"));
+        assert!(!shown.contains(&"failures are counted"));
+    }
+
+    #[test]
+    fn a_program_that_ends_without_a_summary_has_aborted() {
+        let program = Program {
+            name: "shell".into(),
+            executable: "/bin/false".into(),
+            folder: "/".into(),
+        };
+        let outcome = execute(&program, &[]).expect("it starts");
+        assert!(outcome.aborted);
+    }
+
+    #[test]
+    fn test_programs_are_found_in_the_messages_of_cargo() {
+        let line = |kind: &str, test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/lab/Cargo.toml","target":{{"kind":["{kind}"],"name":"suite"}},"profile":{{"test":{test}}},"executable":"/w/target/debug/deps/suite-1"}}"#
+            )
+        };
+        let program = artifact(&line("test", true)).expect("a test program");
+        assert_eq!(program.name, "lab suite");
+        assert_eq!(program.folder, Path::new("/w/crates/lab"));
+        let unit = artifact(&line("lib", true)).expect("a test program");
+        assert_eq!(unit.name, "lab unit tests");
+        assert_eq!(artifact(&line("bin", false)), None);
+        assert_eq!(artifact("not a message"), None);
+    }
+
+    #[test]
+    fn a_flaky_test_needs_a_reason() {
+        let good = listed("# remark\n\nlab suite run::load: the host stalls\n").expect("a list");
+        assert_eq!(
+            good,
+            [(
+                "lab suite run::load".to_owned(),
+                "the host stalls".to_owned()
+            )]
+        );
+        assert!(listed("lab suite run::load\n").is_err());
+        assert!(listed("lab suite run::load: \n").is_err());
+        flaky().expect("the list of this repository");
     }
 }

@@ -49,7 +49,7 @@ fn ffmpeg(arguments: &[&str]) -> Option<Vec<u8>> {
             Some(output.stdout)
         }
         Err(error) => {
-            println!("skipped: ffmpeg: {error}");
+            println!("skipped: not installed: ffmpeg ({error})");
             None
         }
     }
@@ -134,7 +134,7 @@ fn g722_is_decoded_alike() {
 #[test]
 fn g729_is_decoded_alike() {
     if !Kind::G729.is_available() {
-        println!("skipped: built without libbcg729");
+        println!("skipped: not installed: libbcg729 (Debian: libbcg729-dev), when this was built");
         return;
     }
     let folder = Folder::new("g729");

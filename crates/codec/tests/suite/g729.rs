@@ -32,7 +32,7 @@ fn available() -> bool {
     if bcg729::AVAILABLE {
         return true;
     }
-    println!("skipped: built without libbcg729");
+    println!("skipped: not installed: libbcg729 (Debian: libbcg729-dev), when this was built");
     for refused in [G729Encoder::new(true).err(), G729Decoder::new().err()] {
         assert_eq!(refused, Some(CodecError::Absent(bcg729::Absent)));
     }

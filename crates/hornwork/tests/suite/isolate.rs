@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::scratch;
+use common::{installed, scratch};
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -76,15 +76,16 @@ fn lost(set_up: &str) -> Option<f64> {
 /// A command in a network of its own; `None` where there are no rights for one.
 fn namespace() -> Option<Command> {
     let script = "ip link add va type veth peer name vb && tc qdisc add dev va root handle 1: htb default 30";
+    if !installed(&["unshare", "ip", "tc"]) {
+        return None;
+    }
     let able = Command::new("unshare")
         .args(["-n", "sh", "-c", script])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
     if !able.is_ok_and(|status| status.success()) {
-        eprintln!(
-            "skipped: no rights for a network of our own with queueing (unshare, ip, tc, root)"
-        );
+        eprintln!("skipped: no right to a network namespace, or no htb in this kernel");
         return None;
     }
     let mut command = Command::new("unshare");

@@ -20,8 +20,12 @@ fn able() -> bool {
     }
     let id = Command::new("id").arg("-u").output().expect("id");
     let root = id.stdout.starts_with(b"0\n");
-    if !root || !Path::new(SPEECH).exists() {
-        eprintln!("skipped: SIPp plays no speech without root, or there is no {SPEECH}");
+    if !Path::new(SPEECH).exists() {
+        eprintln!("skipped: not installed: {SPEECH} (Debian: sip-tester)");
+        return false;
+    }
+    if !root {
+        eprintln!("skipped: SIPp plays no speech without root");
         return false;
     }
     true

@@ -27,7 +27,7 @@ fn tshark(name: &str, capture: &[u8]) -> Option<Rows> {
         .output();
     std::fs::remove_file(&path).expect("the file was written above");
     let Ok(output) = run else {
-        println!("skipped: tshark absent");
+        println!("skipped: not installed: tshark");
         return None;
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -295,7 +295,7 @@ fn every_form_that_editcap_writes() {
             .args([path("in"), path("out")])
             .output();
         let Ok(output) = run else {
-            println!("skipped: editcap absent");
+            println!("skipped: not installed: editcap (Debian: wireshark-common)");
             break;
         };
         assert!(output.status.success(), "{form}: {output:?}");

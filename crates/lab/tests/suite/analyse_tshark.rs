@@ -37,7 +37,7 @@ fn tshark(name: &str, capture: &[u8]) -> Option<BTreeMap<String, Row>> {
         .output();
     std::fs::remove_file(&path).expect("the file was written above");
     let Ok(output) = run else {
-        println!("skipped: tshark absent");
+        println!("skipped: not installed: tshark");
         return None;
     };
     let mut rows = BTreeMap::new();

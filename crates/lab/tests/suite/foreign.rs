@@ -19,7 +19,7 @@ fn installed(program: &str) -> bool {
         .chain(["/usr/sbin"])
         .any(|folder| Path::new(folder).join(program).is_file());
     if !there {
-        eprintln!("skipped: {program} is not installed");
+        eprintln!("skipped: not installed: {program}");
     }
     there
 }
@@ -355,7 +355,7 @@ fn has_module(name: &str, package: &str) -> bool {
         modules.join(format!("{name}.so")).is_file()
     });
     if !there {
-        eprintln!("skipped: kamailio has no module {name} ({package})");
+        eprintln!("skipped: not installed: module {name} of kamailio ({package})");
     }
     there
 }

@@ -223,7 +223,7 @@ fn where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost() {
         assert_eq!(counters.coupled, 0, "refused");
         return;
     }
-    let name = "where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost";
+    let name = "load::where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost";
     let program = std::env::current_exe().unwrap();
     let script = format!(
         "ip link set lo mtu 1000 up && exec {} --exact {name}",
@@ -233,7 +233,7 @@ fn where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost() {
         .args(["-n", "sh", "-c", "ip link set lo mtu 1000 up"])
         .output();
     if !narrow.is_ok_and(|output| output.status.success()) {
-        println!("skipped: no network namespace of its own");
+        println!("skipped: no right to a network namespace");
         return;
     }
     let inside = Command::new("unshare")

@@ -246,7 +246,7 @@ fn inside_tls_openssl_opens_one() {
         .output()
         .is_err()
     {
-        println!("skipped: openssl is not installed");
+        println!("skipped: not installed: openssl");
         return;
     }
     let authority = Authority::new("wss");

@@ -58,7 +58,7 @@ impl Peer {
             .output();
         match made {
             Err(error) => {
-                println!("skipped: openssl: {error}");
+                println!("skipped: not installed: openssl ({error})");
                 let _ = std::fs::remove_dir_all(&folder);
                 return None;
             }

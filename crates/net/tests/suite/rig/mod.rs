@@ -72,7 +72,7 @@ pub fn private_network(test: &str) -> bool {
         .args("link set lo up mtu 1400".split(' '))
         .status();
     if !done.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: {test} needs the program ip (Debian: iproute2)");
+        eprintln!("skipped: not installed: ip (Debian: iproute2), for {test}");
         return false;
     }
     // Phones have none of the ports that tests open.

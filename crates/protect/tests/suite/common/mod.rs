@@ -16,6 +16,24 @@ pub fn testdata() -> Option<PathBuf> {
     None
 }
 
+/// A Python interpreter that has this module: `HORNWORK_PYTHON`, else `python3` on the path or Debian's own, which alone sees Debian's
+/// modules where another comes first on the path. `None`, and a line that says so, where no interpreter has it.
+pub fn python(module: &str) -> Option<String> {
+    let named = std::env::var("HORNWORK_PYTHON").ok();
+    let known = ["python3", "/usr/bin/python3"].map(str::to_owned);
+    let has = |python: &String| {
+        std::process::Command::new(python)
+            .args(["-c", &format!("import {module}")])
+            .output()
+            .is_ok_and(|output| output.status.success())
+    };
+    let found = named.into_iter().chain(known).find(has);
+    if found.is_none() {
+        println!("skipped: not installed: {module} for Python (Debian: python3-{module})");
+    }
+    found
+}
+
 pub fn json(folder: &std::path::Path, name: &str) -> serde_json::Value {
     let text = std::fs::read_to_string(folder.join(name)).unwrap();
     serde_json::from_str(&text).unwrap()
