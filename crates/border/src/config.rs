@@ -854,6 +854,8 @@ pub struct Sip {
     pub coalesce: Duration,
     /// Whether equal messages to one peer leave as trains.
     pub trains: bool,
+    /// Bytes that leave at once to one peer over UDP; 0: no bound.
+    pub burst_bytes: usize,
     /// What has waited longer in the socket is refused where it begins something new; `None`: never.
     pub queue: Option<Duration>,
     /// Control threads; each call is one's.

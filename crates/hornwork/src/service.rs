@@ -236,6 +236,7 @@ pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> Dri
         media_dscp: config.media.dscp,
         coalesce: config.sip.coalesce,
         signalling_timestamps: config.sip.queue.is_some(),
+        burst: config.sip.burst_bytes,
         order: config
             .sip
             .trains
@@ -421,6 +422,7 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
             sip.dscp,
             sip.coalesce,
             sip.trains,
+            sip.burst_bytes,
             sip.queue.is_some(),
         )
     };

@@ -31,7 +31,7 @@ pub struct DriverConfig {
     pub spin: Duration,
     /// Longest time that signalling may wait for more of it, so that one turn deals with a batch: as with a network card's
     /// interrupt coalescing, latency is spent where it buys capacity. The wait grows with the share of time for which the
-    /// thread is busy with signalling, from nothing to all of this at a seventh, counted from the last turn that had any. Media
+    /// thread is busy with signalling, from nothing at a fifth to all of this at two fifths, counted from the last turn that had any. Media
     /// and deadlines do not wait. Zero: never.
     pub coalesce: Duration,
     /// Longest time that media may wait for more of it, so that one turn deals with packets of many streams: the wait grows with
@@ -53,6 +53,9 @@ pub struct DriverConfig {
     /// order with: those of one number keep their order, 0 keeps its order with all. A capture on the loopback interface
     /// shows a train as one long packet. `None`: no trains.
     pub order: Option<fn(&[u8]) -> u32>,
+    /// Bytes of signalling that leave at once to one peer (address and port) over UDP. What exceeds them is held and follows at twice the
+    /// average rate of that peer, at least at 12 MB/s, so that a backlog does not overflow the receive buffer of the peer. Zero: no bound.
+    pub burst: usize,
     /// Tell the engine which signalling datagrams the network could not deliver, as ICMP says (IP_RECVERR):
     /// [`engine::Input::Unreachable`].
     pub unreachable: bool,
@@ -116,6 +119,7 @@ impl Default for DriverConfig {
             relay: None,
             af_xdp: None,
             order: None,
+            burst: 0,
             unreachable: false,
             receive_timestamps: false,
             signalling_timestamps: false,

@@ -97,6 +97,8 @@ counters! {
     events_lost,
     /// Datagrams that left in trains, with others.
     coupled,
+    /// Signalling datagrams that pacing held for a moment.
+    held,
     /// Signalling datagrams of which the network says that it could not deliver them.
     undelivered,
     /// Shortcuts opened in the kernel.

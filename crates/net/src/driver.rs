@@ -223,6 +223,7 @@ impl<F: Forward> Driver<F> {
     ) -> io::Result<Driver<F>> {
         let mut plane = Plane::new(config.receive_timestamps, !config.coalesce.is_zero())?;
         plane.couple(config.order);
+        plane.pace(config.burst);
         waker.watch(&plane)?;
         let path = match &mut media {
             Media::Here(forwarder) => Some(gather::begin(&mut plane, &config, clock, forwarder)?),
@@ -355,6 +356,7 @@ impl<F: Forward> Driver<F> {
         self.waker.awake();
         let mut now = self.clock.now();
         let (woke, before) = (now, self.inputs);
+        self.plane.set_time(now);
         self.media_due(control, now)?;
         self.collect(control, now)?;
         if matches!(self.media, Media::Here(_)) {
@@ -427,6 +429,7 @@ impl<F: Forward> Driver<F> {
             }
         };
         earlier(self.streams.next_deadline());
+        earlier(self.plane.next_release());
         if let Media::Here(forwarder) = &self.media {
             earlier(forwarder.next_deadline().map(|deadline| deadline.at));
         }
@@ -458,6 +461,7 @@ impl<F: Forward> Driver<F> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.plane.set_time(self.clock.now());
         self.plane.flush();
         self.streams.flush(&self.plane);
         if let Media::There(thread) = &mut self.media {

@@ -17,6 +17,7 @@ mod machine;
 mod media;
 mod network;
 mod noise;
+mod pacing;
 mod plane;
 mod process;
 mod range;

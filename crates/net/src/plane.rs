@@ -8,6 +8,7 @@ use crate::clock::nanos;
 use crate::config::DriverConfig;
 use crate::counters::Shared;
 use crate::icmp::{self, Undelivered};
+use crate::pacing::{Held, Pacer};
 use crate::range::{Range, Unopened};
 use crate::raw::RawSender;
 use crate::train::{Trains, Waiting};
@@ -162,6 +163,8 @@ struct Entry {
     /// Index of the socket that it leaves from.
     socket: u32,
     order: u32,
+    /// Whether pacing has let it pass already.
+    paced: bool,
     next: u32,
 }
 
@@ -196,6 +199,9 @@ pub(crate) struct Plane {
     chains: Vec<Chain>,
     order_of: Option<OrderOf>,
     trains: Trains,
+    /// Bounds what leaves at once to one peer, where that is wanted, by the time of the last turn.
+    pacer: Option<Pacer>,
+    now: Time,
     events: Vec<Event>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) punted: Vec<usize>,
@@ -205,6 +211,8 @@ pub(crate) struct Plane {
     found: Vec<Option<u32>>,
     /// What is sent on, while it is gathered.
     onward: Vec<Onward>,
+    /// Held signalling, while it is queued again.
+    due: Vec<Held>,
     /// Turns so far in which media was gathered.
     turn: u64,
     timestamps: bool,
@@ -244,12 +252,15 @@ impl Plane {
             chains: Vec::new(),
             order_of: None,
             trains: Trains::new(),
+            pacer: None,
+            now: Time::ZERO,
             events: Vec::with_capacity(EVENTS),
             shared: Arc::new(Shared::new()),
             punted: Vec::with_capacity(BATCH),
             origins: Vec::with_capacity(BATCH),
             found: Vec::with_capacity(BATCH),
             onward: Vec::with_capacity(BATCH),
+            due: Vec::new(),
             turn: 1,
             timestamps,
             shortcuts: None,
@@ -260,6 +271,11 @@ impl Plane {
     /// Lets equal signalling datagrams leave as trains.
     pub(crate) fn couple(&mut self, order_of: Option<OrderOf>) {
         self.order_of = order_of;
+    }
+
+    /// Bounds the bytes of signalling that leave at once to one peer.
+    pub(crate) fn pace(&mut self, burst: usize) {
+        self.pacer = (burst > 0).then(|| Pacer::new(burst));
     }
 
     /// Puts a file under watch.
@@ -324,6 +340,9 @@ impl Plane {
 
     /// Closes a socket after what waits to be sent on it; `None` where there is no such socket, else whether it was media.
     pub(crate) fn remove_socket(&mut self, id: SocketId) -> Option<bool> {
+        if self.by_id.contains_key(&id) {
+            self.release(true);
+        }
         let index = self.by_id.remove(&id)?;
         self.flush();
         if let Some(shortcuts) = &mut self.shortcuts {
@@ -434,6 +453,70 @@ impl Plane {
 
     /// Sends a copy of `bytes` at the next flush.
     pub(crate) fn queue(&mut self, id: SocketId, destination: SocketAddr, bytes: &[u8]) {
+        self.queue_as(id, destination, bytes, false);
+    }
+
+    /// Tells the time, by which held signalling may leave.
+    pub(crate) fn set_time(&mut self, now: Time) {
+        self.now = now;
+        if self.pacer.as_ref().is_some_and(Pacer::is_holding) {
+            self.release(false);
+        }
+    }
+
+    /// The time at which held signalling may leave; none where none is held.
+    pub(crate) fn next_release(&self) -> Option<Time> {
+        self.pacer.as_ref().and_then(Pacer::next_release)
+    }
+
+    /// Queues held signalling that may leave now, or all of it.
+    fn release(&mut self, all: bool) {
+        let Some(pacer) = &mut self.pacer else {
+            return;
+        };
+        let mut due = std::mem::take(&mut self.due);
+        pacer.release(self.now, all, |held| due.push(held));
+        for held in due.drain(..) {
+            self.queue_as(held.socket, held.destination, &held.bytes, true);
+        }
+        self.due = due;
+    }
+
+    /// Takes the datagrams of a chain out that may not leave yet. Gives the first one that is left.
+    fn hold(&mut self, first: u32, socket: SocketId) -> u32 {
+        let Some(pacer) = &mut self.pacer else {
+            return first;
+        };
+        let (mut kept, mut last) = (NONE, NONE);
+        let mut at = first;
+        while at != NONE {
+            let entry = &self.entries[at as usize];
+            let (this, next) = (at, entry.next);
+            at = next;
+            if let Payload::Arena(start) = entry.payload
+                && !entry.paced
+                && !pacer.admit(entry.destination, entry.length, self.now)
+            {
+                let bytes = self.arena.get(start..start + entry.length);
+                pacer.hold(Held {
+                    socket,
+                    destination: entry.destination,
+                    bytes: bytes.unwrap_or_default().into(),
+                });
+                self.shared.held.add(1);
+                continue;
+            }
+            match last {
+                NONE => kept = this,
+                _ => self.entries[last as usize].next = this,
+            }
+            last = this;
+            self.entries[this as usize].next = NONE;
+        }
+        kept
+    }
+
+    fn queue_as(&mut self, id: SocketId, destination: SocketAddr, bytes: &[u8], paced: bool) {
         let Some(&index) = self.by_id.get(&id) else {
             self.shared.strays.add(1);
             self.shared.drop_one(DropReason::SendFailed);
@@ -460,6 +543,10 @@ impl Plane {
             destination,
             order,
         );
+        // The last entry is this one, unless its address does not suit the socket.
+        if let Some(entry) = self.entries.last_mut().filter(|_| paced) {
+            entry.paced = true;
+        }
     }
 
     fn link(
@@ -477,6 +564,7 @@ impl Plane {
             destination,
             socket: index,
             order,
+            paced: false,
             next: NONE,
         });
         let socket = &mut self.sockets[index as usize];
@@ -521,6 +609,10 @@ impl Plane {
                 continue;
             };
             let fd = fd.clone();
+            if !socket.media {
+                let id = socket.id;
+                at = self.hold(at, id);
+            }
             while at != NONE {
                 at = match couple {
                     true => self.push_trains(at),
@@ -875,6 +967,14 @@ impl Plane {
         // The structure is packed: copy the fields, never refer to them.
         let (data, flags) = (event.data, event.flags);
         Some((Token::of(data), flags))
+    }
+}
+
+impl Drop for Plane {
+    /// Held signalling is still sent: it may be the last BYE of a call.
+    fn drop(&mut self) {
+        self.release(true);
+        self.flush();
     }
 }
 

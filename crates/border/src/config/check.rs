@@ -147,6 +147,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             dscp: raw.sip.dscp,
             ring_timeout: seconds(raw.sip.ring_timeout),
             trains: raw.sip.trains,
+            burst_bytes: raw.sip.burst_bytes as usize,
             queue: queue(raw, sink),
             refusals: (raw.sip.refusals != 0).then_some(raw.sip.refusals),
             feedback: raw.sip.feedback,

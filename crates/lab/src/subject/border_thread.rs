@@ -341,6 +341,7 @@ fn serve(
         unreachable: true,
         // As in service.
         coalesce: config.sip.coalesce,
+        burst: config.sip.burst_bytes,
         gather: config.media.gather,
         signalling_timestamps: config.sip.queue.is_some(),
         order: config

@@ -211,6 +211,65 @@ fn trains_lose_nothing_and_keep_the_order_within_a_call() {
     }
 }
 
+/// Queues `count` datagrams of 500 bytes for one peer at once.
+fn backlog(rig: &mut Rig, to: SocketAddr, count: u32) {
+    for number in 0..count {
+        let bytes = datagram(1, number, 500);
+        rig.station.out.push_back((SIGNALLING, to, bytes));
+    }
+}
+
+fn paced() -> Rig {
+    let config = DriverConfig {
+        order: Some(order_of),
+        burst: 16 << 10,
+        ..DriverConfig::default()
+    };
+    Rig::new(config, "127.0.0.1")
+}
+
+#[test]
+fn a_backlog_for_one_peer_leaves_within_the_bound_and_in_order() {
+    let mut rig = paced();
+    let (socket, peer) = receiver("127.0.0.1");
+    if !is_roomy(&socket) {
+        println!("skipped: no right to a large receive buffer");
+        return;
+    }
+    let count = 2_000;
+    backlog(&mut rig, peer, count);
+    let begun = Instant::now();
+    loop {
+        let wait = Duration::from_millis(5);
+        rig.driver.turn_engine(&mut rig.station, wait).unwrap();
+        let out = rig.driver.counters().datagrams_out;
+        let most = 16_384.0 + begun.elapsed().as_secs_f64() * 12e6;
+        assert!(out as f64 * 500.0 <= most, "{out} datagrams at once");
+        if out == u64::from(count) {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+    take_in_order(&socket, count as usize);
+    assert!(rig.driver.counters().held > 0);
+}
+
+#[test]
+fn a_backlog_is_sent_when_the_driver_ends() {
+    let mut rig = paced();
+    let (socket, peer) = receiver("127.0.0.1");
+    if !is_roomy(&socket) {
+        println!("skipped: no right to a large receive buffer");
+        return;
+    }
+    backlog(&mut rig, peer, 2_000);
+    rig.driver
+        .turn_engine(&mut rig.station, Duration::ZERO)
+        .unwrap();
+    drop(rig);
+    take_in_order(&socket, 2_000);
+}
+
 /// Says to the process inside the namespace that it is there.
 const INSIDE: &str = "HORNWORK_NARROW_LOOPBACK";
 
@@ -313,7 +372,7 @@ fn under_load_signalling_is_gathered_within_its_bound_and_media_does_not_wait() 
         return;
     }
     let coalesce = Duration::from_millis(40);
-    let (effort, pace) = (Duration::from_micros(60), Duration::from_micros(250));
+    let (effort, pace) = (Duration::from_micros(120), Duration::from_micros(250));
     let rig = under_load(coalesce, effort, pace, 4_000);
     let counters = rig.driver.counters();
     assert_eq!(counters.drops.get(DropReason::SendFailed), 0);

@@ -1,0 +1,278 @@
+//! Pacing: bounds the bytes of signalling that leave at once to one peer over UDP.
+//!
+//! After a standstill of the host, a fast sender emits its backlog faster than the peer can read it, and the receive buffer of the
+//! peer overflows. Datagrams beyond the bound are held and follow, in order, at twice the average rate of that peer.
+
+use engine::{SocketId, Time};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Buckets. Peers that share one also share its bound.
+const BUCKETS: usize = 1_024;
+/// Least rate at which held datagrams follow, bytes per second: three quarters of what SIPp reads on half a core.
+const LEAST_RATE: f64 = 12_000_000.0;
+/// Rate at which held datagrams follow, in the average rate of the peer.
+const CATCH_UP: f64 = 2.0;
+/// Interval over which the rate is measured, and weight of a new interval in the average.
+const INTERVAL: Duration = Duration::from_millis(250);
+const WEIGHT: f64 = 0.25;
+/// Held bytes of all buckets together; what exceeds them leaves at once.
+const HELD: usize = 8 << 20;
+/// Share of the bound that must be free before held datagrams follow, so that not every datagram wakes the thread.
+const STEP: f64 = 0.25;
+
+/// A datagram that is held.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) socket: SocketId,
+    pub(crate) destination: SocketAddr,
+    pub(crate) bytes: Box<[u8]>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    /// Bytes that may leave now.
+    tokens: f64,
+    /// Time for which `tokens` counts.
+    at: Time,
+    /// Average, bytes per second.
+    rate: f64,
+    /// Begin of the interval that is measured, and its bytes.
+    since: Time,
+    bytes: usize,
+    held: VecDeque<Held>,
+}
+
+/// Token buckets of the peers.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    /// Bytes that may leave at once to one peer.
+    burst: f64,
+    hasher: RandomState,
+    buckets: Vec<Bucket>,
+    /// Indices of buckets that hold datagrams.
+    waiting: Vec<usize>,
+    held_bytes: usize,
+    /// The destination that was looked up last, and its bucket.
+    last: Option<(SocketAddr, usize)>,
+}
+
+impl Pacer {
+    /// `burst`: bytes that may leave at once to one peer, more than zero.
+    pub(crate) fn new(burst: usize) -> Pacer {
+        let bucket = || Bucket {
+            tokens: burst as f64,
+            at: Time::ZERO,
+            rate: 0.0,
+            since: Time::ZERO,
+            bytes: 0,
+            held: VecDeque::new(),
+        };
+        Pacer {
+            burst: burst as f64,
+            hasher: RandomState::new(),
+            buckets: (0..BUCKETS).map(|_| bucket()).collect(),
+            waiting: Vec::new(),
+            held_bytes: 0,
+            last: None,
+        }
+    }
+
+    /// Whether a datagram of this length may leave now. The caller gives it to [`Pacer::hold`] where not.
+    pub(crate) fn admit(&mut self, destination: SocketAddr, length: usize, now: Time) -> bool {
+        let index = self.index(destination);
+        let (burst, room) = (self.burst, self.held_bytes + length <= HELD);
+        let bucket = &mut self.buckets[index];
+        bucket.refill(burst, now);
+        bucket.bytes += length;
+        // A datagram that is larger than the bound leaves when the bucket is full.
+        let enough = bucket.tokens >= (length as f64).min(burst);
+        if bucket.held.is_empty() && enough || !room {
+            bucket.tokens -= length as f64;
+            return true;
+        }
+        false
+    }
+
+    /// Keeps a datagram that may not leave yet.
+    pub(crate) fn hold(&mut self, held: Held) {
+        let index = self.index(held.destination);
+        self.held_bytes += held.bytes.len();
+        let bucket = &mut self.buckets[index];
+        if bucket.held.is_empty() {
+            self.waiting.push(index);
+        }
+        bucket.held.push_back(held);
+    }
+
+    /// The time at which held datagrams may leave; none where none is held.
+    pub(crate) fn next_release(&self) -> Option<Time> {
+        let times = self.waiting.iter().map(|&index| {
+            let bucket = &self.buckets[index];
+            let first = bucket.held.front().map_or(0, |held| held.bytes.len()) as f64;
+            let wanted = first.max(self.burst * STEP).min(self.burst);
+            let missing = (wanted - bucket.tokens).max(0.0) / bucket.release_rate();
+            bucket.at + Duration::from_secs_f64(missing)
+        });
+        times.min()
+    }
+
+    /// Gives the held datagrams that may leave now to `send`, oldest first for each peer; all of them with `all`.
+    pub(crate) fn release(&mut self, now: Time, all: bool, mut send: impl FnMut(Held)) {
+        let (burst, buckets, held_bytes) = (self.burst, &mut self.buckets, &mut self.held_bytes);
+        self.waiting.retain(|&index| {
+            let bucket = &mut buckets[index];
+            bucket.refill(burst, now);
+            while let Some(first) = bucket.held.front() {
+                let length = first.bytes.len();
+                if !all && bucket.tokens < (length as f64).min(burst) {
+                    break;
+                }
+                bucket.tokens -= length as f64;
+                *held_bytes -= length;
+                if let Some(held) = bucket.held.pop_front() {
+                    send(held);
+                }
+            }
+            !bucket.held.is_empty()
+        });
+    }
+
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn index(&mut self, destination: SocketAddr) -> usize {
+        match self.last {
+            Some((last, index)) if last == destination => index,
+            _ => {
+                let index = self.hasher.hash_one(destination) as usize % BUCKETS;
+                self.last = Some((destination, index));
+                index
+            }
+        }
+    }
+}
+
+impl Bucket {
+    fn release_rate(&self) -> f64 {
+        (self.rate * CATCH_UP).max(LEAST_RATE)
+    }
+
+    fn refill(&mut self, burst: f64, now: Time) {
+        let span = now.since(self.since);
+        if span >= INTERVAL {
+            let measured = self.bytes as f64 / span.as_secs_f64();
+            // An idle peer has no average from before.
+            let weight = if span > INTERVAL * 8 { 1.0 } else { WEIGHT };
+            self.rate += weight * (measured - self.rate);
+            (self.since, self.bytes) = (now, 0);
+        }
+        let gained = now.since(self.at).as_secs_f64() * self.release_rate();
+        self.tokens = (self.tokens + gained).min(burst);
+        self.at = self.at.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BURST: usize = 16 << 10;
+    const LENGTH: usize = 500;
+
+    fn peer(port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], port))
+    }
+
+    fn offer(pacer: &mut Pacer, number: u32, now: Time) -> bool {
+        let admitted = pacer.admit(peer(5060), LENGTH, now);
+        if !admitted {
+            let mut bytes = vec![0; LENGTH];
+            bytes[..4].copy_from_slice(&number.to_be_bytes());
+            pacer.hold(Held {
+                socket: SocketId(1),
+                destination: peer(5060),
+                bytes: bytes.into(),
+            });
+        }
+        admitted
+    }
+
+    #[test]
+    fn a_burst_is_bounded_and_the_rest_follows_in_order() {
+        let mut pacer = Pacer::new(BURST);
+        let mut now = Time::ZERO + Duration::from_secs(1);
+        let at_once = (0..1_000).filter(|&i| offer(&mut pacer, i, now)).count();
+        assert_eq!(at_once, BURST / LENGTH);
+        assert!(
+            pacer.admit(peer(5070), LENGTH, now)
+                || pacer.index(peer(5070)) == pacer.index(peer(5060))
+        );
+        let mut numbers = Vec::new();
+        let begun = now;
+        while let Some(at) = pacer.next_release() {
+            assert!(at > now, "no progress");
+            now = at;
+            let before = numbers.len();
+            pacer.release(now, false, |held| {
+                numbers.push(u32::from_be_bytes(held.bytes[..4].try_into().unwrap()));
+            });
+            assert!((numbers.len() - before) * LENGTH <= BURST);
+        }
+        let expected: Vec<u32> = (at_once as u32..1_000).collect();
+        assert_eq!(numbers, expected);
+        let least = (1_000 - at_once) as f64 * LENGTH as f64 / LEAST_RATE;
+        let took = now.since(begun).as_secs_f64();
+        assert!(
+            took > least * 0.8 && took < least * 1.3,
+            "{took} s, {least}"
+        );
+        assert!(!pacer.is_holding());
+        assert_eq!(pacer.held_bytes, 0);
+    }
+
+    #[test]
+    fn a_steady_rate_above_the_least_is_not_held_back_for_long() {
+        let mut pacer = Pacer::new(BURST);
+        let mut now = Time::ZERO + Duration::from_secs(1);
+        let mut held = 0;
+        // 40 datagrams a millisecond: 20 MB/s.
+        for turn in 0..4_000u32 {
+            now += Duration::from_millis(1);
+            while let Some(at) = pacer.next_release().filter(|at| *at <= now) {
+                pacer.release(at, false, |_| ());
+            }
+            let refused = (0..40).filter(|&i| !offer(&mut pacer, i, now)).count();
+            if turn > 1_500 {
+                held += refused;
+            }
+        }
+        // More at once than the bound is spread over the next millisecond, and no backlog grows.
+        assert!(pacer.held_bytes < 2 * BURST, "{}", pacer.held_bytes);
+        assert!(held > 0);
+    }
+
+    #[test]
+    fn nothing_is_lost_where_more_is_held_than_there_is_room_for() {
+        let mut pacer = Pacer::new(BURST);
+        let now = Time::ZERO + Duration::from_secs(1);
+        let count = (2 * HELD / LENGTH) as u32;
+        let at_once = (0..count).filter(|&i| offer(&mut pacer, i, now)).count();
+        let mut released = 0;
+        pacer.release(now, true, |_| released += 1);
+        assert_eq!(at_once + released, count as usize);
+        assert!(released * LENGTH <= HELD);
+    }
+
+    #[test]
+    fn a_datagram_larger_than_the_bound_leaves_alone() {
+        let mut pacer = Pacer::new(1_000);
+        let now = Time::ZERO + Duration::from_secs(1);
+        assert!(pacer.admit(peer(1), 5_000, now));
+        assert!(!pacer.admit(peer(1), 100, now));
+        assert!(pacer.admit(peer(1), 100, now + Duration::from_millis(1)));
+    }
+}
