@@ -428,8 +428,8 @@ fn registering(experiment: &Experiment) -> Result<(), String> {
                     .to_owned(),
             );
         }
-        if !plan.password.is_empty() {
-            return Err("registrations.at = \"core\": that registrar asks for no password; say password = \"\"".to_owned());
+        if plan.password.contains("{number") {
+            return Err("registrations.at = \"core\": that registrar knows users by name; say {user} instead of {number} in registrations.password".to_owned());
         }
     }
     Ok(())

@@ -34,6 +34,7 @@ use engine::{
 use media::MediaPlane;
 use names::Names;
 use outbox::Outbox;
+use protect::digest::Server;
 use record::Records;
 use register::Registration;
 use sip::{Endpoint, EndpointConfig, Flow, Indication, Local, LocalId, User};
@@ -161,6 +162,8 @@ pub(crate) struct Inner {
     pub(crate) media: MediaPlane,
     pub(crate) works: Vec<Work>,
     pub(crate) registrations: Vec<Registration>,
+    /// Challenges registrations where the plan has passwords for them.
+    pub(crate) authority: Option<Server>,
     pub(crate) registering: Option<Plan>,
     /// When what is dealt with now came.
     pub(crate) heard: Time,
@@ -233,6 +236,8 @@ impl Host {
         let mut out = Outbox::default();
         out.open(UDP_SOCKET, SocketKind::UdpSignalling, plan.address);
         let media = MediaPlane::new(&plan, entropy.fork(), &mut out);
+        let authority = (plan.registrar && !plan.registrar_password.is_empty())
+            .then(|| register::authority(&mut entropy));
         let works = plan
             .calls
             .iter()
@@ -259,6 +264,7 @@ impl Host {
                 media,
                 works,
                 registrations: Vec::new(),
+                authority,
                 registering: None,
                 heard: Time(0),
                 events_wanted: true,

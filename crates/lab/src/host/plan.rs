@@ -40,6 +40,8 @@ pub struct HostPlan {
     pub registrations: Option<RegistrationPlan>,
     /// Takes registrations, of whoever comes, and keeps none.
     pub registrar: bool,
+    /// The registrar challenges (digest, MD5), and this template gives each user's password; empty: it takes whoever comes.
+    pub registrar_password: String,
     /// Streams without signalling.
     pub streams: Option<StreamPlan>,
     /// What comes within the second of these spans, from the first one after the beginning on, counts in the figures of media;
@@ -70,6 +72,7 @@ impl HostPlan {
             answers: None,
             registrations: None,
             registrar: false,
+            registrar_password: String::new(),
             streams: None,
             window: None,
             batch: Duration::ZERO,

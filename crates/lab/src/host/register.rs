@@ -1,12 +1,32 @@
 //! Registrations: first, refreshed, taken back; each an attempt of its own.
 
 use super::{Inner, Timer, is_websocket};
+use crate::experiment::fill;
 use crate::pace::{Due, Plan};
 use crate::record::{Attempt, Kind, Outcome};
-use engine::{Time, Transport};
+use engine::{Entropy, Time, Transport};
+use protect::digest::{Algorithm, NonceKey, Refusal, Secret, Server, ServerConfig};
 use sip::{Content, Endpoint, Login, Outside, ServerTransaction, Target};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Message, Method};
+
+/// Nonces of the registrar whose use is remembered at a time.
+const NONCES: usize = 1_000_000;
+
+/// What challenges at the laboratory's registrar.
+pub(super) fn authority(entropy: &mut Entropy) -> Server {
+    let mut key = [0; 32];
+    entropy.fill(&mut key);
+    let config = ServerConfig {
+        realm: b"laboratory".to_vec(),
+        algorithms: vec![Algorithm::MD5],
+        auth_int: false,
+        without_qop: false,
+        nonce_lifetime: Duration::from_secs(3_600),
+        nonces: NONCES,
+    };
+    Server::new(config, NonceKey(key), entropy)
+}
 
 /// One user.
 #[derive(Debug)]
@@ -146,7 +166,56 @@ impl Inner {
         }
     }
 
-    /// A registrar that takes whoever comes, for as long as was asked for (RFC 3261 section 10.3): its answer names the contact,
+    /// Whether the registrar is satisfied; else the request has been challenged.
+    fn is_authorized(
+        &mut self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        now: Time,
+    ) -> bool {
+        let Some(server) = &mut self.authority else {
+            return true;
+        };
+        let verdict = server
+            .presented(request, HeaderId::Authorization)
+            .and_then(|presented| {
+                let user = String::from_utf8_lossy(&presented.username);
+                let password = fill(&self.plan.registrar_password, 0, &user);
+                let secret = Secret::Password(password.into_bytes());
+                let method = request.method().as_bytes();
+                let name = presented.username.clone();
+                server.verify(
+                    &presented,
+                    &name,
+                    Some(&secret),
+                    method,
+                    request.body(),
+                    now,
+                )
+            });
+        let Err(refusal) = verdict else {
+            return true;
+        };
+        let mut challenge = Vec::new();
+        let stale = refusal == Refusal::Stale;
+        server.write_challenge(
+            Algorithm::MD5,
+            stale,
+            now,
+            &mut self.entropy,
+            &mut challenge,
+        );
+        let edits = [Edit::Add {
+            id: HeaderId::WwwAuthenticate,
+            value: &challenge,
+        }];
+        let content = Content::default().with(&edits);
+        self.respond(endpoint, transaction, 401, &content, now);
+        false
+    }
+
+    /// A registrar that takes whoever comes, or whoever has the password, for as long as was asked for (RFC 3261 section 10.3): its answer names the contact,
     /// and it keeps nothing.
     pub(crate) fn take_registration(
         &mut self,
@@ -155,6 +224,9 @@ impl Inner {
         request: &Message<'_>,
         now: Time,
     ) {
+        if !self.is_authorized(endpoint, transaction, request, now) {
+            return;
+        }
         let expires = request.header(HeaderId::Expires).unwrap_or(b"3600");
         let mut contact = request
             .header(HeaderId::Contact)

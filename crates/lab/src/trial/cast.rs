@@ -106,9 +106,10 @@ impl Cast {
             .as_ref()
             .is_some_and(|plan| plan.at == RegistrarPlace::Core);
         if core {
-            other
-                .get_or_insert_with(|| HostPlan::new("core", SocketAddr::new(far, 0)))
-                .registrar = true;
+            let plan = other.get_or_insert_with(|| HostPlan::new("core", SocketAddr::new(far, 0)));
+            plan.registrar = true;
+            let passwords = experiment.registrations.iter().map(|r| &r.password);
+            plan.registrar_password = passwords.cloned().collect();
         }
         if let Some(streams) = &experiment.streams {
             let count = streams.count.min(MAX_BEFOREHAND) as usize;

@@ -91,6 +91,29 @@ fn re_registrations_come_at_a_rate_and_are_answered_from_the_cache() {
     assert_eq!(details.registrations.attempted, 250);
 }
 
+/// Digest carried through to the registrar behind the border: four messages on each side for a first registration.
+#[test]
+fn registrations_are_challenged_by_the_registrar_behind_the_border() {
+    let towards_core = Rc::new(Cell::new(0));
+    let seen = towards_core.clone();
+    let text = CYCLE.replace("password = \"\"", "password = \"secret-{user}\"");
+    let outcomes = simulate_watched(&trial(&text), move |record| {
+        let core = record.destination.ip().to_string() == "10.0.2.1";
+        let delivered = matches!(record.point, sim::TapPoint::Delivered(_));
+        if core && delivered && record.bytes.starts_with(b"REGISTER") {
+            seen.set(seen.get() + 1);
+        }
+    })
+    .unwrap();
+    assert_eq!(all_completed(&of(&outcomes, Kind::Registration)), 50);
+    assert_eq!(all_completed(&of(&outcomes, Kind::Reregistration)), 150);
+    assert_eq!(all_completed(&of(&outcomes, Kind::Deregistration)), 50);
+    // The first ones twice each, those that are answered from the cache never, the last ones once or twice.
+    let passed_on = towards_core.get();
+    assert!((150..=200).contains(&passed_on), "{passed_on}");
+    assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
+}
+
 #[test]
 fn a_user_who_is_not_registered_cannot_register_again_and_is_counted() {
     let deaf = format!("{CYCLE}[network]\nloss_percent = 100.0\n");
@@ -205,7 +228,11 @@ fn what_several_threads_cannot_do_is_refused() {
             "refreshes = 2\nrefresh_seconds = 1.0",
             "either refresh_rate",
         ),
-        ("password = \"\"\n", "", "asks for no password"),
+        (
+            "password = \"\"\n",
+            "password = \"s-{number}\"\n",
+            "knows users by name",
+        ),
     ] {
         let told = File::parse("test", &CALLS.replace(old, new))
             .unwrap_err()
