@@ -148,6 +148,15 @@ impl Interval {
         }
     }
 
+    /// Moves it so that `value` is in its middle; nothing is below zero.
+    pub fn centre(&mut self, value: f64) {
+        if let (Some(low), Some(high)) = (self.low, self.high) {
+            let half = (high - low) / 2.0;
+            self.low = Some((value - half).max(0.0));
+            self.high = Some(value + half);
+        }
+    }
+
     /// The ends in words: `1.2 to 1.5`.
     pub fn ends(&self) -> String {
         use crate::report::plain;
@@ -192,6 +201,16 @@ mod tests {
             (one.low, one.high, one.source().as_str()),
             (None, None, "1 run, no interval")
         );
+    }
+
+    #[test]
+    fn an_interval_is_about_its_figure() {
+        let mut interval = Interval::of_mean(&[1.0, 2.0, 3.0], "streams");
+        interval.centre(4.0);
+        near(interval.low, 4.0 - 4.303 / 3f64.sqrt());
+        near(interval.high, 4.0 + 4.303 / 3f64.sqrt());
+        interval.centre(0.5);
+        assert_eq!(interval.low, Some(0.0));
     }
 
     #[test]

@@ -154,6 +154,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
     for bound in &published.bounds {
         let _ = writeln!(out, "{}", bound.line());
     }
+    let _ = writeln!(out, "verdict: {}", published.verdict.name());
     for trial in &run.trials {
         for check in trial.checks.iter().filter(|check| check.failed()) {
             let level = trial

@@ -14,8 +14,11 @@ use serde::{Deserialize, Serialize};
 pub struct BoundCheck {
     /// The figure in words, with what it is compared with.
     pub figure: String,
-    /// The level; `null` for a figure of the whole run.
+    /// The level; `null` for a figure of the whole run, and where the figure names it.
     pub level: Option<f64>,
+    /// The level at which it was read.
+    #[serde(default)]
+    pub at: Option<f64>,
     /// The least that holds.
     pub least: Option<f64>,
     /// The most that holds.
@@ -80,8 +83,11 @@ pub(super) fn judge(run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck>
 }
 
 /// The verdict over the trials' and these; what was not measured counts where nothing else was.
-pub(super) fn verdict(trials: Verdict, checks: &[BoundCheck]) -> Verdict {
-    let verdicts = checks.iter().map(BoundCheck::verdict);
+pub(super) fn verdict<'a>(
+    trials: Verdict,
+    checks: impl IntoIterator<Item = &'a BoundCheck>,
+) -> Verdict {
+    let verdicts = checks.into_iter().map(BoundCheck::verdict);
     verdicts.fold(trials, Verdict::beside)
 }
 
@@ -204,6 +210,7 @@ fn checked(
     BoundCheck {
         figure: bound.words(),
         level,
+        at: level.or(bound.at),
         least: bound.least,
         most: bound.most,
         measured,

@@ -76,7 +76,11 @@ pub(super) fn of_level(
     let mut all = BTreeMap::new();
     let streams = figures::measured_streams(records.streams);
     for name in names.filter(|name| level.figure(name).is_some()) {
-        let interval = one(&name, level, trials, records, &streams);
+        let mut interval = one(&name, level, trials, records, &streams);
+        // Jitter is weighed by packets, its spread is that of the streams.
+        if let (Source::Streams(_), Some(value)) = (source(&name), level.figure(&name)) {
+            interval.centre(value);
+        }
         all.insert(name, interval);
     }
     for (class, name) in CLASS_NAMES.iter().enumerate() {

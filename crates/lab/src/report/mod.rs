@@ -61,10 +61,17 @@ pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
 /// As [`write()`].
 pub fn publish(dir: &Path) -> Result<Published, LabError> {
     let mut results = Results::read(dir)?;
-    let levels = levels::from_records(&results);
+    let mut levels = levels::from_records(&results);
     let bounds = bounds::judge(&results.raw.run, &levels);
     let verdict = bounds::verdict(results.raw.run.verdict, &bounds);
     results.raw.run.verdict = verdict;
+    // A level at which a bound fails has not passed.
+    for level in &mut levels {
+        let mine = bounds
+            .iter()
+            .filter(|bound| bound.at.is_some() && bound.at == level.level);
+        level.verdict = bounds::verdict(level.verdict, mine);
+    }
     let raw = &results.raw;
     put(
         &dir.join("levels.csv"),
