@@ -1,6 +1,7 @@
 //! Calls: two legs, what couples them, and the plan that is being carried out.
 
-pub(crate) mod ending;
+pub(crate) mod challenged;
+mod ending;
 pub(crate) mod headers;
 pub(crate) mod inside;
 pub(crate) mod join;

@@ -347,6 +347,9 @@ pub struct Interface {
     pub rates: Rates,
     /// What is done with REGISTER.
     pub register: Register,
+    /// Whether the contacts that are registered here are reached at the address that they name, and not on the flow on which
+    /// they were registered.
+    pub contacts_by_address: bool,
     /// Whether SUBSCRIBE, and NOTIFY outside of a subscription, are passed on.
     pub subscribe: bool,
     /// Whether REFER outside of calls is passed on.

@@ -70,6 +70,23 @@ pub struct Contact {
     pub q: u16,
 }
 
+impl Contact {
+    /// Leads to the address that the URI names, where it names one and the phone registered over UDP and without proxies; a
+    /// connection stays the way to whoever opened it.
+    pub(crate) fn lead_to_address(&mut self) {
+        let address = Uri::parse(&self.uri).and_then(|uri| {
+            let port = uri.port.unwrap_or(5060);
+            Some(SocketAddr::new(uri.host.ip()?, port))
+        });
+        if let Some(address) = address
+            && self.flow.transport == Transport::Udp
+            && self.path.is_empty()
+        {
+            self.flow.remote = address;
+        }
+    }
+}
+
 /// What becomes of a call. A refusal is a plan too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {

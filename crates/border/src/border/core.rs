@@ -9,6 +9,7 @@ use super::subscriptions::Subscription;
 use super::{Counters, Events};
 use crate::admission::Admitted;
 use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
+use crate::call::challenged::Challenged;
 use crate::call::offered::Origin;
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
@@ -139,6 +140,8 @@ pub(crate) struct Core {
     pub(crate) asked_serial: u32,
     pub(crate) subscriptions: Slab<Subscription>,
     pub(crate) kept: Vec<KeptFlow>,
+    /// Call-IDs of calls that were challenged.
+    pub(crate) challenged: Challenged,
     pub(crate) draining: Option<Draining>,
     pub(crate) located_peers: Held<BoundedMap<IpAddr, ()>>,
     /// What peers on connections that they opened have proven by their certificates.
@@ -272,6 +275,7 @@ impl Core {
             asked_serial: 0,
             subscriptions: Slab::new(),
             kept: Vec::new(),
+            challenged: Challenged::new(share.marks),
             draining: None,
             located_peers: share.located_peers,
             proven: share.proven,
@@ -538,6 +542,7 @@ impl Core {
             now: self.now,
             location: &self.location,
             locals: &self.locals,
+            config: &self.config,
         }
     }
 
@@ -795,6 +800,7 @@ pub(crate) struct World<'a> {
     now: Time,
     location: &'a Registry,
     locals: &'a [LocalPoint],
+    config: &'a Config,
 }
 
 impl View for World<'_> {
@@ -818,6 +824,10 @@ impl View for World<'_> {
                 .iter()
                 .find(|point| point.local == contact.flow.local)?;
             contact.interface = point.interface?;
+            let interface = self.config.interface(contact.interface)?;
+            if interface.contacts_by_address {
+                contact.lead_to_address();
+            }
             Some(contact)
         };
         let contacts = self.location.contacts(user, token).into_iter();

@@ -476,6 +476,9 @@ impl Core {
         };
         self.came_to(slot, Outcome::of(status));
         let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
+        if let (401 | 407, Some(response)) = (status, &parsed) {
+            self.was_challenged(slot, response, now);
+        }
         let Some(call) = self.calls.get(slot) else {
             return;
         };

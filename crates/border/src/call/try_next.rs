@@ -420,7 +420,10 @@ impl Core {
         let key = self.key_of(slot);
         let config = self.config.clone();
         let mut call_id = Vec::with_capacity(48);
-        self.call_id(endpoint, key, &mut call_id);
+        match self.challenged_call_id(slot, invite, now) {
+            Some(before) => call_id.extend_from_slice(&before),
+            None => self.call_id(endpoint, key, &mut call_id),
+        }
         self.lead_to(slot, index);
         let call = self
             .calls

@@ -58,6 +58,7 @@ pub(super) fn interface_of(
         authenticate,
         rates: interface.rates,
         register,
+        contacts_by_address: interface.contacts == RawContacts::Address,
         subscribe: interface.subscribe == RawPassing::Pass,
         refer: interface.refer == RawPassing::Pass,
         assert_registered: interface.assert == RawAssert::Registered,

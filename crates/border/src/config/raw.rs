@@ -130,6 +130,17 @@ pub(super) enum RawAuthenticate {
     Trunk,
 }
 
+/// Where registered contacts are reached.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawContacts {
+    /// On the flow on which they were registered.
+    #[default]
+    Flow,
+    /// At the address that they name.
+    Address,
+}
+
 /// Whose identity is asserted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
@@ -209,6 +220,10 @@ pub(super) struct RawInterface {
     /// What is done with REGISTER: `local` (kept here), `pass:TRUNK` (passed to that trunk, our Contact in the place of
     /// the phone's) or `refuse` (403). Default: `local` where there are users, else `refuse`.
     pub register: Option<String>,
+    /// Where requests to a phone that is registered through here go: `flow` (to the address and port, or the connection, from which
+    /// it registered, whatever host its Contact names) or `address` (over UDP to the address in its Contact, which may be any).
+    #[serde(default)]
+    pub contacts: RawContacts,
     /// How many calls and registrations a second are let in; beyond that they are refused at once.
     #[serde(default)]
     pub rates: super::Rates,

@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(judged(&mut failures(), "2001:db8::1", each, 49), 20);
         let mut failures = failures();
         judged(&mut failures, "2001:db8::1", each, 49);
-        let now = Time::from_secs(49);
+        let now = Time::from_secs(48);
         assert!(
             failures.delay(ip("2001:db8::2"), b"x", now).is_some(),
             "the same network"

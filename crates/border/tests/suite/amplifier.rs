@@ -178,6 +178,19 @@ fn an_invite_of_275_bytes_gets_one_challenge_and_nothing_is_kept() {
     assert_eq!(net.border.drops().get(DropReason::SipRefusedAck), 1);
 }
 
+/// Without a remote target there is no dialog (RFC 3261 section 12.1.1).
+#[test]
+fn an_invite_without_contact_is_refused() {
+    let mut net = Neighbourhood::new(PLAIN, 7);
+    let text = request("INVITE", "sip:2000@192.0.2.1", 1, "").replace("Contact:", "X-Contact:");
+    let answers = answers(&mut net, &text);
+    assert!(
+        answers.len() == 1 && answers[0].starts_with("SIP/2.0 400 Missing Contact\r\n"),
+        "{answers:#?}"
+    );
+    net.assert_quiet();
+}
+
 /// A trunk that authenticates challenges through the border: what it says is bounded, too.
 #[test]
 fn the_challenge_of_a_trunk_is_not_repeated_to_a_stranger() {

@@ -23,8 +23,18 @@ fn seconds(number: u64) -> Duration {
 
 /// REGISTER for `aor` with these credentials; the status.
 fn register(net: &mut Neighbourhood, phone: usize, aor: &str, user: &str, password: &str) -> u16 {
-    let account = format!("<sip:{aor}@192.0.2.1>");
     let contact = format!("<sip:{aor}@{}>", net.phones[phone].address);
+    register_at(net, phone, aor, (user, password), &contact)
+}
+
+fn register_at(
+    net: &mut Neighbourhood,
+    phone: usize,
+    aor: &str,
+    (user, password): (&str, &str),
+    contact: &str,
+) -> u16 {
+    let account = format!("<sip:{aor}@192.0.2.1>");
     let flow = Flow {
         local: net.phones[phone].local,
         transport: Transport::Udp,
@@ -54,6 +64,88 @@ fn register(net: &mut Neighbourhood, phone: usize, aor: &str, user: &str, passwo
         Some(Told::OutsideResponse(status)) => *status,
         other => panic!("no answer: {other:?}"),
     }
+}
+
+/// A Contact may name any host: calls go to the flow that registered it, unless the interface says otherwise.
+#[test]
+fn a_contact_of_another_host_leads_to_the_flow_that_registered_it() {
+    for (more, own) in [("", true), ("contacts='address'\n", false)] {
+        let config = users("[[user]]\nname='2000'\npassword='other'\n")
+            .replace("register='local'\n", &format!("register='local'\n{more}"));
+        let mut net = Neighbourhood::new(&config, 5);
+        let phone = net.phone("198.51.100.7:5060", Manners::answering(SDP_A));
+        let foreign = net.phone("203.0.113.9:5060", Manners::answering(SDP_B));
+        let caller = net.phone("198.51.100.8:5060", Manners::answering(SDP_B));
+        let contact = "<sip:1000@203.0.113.9:5060>";
+        let status = register_at(&mut net, phone, "1000", ("1000", "right"), contact);
+        assert_eq!(status, 200);
+        net.call_with(
+            caller,
+            "sip:1000@192.0.2.1",
+            OUT,
+            &Content::sdp(SDP_A.as_bytes()),
+            |invite| {
+                invite.from = Some(b"<sip:2000@192.0.2.1>");
+                invite.login = Some(Login {
+                    user: b"2000",
+                    password: b"other",
+                });
+            },
+        );
+        net.run(seconds(1));
+        assert_eq!(net.has(phone, |told| *told == Told::Offered), own, "{more}");
+        assert_eq!(
+            net.has(foreign, |told| *told == Told::Offered),
+            !own,
+            "{more}"
+        );
+    }
+}
+
+/// The trunk authenticates: the INVITE with credentials comes to it under the Call-ID of the one that it challenged.
+#[test]
+fn an_invite_with_credentials_keeps_its_call_id_towards_the_trunk() {
+    let mut net = Neighbourhood::new(PLAIN, 5);
+    let phone = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let pbx = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    net.phones[pbx].ears.manners.progress.clear();
+    net.phones[pbx].ears.manners.answer = Some(407);
+    let invite = |cseq: u32, call_id: &str, extra: &str| {
+        format!(
+            "INVITE sip:2000@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.9:5060;branch=z9hG4bKc{cseq}{call_id}\r\n\
+             Max-Forwards: 70\r\nFrom: <sip:1000@192.0.2.1>;tag=1\r\nTo: <sip:2000@192.0.2.1>\r\nCall-ID: {call_id}\r\n\
+             CSeq: {cseq} INVITE\r\nContact: <sip:1000@10.1.0.9:5060>\r\n{extra}Content-Length: 0\r\n\r\n"
+        )
+    };
+    let credentials = "Proxy-Authorization: Digest username=\"1000\", realm=\"pbx\", nonce=\"n\", uri=\"sip:x\", response=\"r\"\r\n";
+    let steps = [
+        (1, "one", ""),
+        (2, "one", credentials),
+        (1, "two", ""),
+        (2, "three", credentials),
+    ];
+    for (cseq, call_id, extra) in steps {
+        net.throw(
+            "10.1.0.9:5060",
+            OUT,
+            invite(cseq, call_id, extra).as_bytes(),
+        );
+        net.run(seconds(1));
+    }
+    let seen: Vec<String> = net
+        .seen(pbx)
+        .iter()
+        .filter(|seen| seen.told == Told::Offered)
+        .map(|seen| seen.header("Call-ID").to_owned())
+        .collect();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    assert_eq!(
+        seen[0], seen[1],
+        "the challenged one and the one with credentials"
+    );
+    assert!(seen[2] != seen[0] && seen[3] != seen[2] && seen[3] != seen[0]);
+    assert!(!seen[0].contains("one"), "the caller's own stays hidden");
+    let _ = phone;
 }
 
 fn failures(net: &Neighbourhood) -> Vec<(String, String, String, u64)> {
