@@ -33,7 +33,7 @@ pub use address::{Cidr, HostName, ListenAddress};
 pub use codecs::{TranscodeWhen, Transcoding};
 pub use control::ControlSpec;
 pub use media_node::{Node as MediaNode, NodeInterface};
-pub use mistake::Mistake;
+pub use mistake::{Mistake, did_you_mean};
 pub use nodes::{NodeCare, NodeLoad, RemoteNode};
 pub use rates::Rates;
 pub use rooms::{MAX_PIN, Pin, Room};

@@ -21,6 +21,9 @@ pub struct Check {
     /// The configuration.
     #[arg(short, long, value_name = "FILE", default_value = USUAL)]
     config: PathBuf,
+    /// The configuration, without -c.
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
     /// Exit with 2 where there is a warning.
     #[arg(long)]
     strict: bool,
@@ -98,7 +101,7 @@ fn explain(text: &str, mistakes: &[Mistake]) {
 
 /// `hornwork check`: says what the file does, or what is wrong with it.
 pub fn check(options: &Check) -> ExitCode {
-    match load_all(&options.config, None) {
+    match load_all(options.file.as_ref().unwrap_or(&options.config), None) {
         Err(code) => code,
         Ok((config, loaded)) => {
             if !config.interfaces.is_empty() {

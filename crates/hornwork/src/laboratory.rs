@@ -65,7 +65,7 @@ pub struct Run {
     experiment: String,
     #[command(flatten)]
     scenario: crate::scenario::Scenario,
-    /// Change a value of the file: --set load.rate=50
+    /// Change a value of the file: --set callers.rate=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Write the figures as JSON to this file; - is standard output.
@@ -83,6 +83,9 @@ pub struct Run {
     /// How often to repeat it.
     #[arg(long)]
     repeat: Option<u32>,
+    /// Replace the results of an earlier run in the directory of --out.
+    #[arg(long, requires = "out")]
+    force: bool,
 }
 
 /// Options of `hornwork lab search`.
@@ -144,7 +147,8 @@ pub fn run(command: Lab) -> ExitCode {
 
 fn list() -> Result<Verdict, LabError> {
     for known in lab::run::list() {
-        println!("{:<20} {}", known.name, known.title);
+        let about = lab::progress::duration(known.seconds);
+        println!("{:<26} {about:>12}  {}", known.name, known.title);
     }
     Ok(Verdict::Passed)
 }
@@ -172,6 +176,7 @@ fn experiment(options: Run) -> Result<Verdict, LabError> {
         simulate: options.simulate,
         seed: options.seed,
         repeat: options.repeat,
+        force: options.force,
     };
     lab::run::run(&options.experiment, &run)
 }
@@ -184,6 +189,7 @@ fn search(options: Search) -> Result<Verdict, LabError> {
         simulate: options.simulate,
         seed: options.seed,
         repeat: None,
+        force: false,
     };
     lab::search::search(&options.experiment, &run)
 }

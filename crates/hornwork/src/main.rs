@@ -13,6 +13,7 @@ mod rules;
 mod scenario;
 mod security;
 mod service;
+mod sipp_flags;
 mod sounds;
 mod threads;
 mod workers;
@@ -52,10 +53,33 @@ enum Command {
     Lab(laboratory::Lab),
 }
 
+impl Command {
+    /// It prints and opens no sockets for others.
+    fn only_prints(&self) -> bool {
+        match self {
+            Command::Check(_) | Command::Schema(_) | Command::Rules(_) => true,
+            Command::Lab(lab) => {
+                !matches!(lab, laboratory::Lab::Run(_) | laboratory::Lab::Search(_))
+            }
+            Command::Run(_) | Command::Isolate(_) | Command::Demo(_) => false,
+        }
+    }
+}
+
 /// How a command ends: 0 done and no threshold failed, 1 a threshold failed, 2 bad input, 3 it could not run, 4 nothing that has a
-/// threshold was measured.
+/// threshold was measured, 130 interrupted.
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let arguments = match sipp_flags::translate(std::env::args_os().collect()) {
+        Ok(arguments) => Arguments::parse_from(arguments),
+        Err(text) => {
+            eprintln!("hornwork: {text}");
+            return ExitCode::from(2);
+        }
+    };
+    if arguments.command.only_prints() {
+        net::end_on_closed_pipe();
+    }
+    match arguments.command {
         Command::Run(options) => service::run(&options),
         Command::Check(options) => configuration::check(&options),
         Command::Schema(options) => configuration::schema(&options),

@@ -117,7 +117,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
     if options.json.as_deref() == Some(Path::new("-")) {
         eprint!("{text}");
     } else {
-        print!("{text}");
+        crate::terminal::print(&text);
     }
     stage.close(options.stay.then_some(&signals))?;
     Ok(record.verdict)
@@ -557,6 +557,7 @@ fn write_down(
             memory: machine.memory,
         }),
         plan: stage.layout.toml(),
+        cut_short: false,
         trials: vec![record.clone()],
         verdict,
     })

@@ -70,6 +70,8 @@ impl Verdict {
 pub enum LabError {
     /// What was given cannot be used: a file with a mistake, an unknown name. Exit code 2.
     BadInput(String),
+    /// The user ended the run early; what was measured is kept. Exit code 130, as for a program that SIGINT ends.
+    Interrupted(String),
     /// This machine cannot run it: a right, a device, a port or a program is missing. Exit code 3.
     CannotRun {
         /// What is missing.
@@ -93,10 +95,11 @@ impl LabError {
         }
     }
 
-    /// Exit code: 2 or 3.
+    /// Exit code: 2, 3 or 130.
     pub const fn exit_code(&self) -> u8 {
         match self {
             LabError::BadInput(_) => 2,
+            LabError::Interrupted(_) => 130,
             LabError::CannotRun { .. } => 3,
         }
     }
@@ -105,7 +108,7 @@ impl LabError {
 impl fmt::Display for LabError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LabError::BadInput(text) => f.write_str(text),
+            LabError::BadInput(text) | LabError::Interrupted(text) => f.write_str(text),
             LabError::CannotRun { what, remedy } if remedy.is_empty() => f.write_str(what),
             LabError::CannotRun { what, remedy } => write!(f, "{what}\n  remedy: {remedy}"),
         }

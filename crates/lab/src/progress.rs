@@ -16,29 +16,54 @@ pub struct Display {
     total: u32,
     now: String,
     last_line: f64,
+    /// About how long the run takes, seconds, where that is known.
+    expected: Option<f64>,
+    /// Trials that are over.
+    over: u32,
+}
+
+/// Seconds in words: `45 s`, `12 min`, `1 h 20 min`.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..=119 => format!("{whole} s"),
+        120..=3_599 => format!("{} min", whole.div_ceil(60)),
+        _ => format!("{} h {} min", whole / 3_600, whole % 3_600 / 60),
+    }
 }
 
 impl Display {
-    /// For a run of `total` trials.
-    pub fn new(title: &str, total: u32) -> Display {
+    /// For a run of `total` trials that takes about `expected` seconds.
+    pub fn new(title: &str, total: u32, expected: Option<f64>) -> Display {
+        let about = expected.map_or(String::new(), |seconds| {
+            format!(", about {}", duration(seconds))
+        });
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(u64::from(total));
-            if let Ok(style) =
-                ProgressStyle::with_template("{spinner} [{pos}/{len}] {msg} ({elapsed})")
-            {
+            if let Ok(style) = ProgressStyle::with_template("{spinner} [{pos}/{len}] {wide_msg}") {
                 bar.set_style(style);
             }
             bar
         });
-        if bar.is_none() {
-            eprintln!("{title}: {total} trials");
-        }
+        eprintln!("{title}: {total} trials{about}");
         Display {
             bar,
             total,
             now: String::new(),
             last_line: 0.0,
+            expected,
+            over: 0,
         }
+    }
+
+    /// About how long is left, `seconds` into the trial that runs.
+    fn remaining(&self, seconds: f64) -> String {
+        let Some(expected) = self.expected.filter(|expected| *expected > 0.0) else {
+            return String::new();
+        };
+        let each = expected / f64::from(self.total.max(1));
+        let left = expected - each * f64::from(self.over) - seconds.min(each);
+        format!(", about {} left", duration(left))
     }
 
     /// A trial begins.
@@ -62,13 +87,14 @@ impl Display {
     /// How the trial goes.
     pub fn update(&mut self, seconds: f64, progress: &Progress) {
         let text = format!(
-            "{}: {} s, {} due, {} up, {} good, {} failed",
+            "{}: {} s, {} due, {} up, {} good, {} failed{}",
             self.now,
             plain(seconds.round()),
             progress.due,
             progress.up,
             progress.good,
-            progress.failed
+            progress.failed,
+            self.remaining(seconds)
         );
         match &self.bar {
             Some(bar) => {
@@ -85,6 +111,7 @@ impl Display {
 
     /// A trial is over.
     pub fn done(&mut self, trial: &TrialRecord) {
+        self.over += 1;
         if let Some(bar) = &self.bar {
             bar.inc(1);
         } else {

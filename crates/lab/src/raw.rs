@@ -159,6 +159,9 @@ pub struct RunRecord {
     pub trials: Vec<TrialRecord>,
     /// Verdict over all trials.
     pub verdict: Verdict,
+    /// The user ended the run before all trials were over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut_short: bool,
 }
 
 impl Serialize for Verdict {

@@ -30,34 +30,46 @@ pub struct RunOptions {
     pub seed: Option<u64>,
     /// Number of repetitions instead of the experiment's own.
     pub repeat: Option<u32>,
+    /// Replace results that are in `out` already.
+    pub force: bool,
 }
 
 /// A built-in experiment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BuiltIn {
     /// Name, as `lab run` takes it.
     pub name: &'static str,
     /// One line about it.
     pub title: String,
+    /// About how long it takes on sockets, seconds.
+    pub seconds: f64,
 }
 
 /// The built-in experiments, in order of name.
 pub fn list() -> Vec<BuiltIn> {
     BUILT_IN
         .iter()
-        .map(|(name, text)| BuiltIn {
-            name,
-            title: File::parse(name, text)
-                .map(|file| file.experiment().title.clone())
-                .unwrap_or_default(),
+        .map(|(name, text)| {
+            let file = File::parse(name, text);
+            BuiltIn {
+                name,
+                title: file
+                    .as_ref()
+                    .map(|file| file.experiment().title.clone())
+                    .unwrap_or_default(),
+                seconds: file.map_or(0.0, |file| file.expected_seconds()),
+            }
         })
         .collect()
 }
 
 fn unknown(name: &str) -> LabError {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+    let near = border::config::did_you_mean(name, names.iter().copied())
+        .map(|near| format!("did you mean {near:?}? "))
+        .unwrap_or_default();
     LabError::bad(format!(
-        "no experiment is called {name:?}, and there is no such file; built in are {}",
+        "no experiment is called {name:?}, and there is no such file; {near}built in are {}",
         names.join(", ")
     ))
 }
@@ -105,15 +117,26 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
     let file = load(name_or_file, options)?;
     let levels = file.levels()?;
     let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
+    make_room(&dir, options.force)?;
     let mut raw = RawWriter::create(&dir)?;
     let mut run = new_run(&file, options.simulate)?;
     run.overrides.clone_from(&options.set);
     let total = levels.len() as u32 * file.experiment().repeat;
-    let mut display = Display::new(&run.title, total);
+    if !options.simulate {
+        net::Signals::install().map_err(|error| {
+            LabError::cannot(
+                format!("no signal handler: {error}"),
+                "run outside of the sandbox",
+            )
+        })?;
+    }
+    // Virtual time has little to do with the time that it takes.
+    let seconds = (!options.simulate).then(|| file.expected_seconds());
+    let mut display = Display::new(&run.title, total, seconds);
     if let Some(plan) = &file.experiment().peak {
         run.peak = Some(peak::measure(&file, plan, options.simulate, &mut display)?);
     }
-    for (index, level) in levels.iter().enumerate() {
+    'run: for (index, level) in levels.iter().enumerate() {
         for repetition in 0..file.experiment().repeat {
             let number = index as u32 * file.experiment().repeat + repetition;
             let record = one(
@@ -127,6 +150,10 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
             )?;
             run.verdict = run.verdict.and(record.verdict);
             run.trials.push(record);
+            if net::stops() > 0 {
+                cut_short(&mut run);
+                break 'run;
+            }
         }
     }
     raw.finish(&run)?;
@@ -135,10 +162,54 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
     write_json(options.json.as_deref(), &run_json(&run, &published))?;
     // Standard output belongs to JSON where it was asked for there.
     if options.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", crate::terminal::table(&run, &published));
-        println!("report: {}", published.page.display());
+        let table = crate::terminal::table(&run, &published);
+        let page = published.page.display();
+        crate::terminal::print(&format!("{table}report: {page}\n"));
     }
-    Ok(run.verdict)
+    match run.cut_short {
+        true => Err(LabError::Interrupted(format!(
+            "interrupted: {} of {total} trials were begun; figures and report hold what was measured until then",
+            run.trials.len()
+        ))),
+        false => Ok(run.verdict),
+    }
+}
+
+/// Marks a run that the user ended; its last trial is the one that was under way.
+fn cut_short(run: &mut RunRecord) {
+    run.cut_short = true;
+    run.title.push_str(" (cut short)");
+    if let Some(last) = run.trials.last_mut() {
+        let text = format!("cut short by the user after {:.1} s", last.seconds);
+        last.remarks.push(text);
+    }
+}
+
+/// Results of an earlier run stay, unless they are to be replaced.
+fn make_room(dir: &Path, force: bool) -> Result<(), LabError> {
+    let record = dir.join("run.json");
+    if !record.exists() {
+        return Ok(());
+    }
+    if force {
+        // Without it the folder holds no run; all other files are written anew.
+        return std::fs::remove_file(&record).map_err(|error| {
+            LabError::cannot(
+                format!("{}: {error}", record.display()),
+                "choose another folder with --out",
+            )
+        });
+    }
+    let numbered = (2..1_000)
+        .map(|number| format!("{}-{number}", dir.display()))
+        .find(|name| !Path::new(name).exists());
+    let other = numbered.map_or(String::new(), |name| {
+        format!(", or --out {name} keeps them")
+    });
+    Err(LabError::bad(format!(
+        "{}: holds the results of an earlier run\n  remedy: --force replaces them{other}",
+        dir.display()
+    )))
 }
 
 /// Publishes what was written, and takes the verdict over levels into the run.
@@ -282,6 +353,7 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         plan: file.text(),
         trials: Vec::new(),
         verdict: Verdict::NotJudged,
+        cut_short: false,
     })
 }
 
@@ -350,6 +422,7 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
         "plan": run.plan,
         "seed": run.seed,
         "verdict": run.verdict,
+        "cut_short": run.cut_short,
         "search": run.search,
         "what": run.what,
         "overrides": run.overrides,
@@ -397,10 +470,15 @@ mod tests {
         let error = load("nothing", &RunOptions::default()).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("call-capacity"));
+        let error = load("small-netwrok", &RunOptions::default()).unwrap_err();
         assert!(
-            list()
-                .iter()
-                .any(|known| known.name == "small-network" && !known.title.is_empty())
+            error
+                .to_string()
+                .contains("did you mean \"small-network\"?"),
+            "{error}"
         );
+        assert!(list().iter().any(|known| known.name == "small-network"
+            && !known.title.is_empty()
+            && known.seconds > 1.0));
     }
 }

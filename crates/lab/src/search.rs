@@ -496,7 +496,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     let mut raw = RawWriter::create(&dir)?;
     let mut record = run::new_run(&file, options.simulate)?;
     record.overrides.clone_from(&options.set);
-    let mut display = Display::new(&record.title, plan.trials);
+    let mut display = Display::new(&record.title, plan.trials, None);
     let mut steps = Search::new(&plan, start, step, to);
     let mut setup = setup(file.experiment());
     if let Some(attempts) = plan.attempts {
@@ -581,9 +581,9 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     }
     run::write_json(options.json.as_deref(), &value)?;
     if options.json.as_deref() != Some(Path::new("-")) {
-        print!("{}", crate::terminal::table(&record, &published));
-        println!("{sentence}");
-        println!("report: {}", published.page.display());
+        let table = crate::terminal::table(&record, &published);
+        let page = published.page.display();
+        crate::terminal::print(&format!("{table}{sentence}\nreport: {page}\n"));
     }
     Ok(record.verdict)
 }

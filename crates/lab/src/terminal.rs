@@ -6,6 +6,13 @@ use crate::report::{LevelSummary, Published, beside, plain};
 use crate::statistics::too_few;
 use std::fmt::Write;
 
+/// Prints to standard output. A reader that has gone is no error: the exit code still tells the verdict.
+pub fn print(text: &str) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 /// Rows under headings; the first column to the left, the others to the right.
 pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |index: usize| {

@@ -48,5 +48,5 @@ pub use process::{
 };
 pub use record::Recorder;
 pub use relay::KernelRelay;
-pub use signals::{Signals, block_all as block_signals};
+pub use signals::{Signals, block_all as block_signals, end_on_closed_pipe, stops};
 pub use xsk::AfXdp;

@@ -56,6 +56,20 @@ impl Signals {
     }
 }
 
+/// How often a stop was asked for since [`Signals::install`]; zero without it.
+pub fn stops() -> u32 {
+    STOP.load(Relaxed)
+}
+
+/// Lets a closed pipe end the process quietly, as it does the system's own tools: for commands that print and do nothing else.
+/// A program with sockets must not call it.
+pub fn end_on_closed_pipe() {
+    // SAFETY: the default action of a signal, set before any other thread is there.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
 /// Keeps the process's signals away from the calling thread.
 ///
 /// # Errors

@@ -64,10 +64,7 @@ impl fmt::Display for Mistake {
 impl std::error::Error for Mistake {}
 
 /// The candidate that `word` most probably means, where one is near.
-pub(super) fn did_you_mean<'c>(
-    word: &str,
-    candidates: impl Iterator<Item = &'c str>,
-) -> Option<&'c str> {
+pub fn did_you_mean<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|&(distance, candidate)| distance <= 1 + candidate.len().max(word.len()) / 3)

@@ -5,6 +5,7 @@ mod command_line;
 mod common;
 mod confined;
 mod control;
+mod first_contact;
 mod fuzz_corpus;
 mod hostile;
 mod isolate;

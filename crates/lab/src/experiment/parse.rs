@@ -67,7 +67,7 @@ impl File {
             at(origin, text, error.span(), error.message())
         })?;
         let experiment: Experiment = toml_edit::de::from_str(text)
-            .map_err(|error| at(origin, text, error.span(), error.message()))?;
+            .map_err(|error| at(origin, text, error.span(), &with_remedy(error.message())))?;
         let mut file = File {
             origin: origin.to_owned(),
             document,
@@ -114,7 +114,15 @@ impl File {
                 put(&mut document, path, parse_value(value)).map_err(bad)?;
             }
         }
-        let experiment = typed(&document).map_err(bad)?;
+        let experiment = match typed(&document) {
+            Ok(experiment) => experiment,
+            // A key that takes text may be given a number: `callers.dial=600`. Where that does not help, the first error is told.
+            Err(first) if !value.is_empty() => {
+                put(&mut document, path, Value::from(value)).map_err(bad)?;
+                typed(&document).map_err(|_| bad(first))?
+            }
+            Err(first) => return Err(bad(first)),
+        };
         Ok(File {
             origin: self.origin.clone(),
             document,
@@ -149,6 +157,37 @@ impl File {
             .into_iter()
             .map(|value| self.level(levels, value))
             .collect()
+    }
+
+    /// About how long all trials take on sockets, seconds: as planned, with what a trial waits for at its end.
+    pub fn expected_seconds(&self) -> f64 {
+        let one = |experiment: &Experiment| -> f64 {
+            let over = |total: u64, rate: f64| if rate > 0.0 { total as f64 / rate } else { 0.0 };
+            let callers = experiment.callers.as_ref().map_or(0.0, |callers| {
+                let arriving = match callers.total {
+                    0 => callers.seconds,
+                    total if callers.seconds > 0.0 => {
+                        over(total, callers.rate).min(callers.seconds)
+                    }
+                    total => over(total, callers.rate),
+                };
+                arriving + callers.hold_seconds
+            });
+            let streams = experiment
+                .streams
+                .as_ref()
+                .map_or(0.0, |streams| streams.seconds);
+            let conference = experiment.conference.as_ref().map_or(0.0, |conference| {
+                conference.warm_up_seconds + conference.seconds
+            });
+            let registrations = experiment.registrations.as_ref().map_or(0.0, |plan| {
+                over(plan.users, plan.rate) + plan.refresh_seconds * f64::from(plan.refreshes)
+            });
+            callers.max(streams).max(conference).max(registrations)
+        };
+        let levels = self.levels().unwrap_or_default();
+        let all: f64 = levels.iter().map(|level| one(&level.experiment)).sum();
+        all * f64::from(self.experiment.repeat)
     }
 
     /// The experiment with its sweep at `value`.
@@ -649,7 +688,24 @@ fn forget(document: &mut DocumentMut, keys: &[&str]) {
 }
 
 fn typed(document: &DocumentMut) -> Result<Experiment, String> {
-    toml_edit::de::from_str(&document.to_string()).map_err(|error| error.message().to_owned())
+    toml_edit::de::from_str(&document.to_string()).map_err(|error| with_remedy(error.message()))
+}
+
+/// An error of the TOML reader; where it is about an unknown key or word, with the nearest of those that exist.
+fn with_remedy(message: &str) -> String {
+    let unknown = ["unknown field `", "unknown variant `"]
+        .into_iter()
+        .find_map(|start| message.strip_prefix(start))
+        .and_then(|rest| rest.split_once('`'));
+    let Some((word, known)) = unknown else {
+        return message.to_owned();
+    };
+    // The names that exist stand between back quotes: every second piece.
+    let known = known.split('`').skip(1).step_by(2);
+    match border::config::did_you_mean(word, known) {
+        Some(near) => format!("{message}; did you mean `{near}`?"),
+        None => message.to_owned(),
+    }
 }
 
 /// An error with file and line.
@@ -726,6 +782,33 @@ mod tests {
             2,
             "a refused override changes nothing"
         );
+    }
+
+    #[test]
+    fn a_number_is_taken_for_text_where_the_key_wants_text() {
+        let text = built_in("small-network").unwrap();
+        let set = ["callers.dial=600".to_owned()];
+        let file = File::parse_with("x", text, &set).unwrap();
+        assert_eq!(file.experiment().callers.as_ref().unwrap().dial, "600");
+        // What is neither is told as it was at first.
+        let set = ["callers.rate=many".to_owned()];
+        assert!(File::parse_with("x", text, &set).is_err());
+    }
+
+    #[test]
+    fn unknown_keys_are_told_with_the_nearest() {
+        let text = built_in("small-network").unwrap();
+        for (set, near) in [
+            ("callers.dail=600", "did you mean `dial`?"),
+            ("caller.dial=600", "did you mean `callers`?"),
+            ("callers.media=speach", "did you mean `speech`?"),
+        ] {
+            let error = File::parse_with("x", text, &[set.to_owned()]).unwrap_err();
+            assert!(error.to_string().contains(near), "{set}: {error}");
+        }
+        let wrong = text.replacen("[callers]", "[callers]\ndail = \"600\"", 1);
+        let error = File::parse("x", &wrong).unwrap_err().to_string();
+        assert!(error.contains("did you mean `dial`?"), "{error}");
     }
 
     #[test]

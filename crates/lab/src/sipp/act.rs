@@ -38,7 +38,13 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, element: &Element) -> Result<
         "strcmp" => Action::CompareText {
             to: variable(compiler, &mut attributes, "assign_to")?,
             left: variable(compiler, &mut attributes, "variable")?,
-            right: text(compiler, &mut attributes, "value")?,
+            right: match attributes.take("variable2") {
+                Some(name) => {
+                    compiler.variable(element, name)?;
+                    compiler.text(element, &format!("[${}]", name.trim()))?
+                }
+                None => text(compiler, &mut attributes, "value")?,
+            },
         },
         "trim" => Action::Trim(variable(compiler, &mut attributes, "assign_to")?),
         "gettimeofday" => clock(compiler, &mut attributes)?,
@@ -62,7 +68,7 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, element: &Element) -> Result<
             ));
         }
     };
-    attributes.none()?;
+    attributes.none(&mut compiler.warnings)?;
     if let Some(child) = element.children.first() {
         let text = format!("<{}> inside <{}>", child.name, element.name);
         return Err(Mistake::new(child.line, text));
@@ -166,7 +172,11 @@ fn lookup(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Resul
 fn ereg(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<Action, Mistake> {
     let regex = ere::compile(attributes.need("regexp")?).map_err(|text| attributes.wrong(text))?;
     let any_case = attributes.flag("case_indep")?.unwrap_or(false);
-    let occurrence = attributes.number::<u32>("occurrence")?.unwrap_or(1).max(1);
+    let occurrence = match attributes.number::<u32>("occurrence")? {
+        Some(number) => number.max(1),
+        // SIPp takes this spelling as well.
+        None => attributes.number::<u32>("occurence")?.unwrap_or(1).max(1),
+    };
     let line_start = attributes.flag("start_line")?.unwrap_or(false);
     let place = match attributes.take("search_in").unwrap_or("msg") {
         "msg" => Where::Message,

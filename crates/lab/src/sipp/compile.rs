@@ -14,7 +14,10 @@ const STEPS: usize = 10_000;
 /// Mistakes told at a time, at most.
 const MISTAKES: usize = 50;
 
-/// The attributes of an element; those that nobody takes are refused.
+/// Attributes to which SIPp gives a meaning that is missing here: passing them over would change what the scenario does.
+const NOT_SUPPORTED: [(&str, &str); 1] = [("recv", "advance_state")];
+
+/// The attributes of an element; [`Attributes::none`] tells those that are left.
 pub(super) struct Attributes<'e> {
     pub(super) element: &'e Element,
     left: Vec<&'e (String, String)>,
@@ -51,7 +54,14 @@ impl<'e> Attributes<'e> {
     ) -> Result<Option<N>, Mistake> {
         match self.take(name) {
             None => Ok(None),
-            Some(text) => match text.trim().parse() {
+            // An empty value is zero, as for SIPp.
+            Some(text) => match (if text.trim().is_empty() {
+                "0"
+            } else {
+                text.trim()
+            })
+            .parse()
+            {
                 Ok(number) => Ok(Some(number)),
                 Err(_) => Err(self.wrong(format!("{name}={text:?} is no number of its kind"))),
             },
@@ -62,17 +72,24 @@ impl<'e> Attributes<'e> {
         match self.take(name).map(str::trim) {
             None => Ok(None),
             Some("true" | "1" | "yes") => Ok(Some(true)),
-            Some("false" | "0" | "no") => Ok(Some(false)),
+            Some("false" | "0" | "no" | "") => Ok(Some(false)),
+            // Any number but zero is true, as for SIPp.
+            Some(text) if text.parse::<i64>().is_ok() => Ok(Some(true)),
             Some(text) => Err(self.wrong(format!("{name}={text:?} is neither true nor false"))),
         }
     }
 
-    /// Nothing is left.
-    pub(super) fn none(self) -> Result<(), Mistake> {
-        match self.left.first() {
-            None => Ok(()),
-            Some((name, _)) => Err(self.wrong(format!("the attribute {name} is not supported"))),
+    /// Attributes that are left: SIPp's own that are not supported are refused, others get a warning, as SIPp passes them over.
+    pub(super) fn none(self, warnings: &mut Vec<Mistake>) -> Result<(), Mistake> {
+        for (name, value) in &self.left {
+            if NOT_SUPPORTED.contains(&(self.element.name.as_str(), name.as_str())) {
+                return Err(self.wrong(format!("the attribute {name} is not supported")));
+            }
+            warnings.push(self.wrong(format!(
+                "the attribute {name}={value:?} is passed over, as SIPp does"
+            )));
         }
+        Ok(())
     }
 }
 
@@ -89,6 +106,8 @@ pub(super) struct Compiler<'n> {
     jumps: Vec<Jumps>,
     labels: BTreeMap<String, u16>,
     mistakes: Vec<Mistake>,
+    /// What SIPp passes over, too.
+    pub(super) warnings: Vec<Mistake>,
     /// A request was sent whose method only shows when it is written.
     any_method: bool,
 }
@@ -104,6 +123,7 @@ pub fn compile(root: &Element, names: &mut Names) -> Result<Program, Vec<Mistake
         jumps: Vec::new(),
         labels: BTreeMap::new(),
         mistakes: Vec::new(),
+        warnings: Vec::new(),
         any_method: false,
     };
     if root.name != "scenario" {
@@ -117,6 +137,8 @@ pub fn compile(root: &Element, names: &mut Names) -> Result<Program, Vec<Mistake
     if compiler.mistakes.is_empty() {
         let mut program = compiler.program;
         program.variables = compiler.names.variables.clone();
+        program.warnings = compiler.warnings;
+        program.warnings.sort_by_key(|warning| warning.line);
         super::survey::survey(&mut program);
         return Ok(program);
     }
@@ -130,7 +152,7 @@ impl Compiler<'_> {
     fn scenario(&mut self, root: &Element) {
         let mut attributes = Attributes::of(root);
         self.program.name = attributes.take("name").unwrap_or("scenario").to_owned();
-        if let Err(mistake) = attributes.none() {
+        if let Err(mistake) = attributes.none(&mut self.warnings) {
             self.mistakes.push(mistake);
         }
         for child in &root.children {
@@ -158,7 +180,7 @@ impl Compiler<'_> {
             "timewait" => self.pause(attributes, true),
             "nop" => {
                 let (step, jumps) = self.common(&mut attributes)?;
-                attributes.none()?;
+                attributes.none(&mut self.warnings)?;
                 self.push(element, step, jumps)
             }
             "label" => {
@@ -167,20 +189,23 @@ impl Compiler<'_> {
                 if self.labels.insert(name.clone(), here).is_some() {
                     return Err(attributes.wrong(format!("the label {name} is there twice")));
                 }
-                attributes.none()
+                attributes.none(&mut self.warnings)
             }
             "ResponseTimeRepartition" => {
-                self.program.response_classes = classes(&mut attributes, "value")?;
-                attributes.none()
+                self.program.response_classes =
+                    classes(&mut attributes, "value", &mut self.warnings)?;
+                attributes.none(&mut self.warnings)
             }
             "CallLengthRepartition" => {
-                self.program.length_classes = classes(&mut attributes, "value")?;
-                attributes.none()
+                self.program.length_classes =
+                    classes(&mut attributes, "value", &mut self.warnings)?;
+                attributes.none(&mut self.warnings)
             }
             // SIPp's own tests write it so; SIPp itself passes it over.
             "response-time" => {
-                self.program.response_classes = classes(&mut attributes, "repartition")?;
-                attributes.none()
+                self.program.response_classes =
+                    classes(&mut attributes, "repartition", &mut self.warnings)?;
+                attributes.none(&mut self.warnings)
             }
             "Global" => self.declare(attributes, Scope::Global),
             "User" => self.declare(attributes, Scope::User),
@@ -188,7 +213,7 @@ impl Compiler<'_> {
                 for name in list(attributes.need("variables")?) {
                     self.variable(element, &name)?;
                 }
-                attributes.none()
+                attributes.none(&mut self.warnings)
             }
             name => Err(Mistake::new(
                 element.line,
@@ -198,16 +223,23 @@ impl Compiler<'_> {
     }
 
     fn declare(&mut self, mut attributes: Attributes<'_>, scope: Scope) -> Result<(), Mistake> {
-        if scope == Scope::User && !self.names.users {
-            return Err(attributes.wrong("variables of users want calls by users (--users N)"));
-        }
+        // Without users a call has them to itself, as with SIPp.
+        let scope = match scope {
+            Scope::User if !self.names.users => {
+                self.warnings.push(attributes.wrong(
+                    "there are no users (--users N): each call has these variables of its own",
+                ));
+                Scope::Call
+            }
+            scope => scope,
+        };
         for name in list(attributes.need("variables")?) {
             let number = self.variable(attributes.element, &name)?;
             if let Some(entry) = self.names.variables.get_mut(usize::from(number)) {
                 entry.1 = scope;
             }
         }
-        attributes.none()
+        attributes.none(&mut self.warnings)
     }
 
     pub(super) fn variable(&mut self, element: &Element, name: &str) -> Result<u16, Mistake> {
@@ -227,7 +259,7 @@ impl Compiler<'_> {
     fn common(&mut self, attributes: &mut Attributes<'_>) -> Result<(Step, Jumps), Mistake> {
         let element = attributes.element;
         let mut test = None;
-        if let Some(name) = attributes.take("test") {
+        if let Some(name) = attributes.take("test").filter(|name| !name.is_empty()) {
             test = Some(self.variable(element, name)?);
         }
         let chance = attributes.number::<f64>("chance")?.unwrap_or(1.0);
@@ -265,7 +297,10 @@ impl Compiler<'_> {
             stops,
             repeats: attributes.flag("repeat_rtd")?.unwrap_or(false),
             counter,
-            gap: attributes.flag("crlf")?.unwrap_or(false),
+            // SIPp looks only at whether it is there.
+            gap: attributes
+                .take("crlf")
+                .is_some_and(|text| !matches!(text, "false" | "0")),
             hidden: attributes.flag("hide")?.unwrap_or(false),
             actions: self.actions(element)?,
         };
@@ -296,12 +331,13 @@ impl Compiler<'_> {
         for child in &element.children {
             if child.name != "action" {
                 let text = format!(
-                    "<{}> inside <{}> is not supported",
+                    "<{}> inside <{}> without <action> is passed over, as SIPp does",
                     child.name, element.name
                 );
-                return Err(Mistake::new(child.line, text));
+                self.warnings.push(Mistake::new(child.line, text));
+                continue;
             }
-            Attributes::of(child).none()?;
+            Attributes::of(child).none(&mut self.warnings)?;
             for action in &child.children {
                 actions.push(act::compile(self, action)?);
             }
@@ -323,10 +359,15 @@ impl Compiler<'_> {
         let element = attributes.element;
         let (mut step, jumps) = self.common(&mut attributes)?;
         let retransmit = attributes.number::<u64>("retrans")?;
+        if attributes.take("timeout").is_some() {
+            self.warnings.push(attributes.wrong(
+                "timeout is not applied here; --retransmissions bounds how long an answer is waited for",
+            ));
+        }
         let lost = percent(&mut attributes)?;
         let start = self.transaction(&mut attributes, "start_txn")?;
         let ack = self.transaction(&mut attributes, "ack_txn")?;
-        attributes.none()?;
+        attributes.none(&mut self.warnings)?;
         let source = bytes(&element.text);
         let text = template::message(&source, self.names)
             .map_err(|text| Mistake::new(element.text_line, format!("<send>: {text}")))?;
@@ -342,7 +383,9 @@ impl Compiler<'_> {
             text,
             method,
             request,
-            retransmit: retransmit.map(|ms| Duration::from_millis(ms.max(1))),
+            retransmit: retransmit
+                .filter(|milliseconds| *milliseconds > 0)
+                .map(Duration::from_millis),
             lost,
             start_transaction: start,
             ack_transaction: ack,
@@ -416,11 +459,14 @@ impl Compiler<'_> {
             challenge: attributes.flag("auth")?.unwrap_or(false),
             routes: attributes.flag("rrs")?.unwrap_or(false),
             lost: percent(&mut attributes)?,
-            timeout: attributes.number("timeout")?.map(Duration::from_millis),
+            timeout: attributes
+                .number("timeout")?
+                .filter(|milliseconds| *milliseconds > 0)
+                .map(Duration::from_millis),
             on_timeout: None,
             ignores_media: attributes.flag("ignoresdp")?.unwrap_or(false),
         };
-        attributes.none()?;
+        attributes.none(&mut self.warnings)?;
         step.kind = Kind::Receive(Box::new(receive));
         self.push(element, step, jumps)
     }
@@ -448,7 +494,7 @@ impl Compiler<'_> {
         } else {
             Length::Default
         };
-        attributes.none()?;
+        attributes.none(&mut self.warnings)?;
         if let Length::Drawn(drawn) = &length
             && !drawn.is_sound()
         {
@@ -547,12 +593,19 @@ fn percent(attributes: &mut Attributes<'_>) -> Result<f64, Mistake> {
     }
 }
 
-fn classes(attributes: &mut Attributes<'_>, name: &str) -> Result<Vec<u64>, Mistake> {
+/// Edges of classes; words that are no numbers are passed over, as SIPp does.
+fn classes(
+    attributes: &mut Attributes<'_>,
+    name: &str,
+    warnings: &mut Vec<Mistake>,
+) -> Result<Vec<u64>, Mistake> {
     let mut edges = Vec::new();
     for word in list(attributes.need(name)?) {
         match word.parse() {
             Ok(edge) => edges.push(edge),
-            Err(_) => return Err(attributes.wrong(format!("{word:?} is no number"))),
+            Err(_) => {
+                warnings.push(attributes.wrong(format!("{word:?} is no number: passed over")))
+            }
         }
     }
     edges.sort_unstable();
@@ -612,5 +665,61 @@ fn label(kind: &Kind) -> String {
         Kind::Pause { linger: true, .. } => "timewait".to_owned(),
         Kind::Pause { .. } => "pause".to_owned(),
         Kind::Nothing => "nop".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sipp::xml;
+
+    fn program(steps: &str) -> Result<Program, Vec<Mistake>> {
+        let file = format!("<scenario name=\"x\">\n{steps}\n</scenario>\ngarbage");
+        let root = xml::read(file.as_bytes()).map_err(|mistake| vec![mistake])?;
+        compile(&root, &mut Names::default())
+    }
+
+    /// Each was put before SIPp 3.6.1, which runs it.
+    #[test]
+    fn what_sipp_passes_over_runs_with_a_warning() {
+        for (steps, warnings) in [
+            ("<recv response=\"200\" id=\"1\" occurence=\"1\"/>", 2),
+            (
+                "<recv request=\"INVITE\"><ereg regexp=\"a\" search_in=\"msg\"/></recv>",
+                1,
+            ),
+            ("<User variables=\"a\"/><recv request=\"INVITE\"/>", 1),
+            ("<nop/><ResponseTimeRepartition value=\"a, 10\"/>", 1),
+            (
+                "<recv request=\"ACK\" timeout=\"\" rrs=\"\" auth=\"2\" crlf=\"yes\"/>",
+                0,
+            ),
+            (
+                "<nop><action><test assign_to=\"1\" variable=\"1\" compare=\"equal\" value=\"\"/>\
+                 <strcmp assign_to=\"1\" variable=\"1\" variable2=\"1\"/>\
+                 <ereg regexp=\"a\" search_in=\"hdr\" header=\"X:\" occurence=\"2\" assign_to=\"1\"/></action></nop>",
+                0,
+            ),
+        ] {
+            let program = program(steps).unwrap_or_else(|error| panic!("{steps}: {error:?}"));
+            assert_eq!(
+                program.warnings.len(),
+                warnings,
+                "{steps}: {:?}",
+                program.warnings
+            );
+        }
+    }
+
+    #[test]
+    fn what_would_change_the_scenario_is_refused() {
+        for steps in [
+            "<recv response=\"200\" advance_state=\"false\"/>",
+            "<recv response=\"2xx\"/>",
+            "<sendCmd/>",
+            "<nop><action><foo/></action></nop>",
+        ] {
+            assert!(program(steps).is_err(), "{steps}");
+        }
     }
 }

@@ -228,6 +228,14 @@ pub fn load(path: &Path, options: &ScenarioOptions) -> Result<Loaded, LabError> 
             .collect();
         if missing.is_empty() {
             let program = compiled.map_err(told)?;
+            for warning in &program.warnings {
+                eprintln!(
+                    "{}:{}: warning: {}",
+                    path.display(),
+                    warning.line,
+                    warning.text
+                );
+            }
             return finish(program, files, folder, options);
         }
         for name in missing {

@@ -58,6 +58,8 @@ pub struct Program {
     pub keeps_last: bool,
     /// It plays, streams or echoes media.
     pub media: bool,
+    /// What was passed over, as SIPp does, and where.
+    pub warnings: Vec<super::xml::Mistake>,
 }
 
 /// Kinds of steps.

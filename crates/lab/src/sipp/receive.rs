@@ -155,6 +155,9 @@ impl Generator {
             && let Some(to) = step.next
         {
             self.wake(slot, to, now);
+        } else if !from_old && usize::from(number) + 1 == program.steps.len() {
+            // Nothing is left to wait for: the last step has come, although it might have stayed out.
+            self.wake(slot, number + 1, now);
         }
     }
 

@@ -53,12 +53,12 @@ pub fn run(options: &ScenarioOptions) -> Result<Verdict, LabError> {
     if let Some(path) = &options.json {
         let text = format!("{:#}\n", outcome.to_json());
         match to_stdout {
-            true => print!("{text}"),
+            true => crate::terminal::print(&text),
             false => std::fs::write(path, text).map_err(|error| cannot_write(path, &error))?,
         }
     }
     if !to_stdout {
-        print!("{}", outcome.to_text());
+        crate::terminal::print(&outcome.to_text());
     }
     Ok(outcome.verdict())
 }

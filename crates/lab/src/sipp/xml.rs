@@ -78,7 +78,12 @@ pub fn read(file: &[u8]) -> Result<Element, Mistake> {
         let text = format!("larger than {LARGEST} bytes");
         return Err(Mistake::new(1, text));
     }
-    let text = tidy(file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file))?;
+    let mut text = tidy(file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file))?;
+    // What stands behind the scenario is not read by SIPp.
+    const END: &str = "</scenario>";
+    if let Some(at) = text.rfind(END) {
+        text.truncate(at + END.len());
+    }
     let options = roxmltree::ParsingOptions {
         nodes_limit: NODES,
         ..roxmltree::ParsingOptions::default()

@@ -329,7 +329,8 @@ pub(super) fn watch(
             due = seen.due;
             last_due = now;
         }
-        if are_done(near)? || patience.is_over(seen.up, now.since(last_due)) {
+        // The user has ended the run: what was measured so far is collected.
+        if net::stops() > 0 || are_done(near)? || patience.is_over(seen.up, now.since(last_due)) {
             return Ok(());
         }
     }

@@ -1,0 +1,286 @@
+//! SIPp's own options for `hornwork lab run`, put into ours: `-sf FILE -r 5 -m 100 -s 600`.
+//!
+//! SIPp writes long options with one hyphen, which no parser of ours takes; so they are rewritten before it sees them. An option
+//! without a counterpart is refused by name.
+
+use std::ffi::OsString;
+
+/// Options with one value that have a counterpart.
+const VALUES: [(&str, &str); 23] = [
+    ("-m", "--calls"),
+    ("-s", "--service"),
+    ("-l", "--limit"),
+    ("-d", "--hold"),
+    ("-inf", "--inject"),
+    ("-t", "--transport"),
+    ("-au", "--username"),
+    ("-ap", "--password"),
+    ("-auth_uri", "--digest-uri"),
+    ("-recv_timeout", "--receive-timeout"),
+    ("-max_retrans", "--retransmissions"),
+    ("-cid_str", "--call-id"),
+    ("-base_cseq", "--base-cseq"),
+    ("-lost", "--loss"),
+    ("-users", "--users"),
+    ("-default_behaviors", "--behaviour"),
+    ("-message_file", "--trace"),
+    ("-log_file", "--log"),
+    ("-stf", "--csv"),
+    ("-tls_cert", "--tls-cert"),
+    ("-tls_key", "--tls-key"),
+    ("-tls_ca", "--tls-ca"),
+    ("-mi", "--media"),
+];
+
+/// Options without a value that have a counterpart.
+const SWITCHES: [(&str, &str); 3] = [
+    ("-nr", "--no-retransmissions"),
+    ("-rtp_echo", "--rtp-echo"),
+    ("-aa", "--auto-answer"),
+];
+
+/// Options that ask for what is so here in any case: errors go to standard error, standard input is not read.
+const ALWAYS_SO: [&str; 2] = ["-trace_err", "-nostdin"];
+
+/// SIPp's files with names of their own making: the option, ours, and the end of the name.
+const FILES: [(&str, &str, &str); 3] = [
+    ("-trace_msg", "--trace", "messages.log"),
+    ("-trace_logs", "--log", "logs.log"),
+    ("-trace_stat", "--csv", "statistics.csv"),
+];
+
+/// The command line with SIPp's options rewritten, where it is one of `lab run`.
+///
+/// # Errors
+/// An option that is not supported, or one without its value.
+pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let is = |at: usize, word: &str| arguments.get(at).is_some_and(|text| text == word);
+    if !(is(1, "lab") && is(2, "run")) {
+        return Ok(arguments);
+    }
+    let (front, rest) = arguments.split_at(3);
+    let Some(words) = rest
+        .iter()
+        .map(|word| word.to_str())
+        .collect::<Option<Vec<&str>>>()
+    else {
+        // Names that are no UTF-8 are for the parser behind.
+        return Ok(arguments);
+    };
+    let mut reading = Reading::default();
+    reading.read(&words)?;
+    let mut out = front.to_vec();
+    out.extend(reading.finish()?.into_iter().map(OsString::from));
+    Ok(out)
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Reading {
+    scenario: Option<String>,
+    out: Vec<String>,
+    address: Option<String>,
+    port: Option<String>,
+    rate: Option<String>,
+    period: Option<String>,
+    /// Files whose names are made of the scenario's.
+    files: Vec<(&'static str, &'static str)>,
+}
+
+impl Reading {
+    fn read(&mut self, words: &[&str]) -> Result<(), String> {
+        let mut words = words.iter().copied();
+        while let Some(word) = words.next() {
+            let mut value = || {
+                words
+                    .next()
+                    .ok_or_else(|| format!("{word}: a value is missing"))
+            };
+            match word {
+                // A value of ours that may begin with a hyphen.
+                "--behaviour" => {
+                    let text = value()?;
+                    self.both(word, text);
+                }
+                "-" | "-h" | "-V" => self.out.push(word.to_owned()),
+                _ if word.starts_with("--") || !word.starts_with('-') => {
+                    self.out.push(word.to_owned());
+                }
+                "-sf" => self.scenario = Some(value()?.to_owned()),
+                "-i" => self.address = Some(value()?.to_owned()),
+                "-p" => self.port = Some(value()?.to_owned()),
+                "-r" => self.rate = Some(value()?.to_owned()),
+                "-rp" => self.period = Some(value()?.to_owned()),
+                "-key" | "-set" => {
+                    let option = if word == "-key" { "--key" } else { "--var" };
+                    let name = value()?;
+                    let text = format!("{name}={}", value()?);
+                    self.both(option, &text);
+                }
+                "-infindex" => {
+                    let file = value()?;
+                    let text = format!("{file}:{}", value()?);
+                    self.both("--index", &text);
+                }
+                "-timeout" => {
+                    let text = value()?;
+                    self.both("--timeout", &seconds(text)?);
+                }
+                _ if ALWAYS_SO.contains(&word) => {}
+                _ => self.other(word, &mut value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn other<'w>(
+        &mut self,
+        word: &str,
+        value: &mut dyn FnMut() -> Result<&'w str, String>,
+    ) -> Result<(), String> {
+        if let Some((_, ours)) = VALUES.iter().find(|(known, _)| *known == word) {
+            self.both(ours, value()?);
+        } else if let Some((_, ours)) = SWITCHES.iter().find(|(known, _)| *known == word) {
+            self.out.push((*ours).to_owned());
+        } else if let Some((_, ours, end)) = FILES.iter().find(|(known, _, _)| *known == word) {
+            self.files.push((ours, end));
+        } else if word == "-sn" {
+            let name = value()?;
+            return Err(format!(
+                "-sn {name}: scenarios that are built into SIPp are not here; write it to a file with `sipp -sd {name}` and \
+                 give that with -sf"
+            ));
+        } else {
+            return Err(format!(
+                "{word}: neither an option of `lab run` nor one of SIPp's that is supported; `hornwork lab run --help` and \
+                 docs/sipp.md name them"
+            ));
+        }
+        Ok(())
+    }
+
+    fn both(&mut self, option: &str, value: &str) {
+        // Joined, so that a value may begin with a hyphen.
+        self.out.push(match option.strip_prefix("--") {
+            Some(_) => format!("{option}={value}"),
+            None => value.to_owned(),
+        });
+    }
+
+    /// All words for the parser behind.
+    fn finish(mut self) -> Result<Vec<String>, String> {
+        let rate = match (self.rate.take(), self.period.take()) {
+            (rate, None) => rate,
+            (rate, Some(period)) => {
+                let number = |text: &str| text.parse::<f64>().ok().filter(|n| *n > 0.0);
+                let rate = rate.unwrap_or_else(|| "10".to_owned());
+                match (number(&rate), number(&period)) {
+                    (Some(rate), Some(period)) => Some((rate * 1_000.0 / period).to_string()),
+                    _ => return Err(format!("-r {rate} -rp {period}: calls, in milliseconds")),
+                }
+            }
+        };
+        if let Some(rate) = rate {
+            self.both("--rate", &rate);
+        }
+        let local = match (self.address.take(), self.port.take()) {
+            (None, None) => None,
+            (Some(address), None) => Some(address),
+            (address, Some(port)) => Some(match address {
+                Some(address) if address.contains(':') && !address.starts_with('[') => {
+                    format!("[{address}]:{port}")
+                }
+                address => format!("{}:{port}", address.unwrap_or_default()),
+            }),
+        };
+        if let Some(local) = local {
+            self.both("--local", &local);
+        }
+        let files = std::mem::take(&mut self.files);
+        let named = self
+            .scenario
+            .iter()
+            .chain(&self.out)
+            .find(|word| word.ends_with(".xml"));
+        let stem = named
+            .map_or("scenario", |name| name.trim_end_matches(".xml"))
+            .to_owned();
+        for (option, end) in files {
+            self.both(option, &format!("{stem}_{end}"));
+        }
+        // The scenario comes first, whatever stood before it.
+        let mut all: Vec<String> = self.scenario.take().into_iter().collect();
+        all.append(&mut self.out);
+        Ok(all)
+    }
+}
+
+/// Seconds of a time as SIPp writes it: `90`, `90s`, `500ms`, `2m`, `1h`.
+fn seconds(text: &str) -> Result<String, String> {
+    let at = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let factor = match unit {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        _ => {
+            return Err(format!(
+                "-timeout {text}: seconds, or a number with ms, s, m or h"
+            ));
+        }
+    };
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("-timeout {text}: seconds, or a number with ms, s, m or h"))?;
+    Ok((number * factor).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Result<String, String> {
+        let words = line.split(' ').map(OsString::from).collect();
+        let out = translate(words)?;
+        let out: Vec<_> = out.iter().map(|word| word.to_string_lossy()).collect();
+        Ok(out.join(" "))
+    }
+
+    #[test]
+    fn sipps_options_become_ours() {
+        for (theirs, ours) in [
+            (
+                "hornwork lab run -r 5 -m 100 -s 600 -sf a.xml -key domain x.org 10.0.0.1",
+                "hornwork lab run a.xml --calls=100 --service=600 --key=domain=x.org 10.0.0.1 --rate=5",
+            ),
+            (
+                "hornwork lab run -sf a.xml h -i 127.0.0.1 -p 5070 -r 3 -rp 2000",
+                "hornwork lab run a.xml h --rate=1.5 --local=127.0.0.1:5070",
+            ),
+            (
+                "hornwork lab run a.xml h -i ::1 -p 5070 -timeout 2m -trace_msg",
+                "hornwork lab run a.xml h --timeout=120 --local=[::1]:5070 --trace=a_messages.log",
+            ),
+            ("hornwork check -c a", "hornwork check -c a"),
+            ("hornwork lab run x --json -", "hornwork lab run x --json -"),
+        ] {
+            assert_eq!(of(theirs).unwrap(), ours);
+        }
+    }
+
+    #[test]
+    fn others_are_refused_by_name() {
+        for (line, word) in [
+            ("hornwork lab run a.xml -3pcc x", "-3pcc"),
+            ("hornwork lab run -sn uac h", "-sd uac"),
+            ("hornwork lab run a.xml -m", "-m: a value is missing"),
+            ("hornwork lab run a.xml -timeout 3x", "-timeout 3x"),
+        ] {
+            let error = of(line).unwrap_err();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What somebody meets who uses the laboratory for the first time.
+
+use crate::common::{root, scratch};
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+
+fn hornwork(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_example_of_the_help_runs() {
+    let help = text(&hornwork(&["lab", "run", "--help"]).stdout);
+    let (_, rest) = help
+        .split_once("--set callers.")
+        .expect("an example of --set");
+    let set = format!(
+        "callers.{}",
+        rest.split_whitespace().next().expect("a value")
+    );
+    let output = hornwork(&[
+        "lab",
+        "run",
+        "small-network",
+        "--simulate",
+        "--set",
+        &set,
+        "--repeat",
+        "1",
+    ]);
+    let error = text(&output.stderr);
+    // The thresholds are the experiment's own; what counts is that the value is taken.
+    assert!(
+        matches!(output.status.code(), Some(0 | 1)),
+        "{set}: {error}"
+    );
+}
+
+#[test]
+fn a_closed_pipe_ends_a_printing_command_quietly() {
+    for arguments in [
+        &["schema"][..],
+        &["schema", "--markdown"],
+        &["lab", "list"],
+        &["lab", "show", "small-network"],
+        &["check", "examples/pbx.toml"],
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(arguments)
+            .current_dir(root())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        drop(child.stdout.take());
+        let mut error = String::new();
+        let mut stderr = child.stderr.take().expect("standard error");
+        stderr.read_to_string(&mut error).expect("text");
+        let status = child.wait().expect("it ends");
+        assert!(!error.contains("panicked"), "{arguments:?}: {error}");
+        assert_ne!(status.code(), Some(101), "{arguments:?}");
+    }
+}
+
+#[test]
+fn results_of_an_earlier_run_stay_unless_they_are_to_be_replaced() {
+    let folder = scratch("first-contact-out");
+    let out = folder.join("run");
+    let out = out.to_str().expect("UTF-8");
+    let run = |more: &[&str]| {
+        let mut arguments = vec![
+            "lab",
+            "run",
+            "small-network",
+            "--simulate",
+            "--repeat",
+            "1",
+            "--out",
+            out,
+        ];
+        arguments.extend(more);
+        hornwork(&arguments)
+    };
+    assert!(matches!(run(&[]).status.code(), Some(0 | 1)));
+    let again = run(&[]);
+    assert_eq!(again.status.code(), Some(2));
+    let error = text(&again.stderr);
+    assert!(
+        error.contains("--force") && error.contains("run-2"),
+        "{error}"
+    );
+    assert!(matches!(run(&["--force"]).status.code(), Some(0 | 1)));
+}
+
+#[test]
+fn the_list_tells_durations() {
+    let list = text(&hornwork(&["lab", "list"]).stdout);
+    for line in list.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert!(
+            words.get(1).is_some_and(|word| word.parse::<u64>().is_ok())
+                && matches!(words.get(2), Some(&("s" | "min" | "h"))),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_it_measured() {
+    let folder = scratch("first-contact-interrupt");
+    let out = folder.join("run");
+    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "run", "small-network", "--out"])
+        .arg(&out)
+        .current_dir(root())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let id = child.id().to_string();
+    Command::new("kill")
+        .args(["-INT", &id])
+        .status()
+        .expect("kill");
+    let output = child.wait_with_output().expect("it ends");
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    let record = std::fs::read_to_string(out.join("run.json")).expect("the run's record");
+    assert!(record.contains("cut short by the user"), "{record}");
+    let page = std::fs::read_to_string(out.join("report.html")).expect("the report");
+    assert!(page.contains("cut short"));
+}
+
+#[test]
+fn an_optional_message_as_the_last_step_ends_the_call() {
+    let folder = scratch("first-contact-optional");
+    let caller = folder.join("caller.xml");
+    let called = folder.join("called.xml");
+    std::fs::write(
+        &caller,
+        "<scenario name=\"caller\"><send><![CDATA[
+OPTIONS sip:a@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: <sip:b@[local_ip]>;tag=[call_number]
+To: <sip:a@[remote_ip]>
+Call-ID: [call_id]
+CSeq: 1 OPTIONS
+Max-Forwards: 70
+Content-Length: 0
+
+]]></send><recv response=\"200\" optional=\"true\" id=\"2\"/></scenario>",
+    )
+    .expect("a scenario");
+    std::fs::write(
+        &called,
+        "<scenario name=\"called\"><User variables=\"a\"/><recv request=\"OPTIONS\"/><send><![CDATA[
+SIP/2.0 200 OK
+[last_Via:]
+[last_From:]
+[last_To:];tag=x
+[last_Call-ID:]
+[last_CSeq:]
+Content-Length: 0
+
+]]></send></scenario>",
+    )
+    .expect("a scenario");
+    let caller = caller.to_str().expect("UTF-8");
+    let called = called.to_str().expect("UTF-8");
+    let output = hornwork(&[
+        "lab",
+        "run",
+        "-sf",
+        caller,
+        "-m",
+        "3",
+        "-timeout",
+        "20s",
+        "--simulate",
+        "--against",
+        called,
+    ]);
+    let error = text(&output.stderr);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{error}{}",
+        text(&output.stdout)
+    );
+    assert!(
+        error.contains("warning") && error.contains("id="),
+        "{error}"
+    );
+}
