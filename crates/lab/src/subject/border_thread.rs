@@ -13,6 +13,9 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Drops that belong to every good run: repetitions, and the ACK of a stateless challenge (RFC 3261 section 26.3.2.4).
+const USUAL: [&str; 2] = ["sip_retransmission", "sip_refused_ack"];
+
 /// How often the thread looks for questions where nothing else wakes it.
 const LOOK: Duration = Duration::from_millis(10);
 /// Longest wait for the end of calls that are cut off by its end.
@@ -314,7 +317,7 @@ impl BorderThread {
         let drops: Vec<String> = state
             .drops
             .iter()
-            .filter(|(reason, _)| *reason != "sip_retransmission")
+            .filter(|(reason, _)| !USUAL.contains(reason))
             .map(|(reason, count)| format!("{reason} {count}"))
             .collect();
         let mut remarks = Vec::new();
