@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
-pub const TARGETS: [&str; 12] = [
+pub const TARGETS: [&str; 14] = [
     "sip",
     "sdp",
     "media",
@@ -19,6 +19,8 @@ pub const TARGETS: [&str; 12] = [
     "ws",
     "scenario_xml",
     "ng",
+    "ice",
+    "recode",
 ];
 
 /// Runs each target for the given number of seconds, side by side, then minimises its corpus.

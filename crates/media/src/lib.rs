@@ -14,7 +14,7 @@ pub mod source;
 pub mod stats;
 
 #[doc(hidden)]
-pub use forward::fuzz::fuzz_forward;
+pub use forward::fuzz::{fuzz_forward, fuzz_recode};
 pub use forward::{
     Carriage, Clocked, Component, Events, FlowPlan, Forwarder, ForwarderLimits, Keys, Latching,
     MediaCommand, MediaEvent, PlanError, PlayEnd, PlayPlace, PlayPlan, PlayVoice, Played,

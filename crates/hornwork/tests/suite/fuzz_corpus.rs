@@ -19,6 +19,8 @@ const TARGETS: &[(&str, Target)] = &[
     ("border", border),
     ("rules", rules::fuzz_rules),
     ("ng", ng),
+    ("ice", protect::fuzz_ice),
+    ("recode", media::fuzz_recode),
 ];
 
 fn media(data: &[u8]) {

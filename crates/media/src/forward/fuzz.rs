@@ -9,6 +9,7 @@ use codec::kind::Kind;
 use engine::{Forward, HashKey, Packet, SocketId, Time, Verdict};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Addresses that packets come from: even ones are signalled.
 const ADDRESSES: [&str; 6] = [
@@ -128,6 +129,123 @@ pub fn fuzz_forward(data: &[u8]) {
     }
     assert_eq!((forwarder.sessions(), forwarder.sockets()), (0, 0));
     assert_eq!(forwarder.next_deadline(), None, "no timer is left");
+}
+
+/// Payload types of the transcoded session: the two codecs of each side, its telephone events, its comfort noise.
+const CODEC: u8 = 0;
+const OTHER: u8 = 3;
+const EVENTS: u8 = 1;
+const NOISE: u8 = 2;
+/// Lengths of a packet, milliseconds.
+const LENGTHS: [u32; 5] = [10, 20, 30, 40, 60];
+/// Packets that one packet may bring: concealment of a loss included, far above what a receiver's buffer would bridge.
+const MOST: usize = 64;
+/// Longest packet that is made: 60 ms of G.711 take 480 octets.
+const LONGEST: usize = 1_500;
+
+/// Runs `data` as the packets of one transcoded call: two octets choose the codecs and their packets, then each step is a packet of one
+/// side with a valid header, or a span of time. Payloads reach decoders and encoders with losses, repetitions, jumps of sequence
+/// number and timestamp, changes of codec and of source.
+///
+/// # Panics
+/// Where an invariant is broken: that is the finding.
+#[doc(hidden)]
+pub fn fuzz_recode(data: &[u8]) {
+    let [codecs, flavour, rest @ ..] = data else {
+        return;
+    };
+    let kind = |number: u8| Kind::ALL[usize::from(number) % Kind::ALL.len()];
+    let (near, far) = (kind(codecs & 15), kind(codecs >> 4));
+    let events = match flavour & 3 {
+        0 => Events::Tones,
+        1 => Events::Passed((EVENTS, 8_000)),
+        _ => Events::Passed((EVENTS, 48_000)),
+    };
+    let side = |from: Kind, to: Kind, length: u8| RecodePlan {
+        from: [(CODEC, Format::new(from)), (OTHER, Format::new(Kind::Pcma))]
+            .into_iter()
+            .collect(),
+        to: (CODEC, Format::new(to)),
+        packet_ms: LENGTHS[usize::from(length) % LENGTHS.len()],
+        events: [((EVENTS, 8_000), events)].into_iter().collect(),
+        noise: (flavour & 4 != 0).then_some(NOISE),
+        digits: (flavour & 8 != 0).then_some((EVENTS, 48_000)),
+    };
+    let mut plan = plan(0, 0x43);
+    let Some(flow) = plan.flows.first_mut() else {
+        return;
+    };
+    flow.sides[0].recode = Some(Arc::new(side(near, far, flavour >> 4)));
+    flow.sides[1].recode = Some(Arc::new(side(far, near, flavour >> 6)));
+    let limits = ForwarderLimits {
+        rooms: 1,
+        sessions: 1,
+        sockets: 4,
+    };
+    let mut forwarder = Forwarder::new(limits, HashKey::default());
+    let mut now = Time::ZERO;
+    forwarder.command(MediaCommand::Add(Box::new(plan)), now);
+    let mut heads = [(0_u16, 0_u32); 2];
+    let mut rest = rest;
+    while let [step, argument, length, tail @ ..] = rest {
+        let (payload, tail) = tail.split_at(usize::from(*length).min(tail.len()));
+        rest = tail;
+        let which = usize::from(step & 1);
+        let (sequence, timestamp) = &mut heads[which];
+        let payload_type = match step >> 1 & 7 {
+            0..4 => CODEC,
+            4 => OTHER,
+            5 => EVENTS,
+            6 => NOISE,
+            _ => argument & 127,
+        };
+        match step >> 4 {
+            0..10 => {}
+            10 => *sequence = sequence.wrapping_add(u16::from(*argument)),
+            11 => *sequence = sequence.wrapping_sub(u16::from(*argument)),
+            12 => *timestamp = timestamp.wrapping_add(u32::from(*argument) << 24),
+            13 => *sequence ^= u16::from(*argument) << 8,
+            _ => {
+                now += Duration::from_millis(u64::from(*argument) << (step >> 1 & 7));
+                forwarder.timeout(now);
+            }
+        }
+        let source = u8::from(step >> 4 == 9) * argument;
+        let mut packet = vec![0x80, payload_type | (argument & 128)];
+        packet.extend(sequence.to_be_bytes());
+        packet.extend(timestamp.to_be_bytes());
+        packet.extend([0, 0, source, which as u8]);
+        packet.extend(payload);
+        // A payload of G.711 is longer than one octet can say.
+        packet.resize(
+            packet.len() + usize::from(argument & 1) * payload.len() * 4,
+            0x55,
+        );
+        packet.truncate(LONGEST);
+        *sequence = sequence.wrapping_add(1);
+        *timestamp = timestamp.wrapping_add(160);
+        let mut packet = Packet::new(
+            SocketId(which as u32 * 2),
+            address(which as u8),
+            now,
+            &mut packet,
+        );
+        let _ = forwarder.forward(&mut packet, now);
+        let mut made = 0;
+        while let Some((socket, destination, bytes)) = forwarder.next_packet() {
+            assert!(socket.0 < 4 && destination.port() != 0);
+            let view = wire::rtp::RtpView::parse(bytes);
+            let view = view.expect("what is made is RTP");
+            assert!([CODEC, OTHER, EVENTS, NOISE].contains(&view.payload_type()));
+            assert!(bytes.len() <= LONGEST, "{} octets", bytes.len());
+            made += 1;
+        }
+        assert!(made <= MOST, "{made} packets for one");
+        now += Duration::from_millis(u64::from(step & 15));
+        drain(&mut forwarder);
+    }
+    forwarder.command(MediaCommand::Remove(0), now);
+    assert_eq!((forwarder.sessions(), forwarder.sockets()), (0, 0));
 }
 
 fn one_packet(forwarder: &mut Forwarder, socket: u8, source: u8, bytes: &mut [u8], now: Time) {
