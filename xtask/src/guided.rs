@@ -7,7 +7,6 @@ use crate::process::{Running, check, root};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Work that is run on sockets, border and generator in one program: an experiment, and what makes it short. About as much of each, for
@@ -105,9 +104,6 @@ const CALLED: &str = "127.0.0.1:5080";
 /// Longest that one piece of work may take, its start and its end included.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How what this process builds is built, from when [`Guide::choose`] was called on.
-static CHOSEN: OnceLock<Guide> = OnceLock::new();
-
 /// How a release is built.
 #[derive(Clone, Debug)]
 pub struct Guide {
@@ -187,21 +183,15 @@ impl Guide {
         })
     }
 
-    /// From now on: by the profile that there is, or by one that is made now. Where none can be made, which is said, a plain
-    /// release build.
-    pub fn choose() -> &'static Guide {
-        CHOSEN.get_or_init(|| match Guide::found().map_or_else(make, Ok) {
-            Ok(guide) => guide,
+    /// By the profile that there is, or by one that is made now; none where it cannot be made, which is said.
+    pub fn optional() -> Option<Guide> {
+        match Guide::found().map_or_else(make, Ok) {
+            Ok(guide) => Some(guide),
             Err(why) => {
-                println!("no profile to guide the build, a plain release it is: {why}");
-                Guide::none()
+                println!("no profile to guide a build: {why}");
+                None
             }
-        })
-    }
-
-    /// How this process builds.
-    pub fn chosen() -> Guide {
-        CHOSEN.get().cloned().unwrap_or_else(Guide::none)
+        }
     }
 
     /// Cargo, told how to build.
@@ -450,7 +440,6 @@ impl Worker<'_> {
         let mut command = Command::new(self.program);
         command
             .env("LLVM_PROFILE_FILE", self.counts.join("%p.profraw"))
-            .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());

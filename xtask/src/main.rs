@@ -23,9 +23,9 @@ usage: cargo xtask COMMAND
                   for a missing program fails the run
   docs            write the generated documents anew
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, per standing call, of the load generator beside SIPp ...: all parts
-                  unless named, 3 rounds unless told, every bar beside what was measured at the end
-  release         build the program by a profile of its own work (profile-guided optimisation), anew; bench does so by itself where
-                  there is no profile yet, or a plain release build where the compiler's llvm-tools cannot be had
+                  unless named, 5 rounds unless told, every bar beside its figure at the end; fails where a bar is missed
+  release         build the program by a profile of its own work (profile-guided optimisation), anew; bench does so for its second
+                  column where there is no profile yet
   fuzz SECONDS [TARGET...]   run the fuzz targets, all of them unless named, SECONDS each, side by side";
 
 fn main() -> ExitCode {

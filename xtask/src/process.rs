@@ -14,20 +14,20 @@ pub fn root() -> PathBuf {
 
 /// Where cargo leaves release builds.
 pub fn release() -> PathBuf {
-    Guide::chosen().release()
+    Guide::none().release()
 }
 
-/// Where the program is that they are about.
+/// The program that `make build` makes.
 pub fn program() -> PathBuf {
-    Guide::chosen().program()
+    Guide::none().program()
 }
 
-/// Builds a part of the workspace as it is released.
+/// Builds a part of the workspace as `make build` does.
 ///
 /// # Errors
 /// What cargo says.
 pub fn build(what: &[&str]) -> Result<(), String> {
-    Guide::chosen().build(what)
+    Guide::none().build(what)
 }
 
 /// Whether a program can be found on the PATH (or where Debian keeps daemons).
@@ -61,9 +61,24 @@ impl Running {
         arguments: &[&str],
         log: &Path,
     ) -> Result<Running, String> {
+        Running::start_in(Path::new("."), core, program, arguments, log)
+    }
+
+    /// The same in a working directory of its own.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start_in(
+        directory: &Path,
+        core: usize,
+        program: &str,
+        arguments: &[&str],
+        log: &Path,
+    ) -> Result<Running, String> {
         let file = std::fs::File::create(log).map_err(|e| format!("{}: {e}", log.display()))?;
         let copy = file.try_clone().map_err(|e| e.to_string())?;
         let child = Command::new("taskset")
+            .current_dir(directory)
             .args(["-c", &core.to_string(), program])
             .args(arguments)
             .stdin(Stdio::null())

@@ -1,17 +1,21 @@
 //! Calls of seven messages beside the peer, and calls at a rate that has to be held.
 
-use super::load::{beside, plain, played};
+use super::load::{Run, beside, plain, played};
 use super::{
-    Bench, Bound, LOAD_CORE, SECONDS, SUBJECT_CORE, Subject, interleaved, median, subjects,
+    Bench, Bound, LOAD_CORE, RATES, SECONDS, SUBJECT_CORE, Subject, in_turn, median, subjects,
 };
 use crate::process::root;
 
-/// Calls a second. Waking a processor is dear, so that a call costs less the more of them come.
-const CALLS: [u32; 3] = [2_000, 4_000, 8_000];
-/// CPU per call of the border, in that of the peer.
-const BAR: f64 = 0.4;
-/// Calls a second through each of both at once: as many as one core takes.
-const AT_ONCE: [u32; 2] = [2_000, 4_000];
+/// CPU per call of the border, in that of the peer: the build of `make build`, and the optimised one.
+const BAR: f64 = 0.75;
+const OPTIMISED_BAR: f64 = 0.65;
+/// Retransmissions above those of the peer, in calls.
+const RETRANSMITTED: f64 = 0.001;
+/// Response time above that of the peer, milliseconds: median and 99th percentile.
+const MEDIAN_MORE: f64 = 1.0;
+const LATE_MORE: f64 = 3.0;
+/// Calls a second through each of both at once: together as many as SIPp's default buffers take.
+const AT_ONCE: [u32; 1] = [2_000];
 /// Where the border listens beside the peer, which has the address that its file says.
 const OURS: &str = "127.0.0.2";
 const PEERS: &str = "127.0.0.1";
@@ -21,39 +25,111 @@ const ANCHORED_BAR: f64 = 1.3;
 const HELD_RATE: u32 = 5_000;
 const HELD_SECONDS: u32 = 60;
 
-/// CPU per call beside Kamailio at each rate of [`CALLS`], turn by turn.
+/// Calls beside Kamailio at each rate, turn by turn: CPU, failed calls, retransmissions, response time.
 pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
     let mut subjects = subjects(bench);
     if let Some(anchored) = subjects.last_mut() {
         *anchored = unlimited(anchored.clone(), bench)?;
     }
+    let optimised = bench.optimised();
+    if let (Some(program), Some(border)) = (optimised, subjects.first()) {
+        subjects.push(border.built("border, media passed by, optimised", &program));
+    }
     println!(
-        "CPU per 7-message call, {SECONDS} s a run, subject on core {SUBJECT_CORE}, SIPp on core {LOAD_CORE}"
+        "7-message calls, {SECONDS} s a run, subject on core {SUBJECT_CORE}, SIPp with its default buffers on core {LOAD_CORE}"
     );
-    for rate in CALLS {
-        let names: Vec<&str> = subjects.iter().map(|subject| subject.name).collect();
-        let medians = interleaved(bench.rounds, &names, |subject| {
+    for rate in RATES {
+        let runs = in_turn(bench.rounds, subjects.len(), |subject| {
             let run = plain(&subjects[subject], rate, &bench.scratch)?;
             run.print(&format!("{rate}/s {}", subjects[subject].name));
-            Ok(run.micros_per_call)
+            Ok(run)
         })?;
-        let [passed_by, peer, anchored] = medians[..] else {
+        let of: Vec<Medians> = runs.iter().map(|runs| Medians::of(runs)).collect();
+        let [passed_by, peer, anchored, optimised @ ..] = &of[..] else {
             return Err("three subjects were to be measured".into());
         };
-        bench.bar(
-            &format!("call, media passed by, {rate}/s: CPU in Kamailio's ({passed_by:.1} and {peer:.1} us)"),
-            passed_by / peer,
-            Bound::AtMost(BAR),
+        let columns = [("make build", passed_by, BAR)].into_iter();
+        let columns = columns.chain(
+            optimised
+                .iter()
+                .map(|figures| ("make release", figures, OPTIMISED_BAR)),
         );
+        for (build, ours, bar) in columns {
+            beside_peer(bench, &format!("{rate}/s, {build}"), rate, ours, peer, bar);
+        }
         bench.bar(
             &format!(
-                "call, media anchored, {rate}/s: CPU in that of media passed by ({anchored:.1} us)"
+                "call, media anchored, {rate}/s: CPU in that of media passed by ({:.1} us)",
+                anchored.micros
             ),
-            anchored / passed_by,
+            anchored.micros / passed_by.micros,
             Bound::AtMost(ANCHORED_BAR),
         );
     }
     Ok(())
+}
+
+/// Medians of the runs of a subject; failed calls of all runs together.
+struct Medians {
+    micros: f64,
+    failed: u64,
+    retransmitted: f64,
+    response: (f64, f64),
+}
+
+impl Medians {
+    fn of(runs: &[Run]) -> Medians {
+        let all = |of: fn(&Run) -> f64| median(runs.iter().map(of).collect());
+        // A run without response times makes a figure that holds no bar.
+        let response = |run: &Run| run.response.unwrap_or((f64::NAN, f64::NAN));
+        Medians {
+            micros: all(|run| run.micros_per_call),
+            failed: runs.iter().map(|run| run.failed).sum(),
+            retransmitted: all(|run| run.retransmitted as f64),
+            response: (
+                median(runs.iter().map(|run| response(run).0).collect()),
+                median(runs.iter().map(|run| response(run).1).collect()),
+            ),
+        }
+    }
+}
+
+/// The bars of a call beside the peer.
+fn beside_peer(bench: &mut Bench, what: &str, rate: u32, ours: &Medians, peer: &Medians, bar: f64) {
+    bench.bar(
+        &format!(
+            "call, {what}: CPU in Kamailio's ({:.1} and {:.1} us)",
+            ours.micros, peer.micros
+        ),
+        ours.micros / peer.micros,
+        Bound::AtMost(bar),
+    );
+    bench.bar(
+        &format!(
+            "call, {what}: failed in all rounds (Kamailio {})",
+            peer.failed
+        ),
+        ours.failed as f64,
+        Bound::AtMost(0.0),
+    );
+    bench.bar(
+        &format!(
+            "call, {what}: retransmitted (Kamailio {})",
+            peer.retransmitted
+        ),
+        ours.retransmitted,
+        Bound::AtMost(peer.retransmitted + RETRANSMITTED * f64::from(rate * SECONDS)),
+    );
+    for (name, ours, peer, more) in [
+        ("p50", ours.response.0, peer.response.0, MEDIAN_MORE),
+        ("p99", ours.response.1, peer.response.1, LATE_MORE),
+    ] {
+        bench.bar(
+            &format!("call, {what}: {name} of the response in ms (Kamailio {peer:.1})"),
+            ours,
+            Bound::AtMost(peer + more),
+        );
+    }
 }
 
 /// CPU per call of two subjects at once on one core at the same rate: whatever else the machine does meets both alike. The border beside

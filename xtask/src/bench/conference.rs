@@ -25,7 +25,7 @@ pub(super) fn conference(bench: &mut Bench) -> Result<(), String> {
     std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     let network = Network::new()?;
     let program = program().display().to_string();
-    let words = ["env", "RUST_LOG=warn", &program, "run", "-c"];
+    let words = [program.as_str(), "run", "-c"];
     let mut subject: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     subject.push(file.display().to_string());
     let names = [

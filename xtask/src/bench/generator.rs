@@ -1,6 +1,6 @@
 //! Our load generator beside SIPp.
 
-use super::load::SIPP;
+use super::load::ROOMY_SIPP as SIPP;
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, interleaved, median};
 use crate::process::{Running, program};
 use std::path::Path;

@@ -5,22 +5,36 @@ use crate::process::Running;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What SIPp is told on both sides: sockets that do not lose messages, no limit of calls below what is offered.
-pub(super) const SIPP: [&str; 5] = ["-nostdin", "-buff_size", "4000000", "-l", "200000"];
+/// Options of SIPp on both sides: no terminal, no limit of simultaneous calls below the offered load. Its socket buffers keep their default.
+const SIPP: [&str; 3] = ["-nostdin", "-l", "200000"];
+/// Options of SIPp where generators are compared: buffers that lose no message at any rate.
+pub(super) const ROOMY_SIPP: [&str; 5] = ["-nostdin", "-buff_size", "4000000", "-l", "200000"];
+/// SIPp writes its statistics each second.
+const STATISTICS: [&str; 3] = ["-trace_stat", "-fd", "1"];
+/// SIPp writes the response time of each call: from INVITE to 200, as its built-in scenario says. Its clock has steps of about 4 ms.
+const RESPONSE_TIMES: [&str; 3] = ["-trace_rtt", "-rtt_freq", "1"];
 
-/// What one run gave.
+/// Figures of one run.
+#[derive(Clone)]
 pub(super) struct Run {
     pub(super) micros_per_call: f64,
     pub(super) failed: u64,
+    /// Messages that SIPp sent again, both sides.
+    pub(super) retransmitted: u64,
+    /// Response time, milliseconds, median and 99th percentile; none where the scenario measures none.
+    pub(super) response: Option<(f64, f64)>,
     receive_buffer_errors: u64,
 }
 
 impl Run {
-    /// The line that a run leaves on the terminal.
-    pub(super) fn print(&self, what: &str) {
+    /// Prints the line of a run.
+    pub(super) fn print(&self, subject: &str) {
+        let response = self.response.map_or(String::new(), |(median, late)| {
+            format!(", response p50 {median:.0} ms p99 {late:.0} ms")
+        });
         println!(
-            "  {what:<40} {:7.1} us/call, {} failed, RcvbufErrors +{}",
-            self.micros_per_call, self.failed, self.receive_buffer_errors
+            "  {subject:<40} {:7.1} us/call, {} failed, {} retransmitted{response}, RcvbufErrors +{}",
+            self.micros_per_call, self.failed, self.retransmitted, self.receive_buffer_errors
         );
     }
 }
@@ -80,7 +94,7 @@ struct Load<'a> {
     subject: &'a Subject,
     address: &'a str,
     running: Running,
-    _uas: Running,
+    uas: Running,
     scratch: &'a Path,
 }
 
@@ -104,13 +118,20 @@ impl<'a> Load<'a> {
         let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
         let log = scratch.join(format!("subject-{address}.log"));
         let running = Running::start(SUBJECT_CORE, &subject.program, &arguments, &log)?;
-        let uas = [uas, &["-i", address, "-p", "5080"], &SIPP].concat();
+        let file = statistics(scratch, "uas", address);
+        let uas = [
+            uas,
+            &["-i", address, "-p", "5080", "-stf", &file],
+            &SIPP,
+            &STATISTICS,
+        ]
+        .concat();
         let log = scratch.join(format!("uas-{address}.log"));
         Ok(Load {
             subject,
             address,
             running,
-            _uas: Running::start(LOAD_CORE, "sipp", &uas, &log)?,
+            uas: Running::start(LOAD_CORE, "sipp", &uas, &log)?,
             scratch,
         })
     }
@@ -120,15 +141,68 @@ impl<'a> Load<'a> {
         let target = format!("{}:{}", self.address, self.subject.port);
         let (rate_text, total_text) = (rate.to_string(), total.to_string());
         let load = ["-i", self.address, "-p", "5061", "-r", &rate_text];
-        let uac = [uac, &[&target], &load, &["-m", &total_text], &SIPP].concat();
+        let file = statistics(self.scratch, "uac", self.address);
+        let uac = [
+            uac,
+            &[&target],
+            &load,
+            &["-m", &total_text, "-stf", &file],
+            &SIPP,
+            &STATISTICS,
+            &RESPONSE_TIMES,
+        ]
+        .concat();
+        // SIPp names the file of response times itself, in its working directory.
+        let directory = self.directory();
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory)
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
         let (errors, cpu) = (receive_buffer_errors(), self.running.cpu_nanos());
         Ok(Begun {
-            caller: Running::start(LOAD_CORE, "sipp", &uac, &self.log())?,
+            caller: Running::start_in(&directory, LOAD_CORE, "sipp", &uac, &self.log())?,
             total,
             seconds,
             cpu,
             errors,
         })
+    }
+
+    /// Working directory of the calling side.
+    fn directory(&self) -> PathBuf {
+        self.scratch.join(format!("uac-{}", self.address))
+    }
+
+    /// Messages that both sides of SIPp sent again.
+    fn retransmitted(&mut self) -> Result<u64, String> {
+        // The called side writes its file each second, and does not write it when a signal ends it.
+        std::thread::sleep(Duration::from_millis(1_200));
+        ["uac", "uas"]
+            .into_iter()
+            .map(|side| {
+                let path = statistics(self.scratch, side, self.address);
+                let text =
+                    std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+                column(&text, "Retransmissions(C)")
+                    .ok_or_else(|| format!("{path}: no column of retransmissions"))
+            })
+            .sum()
+    }
+
+    /// Median and 99th percentile of the response times in milliseconds.
+    fn response(&self) -> Option<(f64, f64)> {
+        let files = std::fs::read_dir(self.directory()).ok()?;
+        let file = files
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.to_string_lossy().ends_with("_rtt.csv"))?;
+        let text = std::fs::read_to_string(file).ok()?;
+        let mut times: Vec<f64> = text
+            .lines()
+            .filter_map(|line| line.split(';').nth(1)?.trim().parse().ok())
+            .collect();
+        times.sort_by(f64::total_cmp);
+        let at = |share: usize| times.get(times.len() * share / 100).copied();
+        Some((at(50)?, at(99)?))
     }
 
     fn log(&self) -> PathBuf {
@@ -151,12 +225,27 @@ impl<'a> Load<'a> {
                 self.subject.name
             ));
         }
+        let receive_buffer_errors = receive_buffer_errors() - begun.errors;
+        let retransmitted = self.retransmitted()?;
+        if self.uas.wait_for_code(Duration::ZERO).is_ok() {
+            return Err(format!("{}: the called side has ended", self.subject.name));
+        }
         Ok(Run {
             micros_per_call: spent as f64 / 1_000.0 / successful as f64,
             failed: u64::from(begun.total) - successful,
-            receive_buffer_errors: receive_buffer_errors() - begun.errors,
+            retransmitted,
+            response: self.response(),
+            receive_buffer_errors,
         })
     }
+}
+
+/// The file of statistics of one side.
+fn statistics(scratch: &Path, side: &str, address: &str) -> String {
+    scratch
+        .join(format!("{side}-{address}.csv"))
+        .display()
+        .to_string()
 }
 
 /// The last value of a column of SIPp's statistics file.

@@ -25,7 +25,7 @@ pub(super) fn in_memory(_: &mut Bench) -> Result<(), String> {
             return Err(format!("{} is gone", source.display()));
         }
         println!("\n{package}: {example}");
-        check(Guide::chosen().cargo().args([
+        check(Guide::none().cargo().args([
             "run",
             "--release",
             "--locked",

@@ -165,14 +165,9 @@ fn refreshed(subject: &Subject, core: &Path, load: &Path, scratch: &Path) -> Res
     let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
     let log = scratch.join("subject.log");
     let running = Running::start(SUBJECT_CORE, &subject.program, &arguments, &log)?;
-    let core = [
-        "RUST_LOG=warn",
-        &hornwork,
-        "run",
-        "-c",
-        &core.display().to_string(),
-    ];
-    let core = Running::start(LOAD_CORE, "env", &core, &scratch.join("core.log"))?;
+    let core = core.display().to_string();
+    let core = ["run", "-c", &core];
+    let core = Running::start(LOAD_CORE, &hornwork, &core, &scratch.join("core.log"))?;
     std::thread::sleep(Duration::from_millis(1_500));
     let (said, results) = (scratch.join("player.log"), scratch.join("refreshes"));
     // Those of the run before; there are none before the first.

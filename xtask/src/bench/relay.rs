@@ -1,6 +1,6 @@
 //! What a packet of relayed media costs, beside rtpengine in user space.
 
-use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, interleaved, median};
+use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, in_turn, median};
 use crate::process::{Running, build, check, installed, program, release, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ const CALLS: [u32; 3] = [100, 250, 500];
 /// Seconds that are counted in a run.
 const SECONDS: u32 = 8;
 /// CPU per packet, in rtpengine's.
-const BAR: f64 = 0.65;
+const BAR: f64 = 0.55;
 /// The same with SRTP on the callers' side.
 const SECURE_BAR: f64 = 0.6;
 /// Microseconds of CPU per packet that SRTP on one side may add to the plain relay on the same path.
@@ -22,6 +22,7 @@ const SECURE_MORE: f64 = 0.8;
 const MORE: usize = 3;
 
 /// A relay that is measured.
+#[derive(Clone)]
 struct Relay {
     name: &'static str,
     /// What the load calls it.
@@ -30,38 +31,94 @@ struct Relay {
     arguments: Vec<String>,
 }
 
-/// CPU per relayed packet of the border with one socket for all ports, with a socket for each, and of rtpengine: interleaved, at
-/// the same rates, in a network of their own.
+impl Relay {
+    /// The same of another build.
+    fn built(&self, name: &'static str, program: &Path) -> Relay {
+        let mut built = Relay {
+            name,
+            ..self.clone()
+        };
+        if let Some(first) = built.arguments.first_mut() {
+            *first = program.display().to_string();
+        }
+        built
+    }
+}
+
+/// CPU per relayed packet and delay of the border with one socket for all ports, with a socket for each, and of rtpengine:
+/// interleaved, at the same rates, in a network of their own.
 pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
     ready()?;
     let network = Network::new()?;
-    let relays = [
+    let one = border("border, one socket", "one", &bench.scratch)?;
+    let mut relays = vec![
         rtpengine(),
-        border("border, one socket", "one", &bench.scratch)?,
+        one.clone(),
         border("border, a socket per port", "per-port", &bench.scratch)?,
     ];
-    let names = relays.each_ref().map(|relay| relay.name);
-    println!("CPU per relayed packet of G.729 (20 ms, both directions), {SECONDS} s a run");
+    if let Some(program) = bench.optimised() {
+        relays.push(one.built("border, one socket, optimised", &program));
+    }
+    println!("relayed packets of G.729 (20 ms, both directions), {SECONDS} s a run");
     for calls in CALLS {
-        let medians = interleaved(bench.rounds, &names, |which| {
-            let line = end(begin(
-                &relays[which],
-                calls,
-                false,
-                &network,
-                &bench.scratch,
-            )?)?;
-            println!("  {:<28} {line}", names[which]);
-            micros(&line)
+        let runs = in_turn(bench.rounds, relays.len(), |which| {
+            let relay = &relays[which];
+            let line = end(begin(relay, calls, false, &network, &bench.scratch)?)?;
+            println!("  {:<30} {line}", relay.name);
+            Ok(line)
         })?;
-        for (name, value) in names.iter().zip(&medians).skip(1) {
-            bench.bar(
-                &format!("{name}, {calls} calls: CPU per packet in rtpengine's (user space)"),
-                value / medians[0],
-                Bound::AtMost(BAR),
-            );
+        let [peer, ours @ ..] = &runs[..] else {
+            return Err("rtpengine was to be measured".into());
+        };
+        for (relay, ours) in relays.iter().skip(1).zip(ours) {
+            beside_peer(
+                bench,
+                &format!("{}, {calls} calls", relay.name),
+                ours,
+                peer,
+                BAR,
+            )?;
         }
     }
+    Ok(())
+}
+
+/// The bars of a relay beside rtpengine, from the lines of figures of both.
+fn beside_peer(
+    bench: &mut Bench,
+    what: &str,
+    ours: &[String],
+    peer: &[String],
+    bar: f64,
+) -> Result<(), String> {
+    let medians = |name: &str| -> Result<(f64, f64), String> {
+        let of = |lines: &[String]| -> Result<f64, String> {
+            let all: Result<Vec<f64>, String> = lines
+                .iter()
+                .map(|line| figure(line, name).ok_or(format!("no {name} in: {line}")))
+                .collect();
+            Ok(median(all?))
+        };
+        Ok((of(ours)?, of(peer)?))
+    };
+    let (ours, peer) = medians("us/packet")?;
+    bench.bar(
+        &format!("{what}: CPU per packet in rtpengine's, user space ({ours:.2} and {peer:.2} us)"),
+        ours / peer,
+        Bound::AtMost(bar),
+    );
+    let (ours, peer) = medians("p50")?;
+    bench.bar(
+        &format!("{what}: median delay in us, at most rtpengine's"),
+        ours,
+        Bound::AtMost(peer),
+    );
+    let (ours, peer) = medians("lost")?;
+    bench.bar(
+        &format!("{what}: lost packets, at most rtpengine's"),
+        ours,
+        Bound::AtMost(peer),
+    );
     Ok(())
 }
 
@@ -77,23 +134,32 @@ pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
         name: "rtpengine, SRTP to RTP",
         ..rtpengine()
     };
-    let runs = [&peer, &keyed];
-    let names = runs.map(|relay| relay.name);
+    let mut relays = vec![peer, keyed.clone()];
+    if let Some(program) = bench.optimised() {
+        relays.push(keyed.built("border, SRTP to RTP, optimised", &program));
+    }
     println!(
         "CPU per relayed packet of G.729 (20 ms, both directions), AES_CM_128_HMAC_SHA1_80 on one side, {SECONDS} s a run"
     );
     for calls in CALLS {
-        let medians = interleaved(bench.rounds, &names, |which| {
-            let run = begin(runs[which], calls, true, &networks[0], &bench.scratch)?;
-            let line = end(run)?;
-            println!("  {:<28} {line}", names[which]);
-            micros(&line)
+        let runs = in_turn(bench.rounds, relays.len(), |which| {
+            let relay = &relays[which];
+            let line = end(begin(relay, calls, true, &networks[0], &bench.scratch)?)?;
+            println!("  {:<30} {line}", relay.name);
+            Ok(line)
         })?;
-        bench.bar(
-            &format!("SRTP to RTP, {calls} calls: CPU per packet in rtpengine's (user space)"),
-            medians[1] / medians[0],
-            Bound::AtMost(SECURE_BAR),
-        );
+        let [peer, ours @ ..] = &runs[..] else {
+            return Err("rtpengine was to be measured".into());
+        };
+        for (relay, ours) in relays.iter().skip(1).zip(ours) {
+            beside_peer(
+                bench,
+                &format!("{}, {calls} calls", relay.name),
+                ours,
+                peer,
+                SECURE_BAR,
+            )?;
+        }
         if networks.iter().any(|network| network.name.is_none()) {
             println!(
                 "  (what SRTP adds to the plain relay is not measured: both at once need a network each)"
@@ -161,15 +227,17 @@ fn border(name: &'static str, sockets: &str, scratch: &Path) -> Result<Relay, St
         format!("{example}\n[media]\nsockets = \"{sockets}\"\n"),
     )
     .map_err(|error| format!("{}: {error}", file.display()))?;
-    let program = program().display().to_string();
-    let words = ["env", "RUST_LOG=warn", &program, "run", "-c"];
-    let mut arguments: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    arguments.push(file.display().to_string());
+    let arguments = [
+        &program().display().to_string(),
+        "run",
+        "-c",
+        &file.display().to_string(),
+    ];
     Ok(Relay {
         name,
         kind: "border",
         address: "127.0.0.1:5060",
-        arguments,
+        arguments: arguments.map(str::to_owned).to_vec(),
     })
 }
 

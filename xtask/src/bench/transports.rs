@@ -53,8 +53,9 @@ fn one(transport: &str, rate: u32, load: &Path, scratch: &Path) -> Result<f64, S
     std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
     let program = program().display().to_string();
     let file = file.display().to_string();
-    let border = ["RUST_LOG=warn", &program, "run", "-c", &file];
-    let border = Running::start(SUBJECT_CORE, "env", &border, &scratch.join("subject.log"))?;
+    let border = ["run", "-c", &file];
+    let log = scratch.join("subject.log");
+    let border = Running::start(SUBJECT_CORE, &program, &border, &log)?;
     let (load, folder) = (load.display().to_string(), scratch.display().to_string());
     let uas = ["uas", transport, "127.0.0.1:5080", &folder];
     let _uas = Running::start(LOAD_CORE, &load, &uas, &scratch.join("uas.log"))?;
