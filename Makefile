@@ -1,5 +1,5 @@
 # The doors. Each one does its own set-up on a fresh Debian 12 that has Rust, Node and make.
-.PHONY: build release demo test bench tidy docs fuzz setup peers clean
+.PHONY: build release install demo test bench tidy docs fuzz setup peers clean
 
 CARGO ?= cargo
 HORNWORK = target/release/hornwork
@@ -13,6 +13,11 @@ build: setup
 release: setup
 	@packaging/setup --wanted $(BOLT)
 	$(CARGO) xtask release
+
+# The program without debug information, the unit, the system user, a configuration where there is none.
+install: build
+	@packaging/setup objcopy:binutils
+	packaging/install $(HORNWORK) $(DESTDIR)
 
 demo: build
 	$(HORNWORK) demo

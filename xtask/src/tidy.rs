@@ -77,11 +77,20 @@ const NO_ENGINE: [&str; 7] = [
 pub fn run() -> Result<(), String> {
     let mut breaches = Vec::new();
     breaches.extend(dependencies()?);
+    breaches.extend(unused()?);
     breaches.extend(sources()?);
     breaches.extend(texts::breaches()?);
     // What does not build at all is clippy's to say; the other rules are judged all the same.
     breaches.extend(docs::stale().unwrap_or_else(|why| vec![why]));
     for (what, mut command) in tools() {
+        let component = Command::new("cargo").args([what, "--version"]).output();
+        if !component.is_ok_and(|said| said.status.success()) {
+            let package = if what == "fmt" { "rustfmt" } else { what };
+            breaches.push(format!(
+                "{what} is not installed: rustup component add {package}"
+            ));
+            continue;
+        }
         if let Err(why) = check(&mut command) {
             breaches.push(format!("{what}: {why}"));
         }
@@ -160,6 +169,33 @@ fn dependencies() -> Result<Vec<String>, String> {
         }
     }
     Ok(breaches)
+}
+
+/// Dependencies of the workspace that no member has.
+fn unused() -> Result<Vec<String>, String> {
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let mut members = read(root().join("xtask/Cargo.toml"))?;
+    let folders = std::fs::read_dir(root().join("crates")).map_err(|error| error.to_string())?;
+    for folder in folders.flatten() {
+        members.push_str(&read(folder.path().join("Cargo.toml"))?);
+    }
+    let workspace = read(root().join("Cargo.toml"))?;
+    let named = |line: &str| Some(line.split_once('=')?.0.trim().to_owned());
+    Ok(workspace
+        .lines()
+        .skip_while(|line| *line != "[workspace.dependencies]")
+        .skip(1)
+        .take_while(|line| !line.starts_with('['))
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(named)
+        .filter(|name| {
+            let is_name = |line: &str| line.split(['.', '=', ' ']).next() == Some(name.as_str());
+            !members.lines().any(is_name)
+        })
+        .map(|name| format!("Cargo.toml: no member depends on {name}"))
+        .collect())
 }
 
 /// Our own crates among the normal dependencies of a manifest.

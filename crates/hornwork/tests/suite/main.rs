@@ -8,6 +8,7 @@ mod control;
 mod first_contact;
 mod fuzz_corpus;
 mod hostile;
+mod install;
 mod isolate;
 mod names;
 mod peer_conference;
