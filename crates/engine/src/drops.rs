@@ -49,7 +49,7 @@ drop_reasons! {
     MediaMalformed "media_malformed" "Not RTP, not RTCP: wrong version, too short, or lengths that do not fit.";
     MediaNotLatched "media_not_latched" "The other side's address is not known yet, so there is nowhere to send to.";
     MediaUnexpectedRtcp "media_unexpected_rtcp" "RTCP on an RTP port (or the reverse) without rtcp-mux.";
-    MediaNotTranscoded "media_not_transcoded" "A packet of a call that is transcoded whose payload was not agreed on or cannot be decoded.";
+    MediaNotTranscoded "media_not_transcoded" "A packet of a call that is transcoded whose payload was not agreed on, cannot be decoded or lasts longer than 240 ms.";
     MediaTooLate "media_too_late" "A packet of a call that is transcoded that came after its place had been filled.";
     MediaHeld "media_held" "A packet in a direction that the offer and answer have closed.";
     MediaTooLarge "media_too_large" "A datagram larger than any media packet.";

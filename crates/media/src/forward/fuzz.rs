@@ -138,8 +138,8 @@ const EVENTS: u8 = 1;
 const NOISE: u8 = 2;
 /// Lengths of a packet, milliseconds.
 const LENGTHS: [u32; 5] = [10, 20, 30, 40, 60];
-/// Packets that one packet may bring: concealment of a loss included, far above what a receiver's buffer would bridge.
-const MOST: usize = 64;
+/// Packets that one packet may bring: 240 ms of sound behind a second of concealment, in packets of 10 ms, and digits.
+const MOST: usize = 128;
 /// Longest packet that is made: 60 ms of G.711 take 480 octets.
 const LONGEST: usize = 1_500;
 

@@ -51,6 +51,9 @@ pub struct RecodePlan {
 const FAR: i16 = 3_000;
 /// A side may have its codec made anew this often; each costs what a hundred packets cost.
 const ANEW: Duration = Duration::from_millis(100);
+/// Longest sound of one packet, milliseconds: RFC 3551 section 4.2 asks receivers to accept 200. A longer one is a burst towards the other
+/// side: 1,275 octets of G.729 are 127 packets of 10 ms.
+const LONGEST_MS: u64 = 240;
 /// Samples of a stretch of tone that is made at once: 10 ms at 48 kHz.
 const STRETCH: usize = 480;
 
@@ -348,6 +351,9 @@ impl Recoder {
         let unpacker = stream.transcoder.unpacker();
         let samples = unpacker.samples_of(payload).map_err(failed)?;
         let rate = u64::from(unpacker.sample_rate().max(1));
+        if samples as u64 * 1_000 > rate * LONGEST_MS {
+            return Err(DropReason::MediaNotTranscoded);
+        }
         let units = (samples as u64 * u64::from(stream.clocks.0) / rate) as u32;
         let samples = stream.transcoder.decode(payload).map_err(failed)?;
         let count = samples.len();

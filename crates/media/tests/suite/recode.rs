@@ -297,6 +297,25 @@ fn a_payload_that_was_not_agreed_on_goes_nowhere() {
     assert_eq!(line.pass(B, &back).unwrap(), vec![back]);
 }
 
+#[test]
+fn a_packet_of_more_than_240_ms_of_sound_goes_nowhere() {
+    let plan = plan((8, Kind::Pcma), (0, Kind::Pcmu), 10, Events::Tones);
+    let mut line = Line::new(session(Some(plan), None, Protection::default()));
+    let packet = |sequence: u16, timestamp: u32, octets: usize| {
+        let mut bytes = vec![0x80, 8];
+        bytes.extend(sequence.to_be_bytes());
+        bytes.extend(timestamp.to_be_bytes());
+        bytes.extend(7_u32.to_be_bytes());
+        bytes.resize(bytes.len() + octets, 0xd5);
+        bytes
+    };
+    assert_eq!(line.pass(A, &packet(1, 0, 1_920)).unwrap().len(), 24);
+    let longer = line.pass(A, &packet(2, 1_920, 1_921));
+    assert_eq!(longer.unwrap_err(), DropReason::MediaNotTranscoded);
+    // The next one finds the place of the one that was dropped concealed, and goes on.
+    assert!(!line.pass(A, &packet(3, 2_080, 160)).unwrap().is_empty());
+}
+
 fn event(sequence: u16, timestamp: u32, duration: u16, end: bool) -> Vec<u8> {
     RtpHeader {
         payload_type: EVENT.0,
