@@ -553,6 +553,11 @@ events! {
         /// The operating system's words.
         error: String,
     }
+    /// Lines of the log were lost: standard error did not take them. It takes lines again.
+    LogLost "log_lost" {
+        /// How many.
+        lines: u64,
+    }
     /// A sound is played to a party of a call from now on.
     PlayBegun "play_begun" {
         /// Number of the call.

@@ -1,47 +1,149 @@
-//! The log of a border in service.
+//! The log of a border in service. Threads that carry packets put lines into a bounded queue; a thread of its own writes them to standard
+//! error, so that a log that is not read (a stopped journal, a full disk, a pager) holds up no packet and no signal. Lines that find no
+//! room are counted, and the count is logged once lines are written again.
 
 use border::config::Config;
 use engine::{Event, Note};
 use net::Clock;
-use std::io::{self, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// Lines on their way to standard error: written once per turn, because a system call per line would be felt at
-/// thousands of calls a second.
+/// Bytes that wait at most: half a second of three lines for each of 4,000 calls a second.
+const ROOM: usize = 1 << 20;
+/// The writer collects lines for this long, so that a busy log costs a hundred system calls a second and not one for each line.
+const COLLECT: Duration = Duration::from_millis(10);
+/// How long the end of the program waits for lines to be written.
+const LAST_LINES: Duration = Duration::from_millis(200);
+
+/// Lines on their way to standard error.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct Lines(Arc<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    /// The writer waits here for lines, the end of the program for the writer.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whole lines.
+    waiting: Vec<u8>,
+    /// Lines that found no room or could not be written, since the last that were.
+    lost: u64,
+    /// The writer sleeps until it is woken.
+    idle: bool,
+    /// The writer is writing.
+    writing: bool,
+    /// The program ends: lines are written without delay.
+    ending: bool,
+}
 
 impl Lines {
-    /// Bytes that wait at most.
-    const MOST: usize = 64 << 10;
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-    fn put(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.extend_from_slice(bytes);
-        match waiting.len() > Lines::MOST {
-            true => Lines::write_out(&mut waiting),
-            false => Ok(()),
+    /// Queues one line; it is counted where it finds no room.
+    fn put(&self, line: &[u8]) {
+        let mut state = self.state();
+        match state.waiting.len() + line.len() > ROOM {
+            true => state.lost += 1,
+            false => state.waiting.extend_from_slice(line),
         }
     }
 
-    fn flush(&self) -> io::Result<()> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Lines::write_out(&mut waiting)
+    /// Wakes the writer where it sleeps and lines wait.
+    fn flush(&self) {
+        let mut state = self.state();
+        if state.idle && (!state.waiting.is_empty() || state.lost > 0) {
+            state.idle = false;
+            self.0.changed.notify_all();
+        }
     }
 
-    fn write_out(waiting: &mut Vec<u8>) -> io::Result<()> {
-        let done = match waiting.is_empty() {
-            true => Ok(()),
-            false => io::stderr().write_all(waiting),
-        };
-        waiting.clear();
-        done
+    /// Waits until everything is written, at most `limit`.
+    fn end(&self, limit: Duration) {
+        let mut state = self.state();
+        state.ending = true;
+        self.0.changed.notify_all();
+        let waits = |state: &mut State| state.writing || !state.waiting.is_empty();
+        // Lines that nobody reads are no reason to stay.
+        let _ = self
+            .0
+            .changed
+            .wait_timeout_while(state, limit, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+
+    /// Writes lines to `out` until the program ends; `lost` words how many were lost.
+    fn write_out(&self, out: &mut impl io::Write, lost: impl Fn(u64) -> String) {
+        let mut lines = Vec::new();
+        loop {
+            let mut state = self.state();
+            state.writing = false;
+            self.0.changed.notify_all();
+            while state.waiting.is_empty() && state.lost == 0 {
+                state.idle = true;
+                state = self
+                    .0
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            state.idle = false;
+            state.writing = true;
+            std::mem::swap(&mut lines, &mut state.waiting);
+            let missing = std::mem::take(&mut state.lost);
+            let hurry = state.ending;
+            drop(state);
+            if missing > 0 {
+                // Lines were lost after those that wait.
+                lines.extend_from_slice(lost(missing).as_bytes());
+            }
+            let written = write_all(out, &lines);
+            let failed = written < lines.len();
+            if failed {
+                let count =
+                    |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+                let told = u64::from(missing > 0);
+                // The line that tells of lost ones is none of them.
+                let unwritten = count(&lines[written..]).saturating_sub(told);
+                self.state().lost += unwritten + missing;
+            }
+            lines.clear();
+            if failed || !hurry {
+                // A log that cannot be written is tried again, without haste.
+                std::thread::sleep(if failed { COLLECT * 10 } else { COLLECT });
+            }
+        }
     }
 }
 
+/// Writes as much as can be written; gives how much that was. A descriptor that does not block is waited for.
+fn write_all(out: &mut impl io::Write, mut bytes: &[u8]) -> usize {
+    let all = bytes.len();
+    while !bytes.is_empty() {
+        match out.write(bytes) {
+            Ok(0) => break,
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(COLLECT),
+            Err(_) => break,
+        }
+    }
+    all - bytes.len()
+}
+
 impl io::Write for Lines {
+    /// Takes one line: tracing writes each in one piece.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.put(bytes).map(|()| bytes.len())
+        self.put(bytes);
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -57,22 +159,36 @@ pub struct Log {
     lines: Lines,
 }
 
-impl Drop for Log {
-    fn drop(&mut self) {
-        self.flush();
-    }
-}
-
 impl Log {
     /// Starts it, for the whole process.
-    pub fn start(config: &Config, clock: Clock) -> Log {
+    ///
+    /// # Errors
+    /// There is no thread, or standard error is closed.
+    pub fn start(config: &Config, clock: Clock) -> io::Result<Log> {
         let filter = tracing_subscriber::EnvFilter::try_from_default_env()
             .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(&config.log.level));
+        let json = config.log.json;
         let log = Log {
-            json: config.log.json,
+            json,
             clock,
             lines: Lines::default(),
         };
+        // Not through `io::stderr`: its lock would be held for as long as a write takes.
+        let mut out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let lines = log.lines.clone();
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || {
+                // Signals are the first thread's; where they cannot be blocked, they are taken as they come.
+                let _ = net::block_signals();
+                lines.write_out(&mut out, |count| lost_line(json, &clock, count));
+            })?;
+        let lines = log.lines.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            let trace = std::backtrace::Backtrace::capture();
+            lines.put(format!("{panic}\n{trace}\n").as_bytes());
+            lines.end(LAST_LINES);
+        }));
         let lines = log.lines.clone();
         let builder = tracing_subscriber::fmt()
             .with_env_filter(filter)
@@ -83,19 +199,25 @@ impl Log {
         } else {
             builder.with_ansi(false).init();
         }
-        log
+        Ok(log)
     }
 
-    /// Writes out what waits.
+    /// Has the lines of this turn written; does not wait for it.
     pub fn flush(&self) {
-        // A log that nobody takes any more is no reason to stop calls, and there is nowhere to say so.
-        let _ = self.lines.flush();
+        self.lines.flush();
+    }
+
+    /// The last words of the program: `line`, unless it is empty, and everything that waits; does not wait for long.
+    pub fn end(&self, line: &str) {
+        if !line.is_empty() {
+            self.lines.put(format!("{line}\n").as_bytes());
+        }
+        self.lines.end(LAST_LINES);
     }
 
     fn json(&self, level: &str, event: &Event) {
         let line = json_line(self.clock.unix_nanos(event.at), level, event);
-        // As above.
-        let _ = self.lines.put(line.as_bytes());
+        self.lines.put(line.as_bytes());
     }
 
     /// Writes an event, at the level that it deserves.
@@ -126,6 +248,7 @@ impl Log {
             | Note::MediaNodeFailed { .. }
             | Note::MediaNodeLost { .. }
             | Note::ControlRefused { .. }
+            | Note::LogLost { .. }
             | Note::AuthenticationFailed { .. }
             | Note::MediaTimeout { .. } => write!(warn, WARN),
             Note::CallProgressed { .. }
@@ -157,6 +280,16 @@ fn json_line(unix_nanos: u64, level: &str, event: &Event) -> String {
         object.insert(name.to_owned(), value);
     });
     format!("{}\n", serde_json::Value::Object(object))
+}
+
+/// The line that tells of lost ones.
+fn lost_line(json: bool, clock: &Clock, lines: u64) -> String {
+    let event = Event::new(clock.now(), Note::LogLost { lines });
+    let nanos = clock.unix_nanos(event.at);
+    match json {
+        true => json_line(nanos, "WARN", &event),
+        false => format!("{}  WARN {event}\n", timestamp(nanos)),
+    }
 }
 
 /// Fields that are names, even where one happens to consist of digits.
@@ -202,6 +335,104 @@ pub(crate) fn timestamp(unix_nanos: u64) -> String {
 mod tests {
     use super::*;
     use engine::Time;
+
+    /// Takes so many writes, then holds up the writer until it is let go, or refuses what comes.
+    #[derive(Clone, Default)]
+    struct Pipe(Arc<Mutex<(bool, bool, Vec<u8>)>>);
+
+    impl Pipe {
+        fn set(&self, full: bool, broken: bool) {
+            let mut pipe = self.0.lock().unwrap();
+            (pipe.0, pipe.1) = (full, broken);
+        }
+
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().2.clone()).unwrap()
+        }
+
+        /// Waits for a text.
+        fn has(&self, text: &str) -> bool {
+            (0..500).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                self.text().contains(text)
+            })
+        }
+    }
+
+    impl io::Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            while self.0.lock().unwrap().0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let mut pipe = self.0.lock().unwrap();
+            if pipe.1 {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            pipe.2.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn writer(pipe: &Pipe) -> Lines {
+        let (lines, mut pipe) = (Lines::default(), pipe.clone());
+        let own = lines.clone();
+        std::thread::spawn(move || own.write_out(&mut pipe, |count| format!("lost {count}\n")));
+        lines
+    }
+
+    #[test]
+    fn a_log_that_takes_nothing_holds_up_nobody_and_what_is_lost_is_told() {
+        let pipe = Pipe::default();
+        let lines = writer(&pipe);
+        lines.put(b"first\n");
+        lines.flush();
+        assert!(pipe.has("first\n"));
+        pipe.set(true, false);
+        let line = [b"x".repeat(1_023), b"\n".to_vec()].concat();
+        // The writer holds some of them, the queue as many as it has room for.
+        let clock = Clock::new();
+        for _ in 0..4_096 {
+            lines.put(&line);
+            lines.flush();
+        }
+        lines.end(Duration::from_millis(50));
+        assert!(clock.now().since(Time::ZERO) < Duration::from_secs(2));
+        pipe.set(false, false);
+        assert!(pipe.has("lost "), "{}", pipe.text().len());
+        let text = pipe.text();
+        let lost: usize = text
+            .lines()
+            .find_map(|line| line.strip_prefix("lost "))
+            .and_then(|count| count.parse().ok())
+            .unwrap();
+        let written = text.lines().filter(|line| line.starts_with('x')).count();
+        assert_eq!(written + lost, 4_096);
+        assert!(written >= ROOM / line.len() && lost > 1_000, "{lost}");
+        lines.put(b"last\n");
+        lines.end(Duration::from_secs(5));
+        assert!(pipe.text().ends_with("last\n"));
+    }
+
+    #[test]
+    fn lines_that_a_full_disk_refuses_are_told_when_it_takes_some_again() {
+        let pipe = Pipe::default();
+        let lines = writer(&pipe);
+        pipe.set(false, true);
+        for _ in 0..3 {
+            lines.put(b"nowhere\n");
+            lines.flush();
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        pipe.set(false, false);
+        lines.put(b"last\n");
+        lines.flush();
+        assert!(pipe.has("lost 3\n"), "{}", pipe.text());
+        assert!(!pipe.text().contains("nowhere"));
+    }
 
     #[test]
     fn a_line_is_one_json_object() {

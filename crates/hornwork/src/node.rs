@@ -2,7 +2,8 @@
 
 use crate::configuration;
 use crate::log::Log;
-use crate::notify::notify;
+use crate::notify::{Watchdog, notify};
+use crate::reading::Reading;
 use crate::security::Loaded;
 use crate::service::{
     SIGNAL_WAIT, af_xdp, carried, driver_config, kernel_news, kernel_relay, look_around,
@@ -28,6 +29,9 @@ struct Service<'a> {
     sounds: Sounds,
     /// The folder of the sounds.
     library: Option<PathBuf>,
+    /// A new configuration, being read.
+    reading: Reading<Result<Read, String>>,
+    watchdog: Watchdog,
     /// Signals to stop so far.
     stops: u32,
     ready: bool,
@@ -107,6 +111,8 @@ pub fn serve(
         clock,
         sounds,
         library,
+        reading: Reading::new(driver.waker()),
+        watchdog: Watchdog::from_environment(),
         stops: 0,
         ready: false,
     };
@@ -124,7 +130,9 @@ pub fn serve(
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
-        service.signals(&signals, &mut node, &mut driver);
+        service.watchdog.feed(clock.now(), || true);
+        service.signals(&signals, &mut node);
+        service.reloaded(&mut node, &mut driver)?;
         if node.is_drained() {
             // What was said last still has to leave.
             driver.turn(&mut node, Duration::ZERO)?;
@@ -146,7 +154,7 @@ impl Service<'_> {
             if !self.ready
                 && let Err(error) = opened(&event.note)
             {
-                eprintln!("hornwork: {error}");
+                self.log.end(&format!("hornwork: {error}"));
                 return false;
             }
         }
@@ -174,10 +182,10 @@ impl Service<'_> {
         }
     }
 
-    fn signals(&mut self, signals: &Signals, node: &mut Node, driver: &mut Driver<Forwarder>) {
+    fn signals(&mut self, signals: &Signals, node: &mut Node) {
         let now = self.clock.now();
         if signals.take_reload() {
-            self.reload(node, driver, now);
+            self.reading.ask();
         }
         if signals.stops() > self.stops {
             self.stops = signals.stops();
@@ -190,35 +198,72 @@ impl Service<'_> {
         }
     }
 
-    /// SIGHUP: a good file takes over, a bad one changes nothing.
-    fn reload(&mut self, node: &mut Node, driver: &mut Driver<Forwarder>, now: Time) {
-        let refuse = |log: &Log, why: String| {
-            log.event(&Event::new(now, Note::ConfigurationRefused { why }));
-        };
-        let Ok((config, loaded)) = configuration::load_all(self.path, Some(&self.loaded)) else {
-            let why = format!("{}: the old one stays in force", self.path.display());
-            return refuse(&self.log, why);
-        };
-        let folder = |config: &Config| config.node.as_ref().and_then(|n| n.recordings.clone());
-        let moved = folder(&config) != folder(node.config());
-        if config.node.is_none() {
-            return refuse(&self.log, "it describes no media node any more".to_owned());
-        }
-        match library(&config) {
-            Ok(library) => self.library = library,
-            Err(error) => return refuse(&self.log, error.to_string()),
-        }
-        if moved {
-            match recorder(&config) {
-                Ok(recorder) => driver.set_recorder(recorder),
-                Err(error) => return refuse(&self.log, error.to_string()),
+    /// SIGHUP: the files are read by a thread of their own; a good configuration takes over, a bad one changes nothing.
+    fn reloaded(&mut self, node: &mut Node, driver: &mut Driver<Forwarder>) -> io::Result<()> {
+        let (path, loaded, old) = (self.path.to_owned(), &self.loaded, node.config());
+        self.reading.begin(|| {
+            let (loaded, recordings) = (loaded.clone(), recordings(old).cloned());
+            move || Read::of(&path, &loaded, recordings.as_ref())
+        })?;
+        let now = self.clock.now();
+        match self.reading.take() {
+            None => {}
+            Some(Ok(read)) => self.reload(read, node, driver, now),
+            Some(Err(why)) => {
+                let note = Note::ConfigurationRefused { why };
+                self.log.event(&Event::new(now, note));
             }
         }
-        driver.set_security(loaded.security.clone());
-        self.loaded = loaded;
-        for note in configuration::lent_ports(&config) {
+        Ok(())
+    }
+
+    fn reload(&mut self, read: Read, node: &mut Node, driver: &mut Driver<Forwarder>, now: Time) {
+        self.library = read.library;
+        if let Some(recorder) = read.recorder {
+            driver.set_recorder(recorder);
+        }
+        driver.set_security(read.loaded.security.clone());
+        self.loaded = read.loaded;
+        for note in configuration::lent_ports(&read.config) {
             self.log.event(&Event::new(now, note));
         }
-        node.reload(config, now);
+        node.reload(read.config, now);
+    }
+}
+
+fn recordings(config: &Config) -> Option<&PathBuf> {
+    config.node.as_ref()?.recordings.as_ref()
+}
+
+/// What a new configuration names.
+struct Read {
+    config: Config,
+    loaded: Loaded,
+    library: Option<PathBuf>,
+    /// Where the folder for recordings is another one.
+    recorder: Option<Option<Recorder>>,
+}
+
+impl Read {
+    /// Reads it, and looks at its folders.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    fn of(path: &Path, loaded: &Loaded, recorded: Option<&PathBuf>) -> Result<Read, String> {
+        let read = configuration::load_all(path, Some(loaded));
+        let (config, loaded) =
+            read.map_err(|_| format!("{}: the old one stays in force", path.display()))?;
+        if config.node.is_none() {
+            return Err("it describes no media node any more".to_owned());
+        }
+        let library = library(&config).map_err(|error| error.to_string())?;
+        let moved = recordings(&config) != recorded;
+        let recorder = moved.then(|| recorder(&config)).transpose();
+        Ok(Read {
+            recorder: recorder.map_err(|error| error.to_string())?,
+            config,
+            loaded,
+            library,
+        })
     }
 }

@@ -4,7 +4,8 @@ use crate::configuration;
 use crate::control::{Access, Control};
 use crate::log::Log;
 use crate::node;
-use crate::notify::notify;
+use crate::notify::{Watchdog, notify};
+use crate::reading::Reading;
 use crate::security::Loaded;
 use crate::threads::Placing;
 use crate::workers::{Mates, shared};
@@ -78,7 +79,13 @@ pub fn run(options: &Run) -> ExitCode {
         return ExitCode::from(2);
     }
     let clock = Clock::new();
-    let log = Log::start(&config, clock);
+    let log = match Log::start(&config, clock) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("hornwork: the log cannot be started: {error}");
+            return ExitCode::from(3);
+        }
+    };
     if !media && config.node.is_some() {
         tracing::warn!("[node] is served by a process of its own: hornwork run --role media");
     }
@@ -87,14 +94,18 @@ pub fn run(options: &Run) -> ExitCode {
             "[control] commands conferences, of which a media node has none: it is not served"
         );
     }
+    let own = log.clone();
     let served = match media {
-        true => node::serve(&options.config, config, loaded, log, clock),
-        false => serve(&options.config, config, loaded, log, clock),
+        true => node::serve(&options.config, config, loaded, own, clock),
+        false => serve(&options.config, config, loaded, own, clock),
     };
     match served {
-        Ok(code) => code,
+        Ok(code) => {
+            log.end("");
+            code
+        }
         Err(error) => {
-            eprintln!("hornwork: {error}");
+            log.end(&format!("hornwork: {error}"));
             ExitCode::from(3)
         }
     }
@@ -372,6 +383,8 @@ fn serve(
         control,
         loaded,
         certificates_told: None,
+        reading: Reading::new(driver.waker()),
+        watchdog: Watchdog::from_environment(),
         path,
         log,
         clock,
@@ -391,12 +404,15 @@ fn serve(
             control.serve(&mut border, &service.mates, clock.now());
         }
         service.mates.look()?;
+        let mates = &mut service.mates;
+        service.watchdog.feed(clock.now(), || mates.all_turn());
         kernel_news(relay, &service.log, &service.clock);
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
         service.certificates();
-        service.signals(&signals, &mut border, &mut driver);
+        service.signals(&signals, &mut border);
+        service.reloaded(&mut border, &mut driver)?;
         if service.is_over(&border) {
             driver.turn(&mut border, Duration::ZERO)?;
             service.events(&mut driver);
@@ -473,6 +489,9 @@ struct Service<'a> {
     loaded: Loaded,
     /// When the state of certificates was last told.
     certificates_told: Option<Time>,
+    /// A new configuration, being read.
+    reading: Reading<Option<(Config, Loaded)>>,
+    watchdog: Watchdog,
     log: Log,
     clock: Clock,
     drain: Duration,
@@ -493,7 +512,7 @@ impl Service<'_> {
             if !self.ready
                 && let Err(error) = opened(&event.note)
             {
-                eprintln!("hornwork: {error}");
+                self.log.end(&format!("hornwork: {error}"));
                 return false;
             }
         }
@@ -526,10 +545,10 @@ impl Service<'_> {
         }
     }
 
-    fn signals(&mut self, signals: &Signals, border: &mut Border, driver: &mut Driver<Forwarder>) {
+    fn signals(&mut self, signals: &Signals, border: &mut Border) {
         let now = self.clock.now();
         if signals.take_reload() {
-            self.reload(border, driver, now);
+            self.reading.ask();
         }
         if signals.stops() > self.stops {
             self.stops = signals.stops();
@@ -554,10 +573,31 @@ impl Service<'_> {
         border.is_unregistered() || self.stops > 1 || now.since(since) > UNREGISTER_WAIT
     }
 
-    /// SIGHUP: a good file takes over, a bad one changes nothing.
-    fn reload(&mut self, border: &mut Border, driver: &mut Driver<Forwarder>, now: Time) {
-        match configuration::load_all(self.path, Some(&self.loaded)) {
-            Ok((config, _)) if config.sip.workers != border.worker().of => {
+    /// SIGHUP: the files are read by a thread of their own; a good configuration takes over, a bad one changes nothing.
+    fn reloaded(&mut self, border: &mut Border, driver: &mut Driver<Forwarder>) -> io::Result<()> {
+        let (path, loaded) = (self.path.to_owned(), &self.loaded);
+        self.reading.begin(|| {
+            let loaded = loaded.clone();
+            move || {
+                let read = configuration::load_all(&path, Some(&loaded)).ok()?;
+                Some((with_servers(read.0), read.1))
+            }
+        })?;
+        if let Some(read) = self.reading.take() {
+            self.reload(read, border, driver, self.clock.now());
+        }
+        Ok(())
+    }
+
+    fn reload(
+        &mut self,
+        read: Option<(Config, Loaded)>,
+        border: &mut Border,
+        driver: &mut Driver<Forwarder>,
+        now: Time,
+    ) {
+        match read {
+            Some((config, _)) if config.sip.workers != border.worker().of => {
                 let why = format!(
                     "workers: {} run, and the file says {}; that needs a new start",
                     border.worker().of,
@@ -566,7 +606,7 @@ impl Service<'_> {
                 self.log
                     .event(&Event::new(now, Note::ConfigurationRefused { why }));
             }
-            Ok((config, loaded)) => {
+            Some((config, loaded)) => {
                 // Before the border opens what is new: its listeners ask for their certificates.
                 driver.set_security(loaded.security.clone());
                 let news = loaded.news(Some(&self.loaded));
@@ -580,7 +620,7 @@ impl Service<'_> {
                     control.reload(spec, self.loaded.token.clone());
                 }
                 let waiting = from_next_start(border.config(), &config);
-                let config = Arc::new(with_servers(config));
+                let config = Arc::new(config);
                 self.mates.reload(&config, &self.loaded.security);
                 border.reload(config, now);
                 if !waiting.is_empty() {
@@ -590,7 +630,7 @@ impl Service<'_> {
                     );
                 }
             }
-            Err(_) => {
+            None => {
                 let why = format!("{}: the old one stays in force", self.path.display());
                 self.log
                     .event(&Event::new(now, Note::ConfigurationRefused { why }));

@@ -13,7 +13,7 @@ use net::tls::Security;
 use net::{Clock, Desk, Driver, DriverConfig, Waker};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,6 +35,9 @@ struct Mate {
     orders: Sender<Order>,
     waker: Waker,
     drained: Arc<AtomicBool>,
+    /// Turns that it has made, and how many they were when all threads had got on.
+    turns: Arc<AtomicU64>,
+    seen: u64,
     thread: JoinHandle<io::Result<()>>,
 }
 
@@ -94,6 +97,7 @@ impl Mates {
             let waker = driver.waker();
             let (orders, inbox) = channel();
             let drained = Arc::new(AtomicBool::new(false));
+            let turns = Arc::new(AtomicU64::new(0));
             let thread = Thread {
                 border,
                 driver,
@@ -104,6 +108,7 @@ impl Mates {
                 replies: said.clone(),
                 first: first.clone(),
                 drained: drained.clone(),
+                turns: turns.clone(),
             };
             let thread = std::thread::Builder::new()
                 .name(format!("worker {}", worker.number))
@@ -112,6 +117,8 @@ impl Mates {
                 orders,
                 waker,
                 drained,
+                turns,
+                seen: 0,
                 thread,
             });
         }
@@ -171,6 +178,21 @@ impl Mates {
         }
     }
 
+    /// Whether each has made a turn since this was last so; those that sleep are woken for one.
+    pub(crate) fn all_turn(&mut self) -> bool {
+        let turned = |mate: &Mate| mate.turns.load(Ordering::Relaxed) != mate.seen;
+        for mate in self.mates.iter().filter(|mate| !turned(mate)) {
+            mate.waker.wake();
+        }
+        if !self.mates.iter().all(turned) {
+            return false;
+        }
+        for mate in &mut self.mates {
+            mate.seen = mate.turns.load(Ordering::Relaxed);
+        }
+        true
+    }
+
     /// Ends all of them.
     pub(crate) fn stop(self) {
         self.order(|| Order::Stop);
@@ -200,6 +222,7 @@ struct Thread {
     replies: Sender<(u64, RoomReply)>,
     first: Waker,
     drained: Arc<AtomicBool>,
+    turns: Arc<AtomicU64>,
 }
 
 impl Thread {
@@ -215,6 +238,7 @@ impl Thread {
                 (false, _) => ASKED,
             };
             self.driver.turn(&mut self.border, wait)?;
+            self.turns.fetch_add(1, Ordering::Relaxed);
             while let Some(event) = self.driver.next_event() {
                 self.log.event(&event);
                 if !ready {

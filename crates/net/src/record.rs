@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Octets that may wait for the disk.
 const WAITING: usize = 32 << 20;
@@ -18,7 +19,11 @@ enum Job {
     End(u64),
 }
 
-/// A folder for recordings, with the thread that writes there. Dropped, it writes what waits and ends.
+/// How long the end waits for the disk.
+const LAST_PIECES: Duration = Duration::from_secs(2);
+
+/// A folder for recordings, with the thread that writes there. Dropped, it writes what waits, and gives a disk that does not answer two
+/// seconds.
 #[derive(Debug)]
 pub struct Recorder {
     jobs: Option<Sender<Job>>,
@@ -90,9 +95,12 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has nothing left to write.
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        let until = Instant::now() + LAST_PIECES;
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }

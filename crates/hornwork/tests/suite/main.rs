@@ -24,6 +24,7 @@ mod readme;
 mod rules;
 mod scenario_tls;
 mod service;
+mod stalled;
 mod threads;
 mod tls;
 mod tls_linphone;

@@ -7,7 +7,9 @@ use engine::{DropReason, Event, Forward, Note, Record, Time};
 impl<F: Forward> Driver<F> {
     /// Recordings of the engine go there from now on; what others have begun ends where it is.
     pub fn set_recorder(&mut self, recorder: Option<Recorder>) {
-        self.recorder = recorder;
+        let old = std::mem::replace(&mut self.recorder, recorder);
+        // Its end waits for the disk; where there is no thread it waits here.
+        let _ = std::thread::Builder::new().spawn(move || drop(old));
     }
 
     pub(super) fn record(&mut self, file: u64, record: Record<'_>, now: Time) {

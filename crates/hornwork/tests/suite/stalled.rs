@@ -1,0 +1,441 @@
+//! What surrounds the border stands still: a log that is not read, control clients that read nothing. Packets and signals go on.
+
+use crate::common;
+
+use common::{Process, answers_options, example, free_port, scratch};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Calls a second, and for how long.
+const EVERY: Duration = Duration::from_millis(20);
+const STALL: Duration = Duration::from_secs(10);
+/// Packets of the standing call, each way.
+const PACKETS: u32 = 50;
+
+fn header<'m>(message: &'m str, name: &str) -> &'m str {
+    message
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        .unwrap_or_else(|| panic!("no {name} in {message}"))
+}
+
+/// The called side: answers every call at once, echoes its media, and counts the BYEs that it gets.
+struct Called {
+    over: Arc<AtomicBool>,
+    ended: Arc<AtomicU32>,
+}
+
+impl Called {
+    fn at(port: u16) -> Called {
+        let called = Called {
+            over: Arc::default(),
+            ended: Arc::default(),
+        };
+        let (over, ended) = (called.over.clone(), called.ended.clone());
+        let media = UdpSocket::bind("127.0.0.1:0").expect("socket");
+        let media_port = media.local_addr().expect("address").port();
+        let socket = UdpSocket::bind(("127.0.0.1", port)).expect("socket");
+        for socket in [&media, &socket] {
+            let limit = Some(Duration::from_millis(50));
+            socket.set_read_timeout(limit).expect("timeout");
+        }
+        let media_over = over.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 2_048];
+            while !media_over.load(Ordering::Relaxed) {
+                if let Ok((length, from)) = media.recv_from(&mut bytes) {
+                    let _ = media.send_to(&bytes[..length], from);
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let mut bytes = [0; 8_192];
+            while !over.load(Ordering::Relaxed) {
+                let Ok((length, from)) = socket.recv_from(&mut bytes) else {
+                    continue;
+                };
+                let message = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                let method = message.split(' ').next().unwrap_or_default();
+                if matches!(method, "ACK" | "SIP/2.0") {
+                    continue;
+                }
+                if method == "BYE" {
+                    ended.fetch_add(1, Ordering::Relaxed);
+                }
+                let same: String = message
+                    .lines()
+                    .filter(|line| {
+                        ["Via:", "From:", "Call-ID:", "CSeq:", "Record-Route:"]
+                            .iter()
+                            .any(|name| line.starts_with(name))
+                    })
+                    .map(|line| format!("{line}\r\n"))
+                    .collect();
+                let to = header(&message, "To");
+                let tag = if to.contains("tag=") {
+                    ""
+                } else {
+                    ";tag=called"
+                };
+                let sdp = match method {
+                    "INVITE" => description(media_port),
+                    _ => String::new(),
+                };
+                let answer = format!(
+                    "SIP/2.0 200 OK\r\n{same}To: {to}{tag}\r\nContact: <sip:called@127.0.0.1:{port}>\r\n\
+                     Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{sdp}",
+                    sdp.len()
+                );
+                let _ = socket.send_to(answer.as_bytes(), from);
+            }
+        });
+        called
+    }
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn description(port: u16) -> String {
+    format!(
+        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {port} RTP/AVP 8\r\n"
+    )
+}
+
+/// A caller with a socket of its own.
+struct Caller {
+    socket: UdpSocket,
+    border: u16,
+    numbers: u32,
+}
+
+/// An answered call.
+struct Standing {
+    number: u32,
+    to: String,
+    target: String,
+    /// Where the border takes its media.
+    media: u16,
+}
+
+impl Caller {
+    fn new(border: u16) -> Caller {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+        let limit = Some(Duration::from_secs(2));
+        socket.set_read_timeout(limit).expect("timeout");
+        Caller {
+            socket,
+            border,
+            numbers: 0,
+        }
+    }
+
+    fn request(&self, method: &str, number: u32, to: &str, target: &str, sdp: &str) -> String {
+        let local = self.socket.local_addr().expect("address");
+        let sequence = if method == "BYE" { 2 } else { 1 };
+        format!(
+            "{method} {target} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{method}{number}\r\nMax-Forwards: 70\r\n\
+             From: <sip:caller@127.0.0.1>;tag=c{number}\r\nTo: {to}\r\nCall-ID: stalled-{number}-{}\r\nCSeq: {sequence} {method}\r\n\
+             Contact: <sip:caller@{local}>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{sdp}",
+            local.port(),
+            sdp.len()
+        )
+    }
+
+    fn send(&self, message: &str) {
+        let border = ("127.0.0.1", self.border);
+        let sent = self.socket.send_to(message.as_bytes(), border);
+        sent.expect("sent");
+    }
+
+    /// The final response to a request of this call.
+    fn response(&self, number: u32, method: &str) -> String {
+        let mut bytes = [0; 8_192];
+        loop {
+            let length = self
+                .socket
+                .recv(&mut bytes)
+                .unwrap_or_else(|error| panic!("call {number}: no response to {method}: {error}"));
+            let message = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            let ours = header(&message, "Call-ID").starts_with(&format!("stalled-{number}-"));
+            if ours
+                && message.starts_with("SIP/2.0")
+                && !message.starts_with("SIP/2.0 1")
+                && header(&message, "CSeq").ends_with(method)
+            {
+                return message;
+            }
+        }
+    }
+
+    fn dial(&mut self, media: u16) -> Standing {
+        self.numbers += 1;
+        let number = self.numbers;
+        let target = format!("sip:600@127.0.0.1:{}", self.border);
+        let invite = self.request(
+            "INVITE",
+            number,
+            "<sip:600@127.0.0.1>",
+            &target,
+            &description(media),
+        );
+        self.send(&invite);
+        let answer = self.response(number, "INVITE");
+        assert!(answer.starts_with("SIP/2.0 200"), "{answer}");
+        let contact = header(&answer, "Contact");
+        let target = contact.trim_start_matches('<');
+        let target = target.split('>').next().unwrap_or_default().to_owned();
+        let to = header(&answer, "To").to_owned();
+        let ack = self.request("ACK", number, &to, &target, "");
+        self.send(&ack);
+        let media = answer
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix("m=audio ")?
+                    .split(' ')
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+            .expect("a media port");
+        Standing {
+            number,
+            to,
+            target,
+            media,
+        }
+    }
+
+    fn hang_up(&self, call: &Standing) {
+        let bye = self.request("BYE", call.number, &call.to, &call.target, "");
+        self.send(&bye);
+        let answer = self.response(call.number, "BYE");
+        assert!(answer.starts_with("SIP/2.0 200"), "{answer}");
+    }
+}
+
+/// Packets that come back of as many that are sent, 20 ms apart.
+fn echoed(socket: &UdpSocket, to: u16) -> u32 {
+    let limit = Some(Duration::from_millis(5));
+    socket.set_read_timeout(limit).expect("timeout");
+    let mut back = 0;
+    let mut bytes = [0; 2_048];
+    let mut hear = |back: &mut u32| {
+        while socket.recv(&mut bytes).is_ok() {
+            *back += 1;
+        }
+    };
+    for number in 0..PACKETS as u16 {
+        let mut packet = vec![0x80, 8];
+        packet.extend(number.to_be_bytes());
+        packet.extend((u32::from(number) * 160).to_be_bytes());
+        packet.extend(1_u32.to_be_bytes());
+        packet.resize(172, 0xd5);
+        socket.send_to(&packet, ("127.0.0.1", to)).expect("sent");
+        std::thread::sleep(EVERY);
+        hear(&mut back);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    hear(&mut back);
+    back
+}
+
+/// A border whose standard error is this pipe.
+fn border(file: &Path, stderr: std::io::PipeWriter, sip: u16) -> Child {
+    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["run", "-c"])
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(stderr)
+        .spawn()
+        .expect("the program starts");
+    let end = Instant::now() + Duration::from_secs(30);
+    while !answers_options(sip) {
+        assert!(Instant::now() < end, "the border does not answer");
+    }
+    child
+}
+
+/// Fills a pipe to its last byte.
+fn fill(pipe: &mut std::io::PipeWriter) {
+    let flags = rustix::fs::fcntl_getfl(pipe.as_fd()).expect("flags");
+    let nonblocking = flags | rustix::fs::OFlags::NONBLOCK;
+    rustix::fs::fcntl_setfl(pipe.as_fd(), nonblocking).expect("flags");
+    for length in [4_096, 1] {
+        while pipe.write(&vec![b'\n'; length]).is_ok() {}
+    }
+    // The border's end is the same open file.
+    rustix::fs::fcntl_setfl(pipe.as_fd(), flags).expect("flags");
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    let done = Command::new("kill")
+        .args([&format!("-{name}"), &id])
+        .status();
+    assert!(done.is_ok_and(|done| done.success()));
+}
+
+/// Fifty calls a second for as long, none of which may fail; meanwhile the media of the standing call goes on.
+fn carries(caller: &mut Caller, standing: &Standing, media: &UdpSocket, lasting: Duration) {
+    let to = standing.media;
+    let media = media.try_clone().expect("socket");
+    let echo = std::thread::spawn(move || echoed(&media, to));
+    let begun = Instant::now();
+    let mut slowest = Duration::ZERO;
+    let mut made = 0;
+    while begun.elapsed() < lasting {
+        let dialled = Instant::now();
+        let call = caller.dial(40_000);
+        slowest = slowest.max(dialled.elapsed());
+        caller.hang_up(&call);
+        made += 1;
+        std::thread::sleep((begun + EVERY * made).saturating_duration_since(Instant::now()));
+    }
+    assert!(
+        slowest < Duration::from_millis(500),
+        "a call waited {slowest:?}"
+    );
+    assert_eq!(
+        echo.join().expect("media"),
+        PACKETS,
+        "packets that came back"
+    );
+}
+
+#[test]
+fn a_log_that_is_not_read_holds_up_no_packet_and_no_signal() {
+    let folder = scratch("stalled-log");
+    let (sip, trunk) = (free_port(), free_port());
+    let file = folder.join("hornwork.toml");
+    let more = "[drain]\ntimeout = 0\n";
+    let text = example("loopback.toml", sip, trunk, (30_800, 30_999), more);
+    std::fs::write(&file, text).expect("file");
+    let called = Called::at(trunk);
+    let (mut reader, mut writer) = std::io::pipe().expect("pipe");
+    let mut child = border(&file, writer.try_clone().expect("pipe"), sip);
+    let mut caller = Caller::new(sip);
+    let media = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let standing = caller.dial(media.local_addr().expect("address").port());
+    fill(&mut writer);
+    carries(&mut caller, &standing, &media, STALL);
+    // SIGTERM is obeyed at once: without a time to drain the standing call is ended, and then the program.
+    let before = called.ended.load(Ordering::Relaxed);
+    let told = Instant::now();
+    signal(&child, "TERM");
+    while called.ended.load(Ordering::Relaxed) == before {
+        assert!(
+            told.elapsed() < Duration::from_secs(1),
+            "SIGTERM without effect"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    loop {
+        if let Some(status) = child.try_wait().expect("its end") {
+            assert!(status.success(), "{status}");
+            break;
+        }
+        if told.elapsed() > Duration::from_secs(4) {
+            let _ = child.kill();
+            panic!("the program does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(writer);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).expect("the log");
+    assert!(
+        said.contains("call_offered") || said.contains("socket_opened"),
+        "{said}"
+    );
+}
+
+#[test]
+fn lines_that_were_lost_are_told_when_the_log_is_read_again() {
+    let folder = scratch("stalled-told");
+    let (sip, trunk) = (free_port(), free_port());
+    let file = folder.join("hornwork.toml");
+    // A megabyte is full soon where each message is a line.
+    let more = "[log]\nlevel = \"debug\"\n";
+    let text = example("loopback.toml", sip, trunk, (30_600, 30_799), more);
+    std::fs::write(&file, text).expect("file");
+    let _called = Called::at(trunk);
+    let (mut reader, mut writer) = std::io::pipe().expect("pipe");
+    let mut child = border(&file, writer.try_clone().expect("pipe"), sip);
+    fill(&mut writer);
+    drop(writer);
+    let mut caller = Caller::new(sip);
+    for _ in 0..2_500 {
+        let call = caller.dial(40_000);
+        caller.hang_up(&call);
+    }
+    let reading = std::thread::spawn(move || {
+        let mut said = String::new();
+        let _ = reader.read_to_string(&mut said);
+        said
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    let call = caller.dial(40_000);
+    caller.hang_up(&call);
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, "TERM");
+    assert!(child.wait().expect("its end").success());
+    let said = reading.join().expect("the log");
+    let place = said.find("log_lost lines=").expect("log_lost");
+    assert!(said[place..].contains("call_offered"), "the log goes on");
+}
+
+#[test]
+fn control_clients_that_read_nothing_hold_up_no_packet() {
+    let folder = scratch("stalled-control");
+    let (sip, trunk, control) = (free_port(), free_port(), free_port());
+    let token = folder.join("token");
+    std::fs::write(&token, "0123456789abcdef0123456789abcdef\n").expect("token");
+    let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&token, owner_only).expect("token");
+    let file = folder.join("hornwork.toml");
+    let more = format!(
+        "[control]\nlisten = \"http:127.0.0.1:{control}\"\ntoken_file = \"{}\"\n",
+        token.display()
+    );
+    let text = example("loopback.toml", sip, trunk, (30_400, 30_599), &more);
+    std::fs::write(&file, text).expect("file");
+    let _called = Called::at(trunk);
+    let mut process = Process::start(
+        Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["run", "-c"])
+            .arg(&file)
+            .stdin(Stdio::null()),
+        &folder.join("log"),
+    );
+    let end = Instant::now() + Duration::from_secs(30);
+    while !answers_options(sip) {
+        assert!(Instant::now() < end, "{}", process.said());
+    }
+    let request = "GET /v1/rooms HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 0123456789abcdef0123456789abcdef\r\n\r\n";
+    let clients: Vec<TcpStream> = (0..16)
+        .map(|_| {
+            let mut client = TcpStream::connect(("127.0.0.1", control)).expect("control");
+            let _ = client.write_all(request.repeat(50).as_bytes());
+            client
+        })
+        .collect();
+    let mut caller = Caller::new(sip);
+    let media = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let standing = caller.dial(media.local_addr().expect("address").port());
+    carries(&mut caller, &standing, &media, Duration::from_secs(3));
+    caller.hang_up(&standing);
+    drop(clients);
+    process.signal("TERM");
+    assert_eq!(process.wait(Duration::from_secs(4)), Some(true));
+}
