@@ -341,6 +341,7 @@ impl Plane {
     /// Closes a socket after what waits to be sent on it; `None` where there is no such socket, else whether it was media.
     pub(crate) fn remove_socket(&mut self, id: SocketId) -> Option<bool> {
         if self.by_id.contains_key(&id) {
+            self.flush();
             self.release(true);
         }
         let index = self.by_id.remove(&id)?;
@@ -460,6 +461,8 @@ impl Plane {
     pub(crate) fn set_time(&mut self, now: Time) {
         self.now = now;
         if self.pacer.as_ref().is_some_and(Pacer::is_holding) {
+            // What is gathered came later than what is held: it goes behind it.
+            self.flush();
             self.release(false);
         }
     }
@@ -973,6 +976,7 @@ impl Plane {
 impl Drop for Plane {
     /// Held signalling is still sent: it may be the last BYE of a call.
     fn drop(&mut self) {
+        self.flush();
         self.release(true);
         self.flush();
     }
