@@ -103,6 +103,8 @@ pub(crate) enum BadSdp {
     MediaLine,
     /// More than [`MAX_MEDIA`] media lines.
     TooManyMedia,
+    /// A media line in use has no `c=` line, and neither has the session (RFC 8866 section 5.7).
+    NoConnection,
 }
 
 impl BadSdp {
@@ -112,6 +114,7 @@ impl BadSdp {
             BadSdp::NotSdp => "body is no session description",
             BadSdp::MediaLine => "media line cannot be read",
             BadSdp::TooManyMedia => "too many media lines",
+            BadSdp::NoConnection => "no connection line (c=) for a media line",
         }
     }
 }
@@ -126,6 +129,9 @@ pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
     }
     let mut media = Described::new();
     let mut session_address = None;
+    // Lines in use without a connection, by their bits; what is missing for the session each line may have itself.
+    let mut session_connected = false;
+    let mut unconnected = 0u32;
     let mut session_direction = Direction {
         sends: true,
         receives: true,
@@ -138,6 +144,10 @@ pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
                     return Err(BadSdp::TooManyMedia);
                 }
                 let (port, carriage) = media_line(rest).ok_or(BadSdp::MediaLine)?;
+                // A rejected or disabled line has no use for an address.
+                if port != 0 && !session_connected {
+                    unconnected |= 1 << media.len();
+                }
                 media.push(MediaFacts {
                     port,
                     carriage,
@@ -149,10 +159,21 @@ pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
                     special: SmallVec::new(),
                 });
             }
-            [b'c', b'=', rest @ ..] => match media.last_mut() {
-                Some(media) => media.address = connection(rest),
-                None => session_address = connection(rest),
-            },
+            [b'c', b'=', rest @ ..] => {
+                let connected = words(rest).nth(2).is_some();
+                match media.len().checked_sub(1).zip(media.last_mut()) {
+                    Some((index, media)) => {
+                        media.address = connection(rest);
+                        if connected {
+                            unconnected &= !(1 << index);
+                        }
+                    }
+                    None => {
+                        session_address = connection(rest);
+                        session_connected |= connected;
+                    }
+                }
+            }
             [b'a', b'=', rest @ ..] => {
                 let direction = match media.last_mut() {
                     Some(media) => {
@@ -168,7 +189,10 @@ pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
             _ => {}
         }
     }
-    Ok(media)
+    match unconnected {
+        0 => Ok(media),
+        _ => Err(BadSdp::NoConnection),
+    }
 }
 
 fn attribute(attribute: &[u8], media: &mut MediaFacts) {
@@ -415,6 +439,33 @@ mod tests {
             String::from_utf8(out).unwrap(),
             "v=0\no=- 1 1 IN IP6 2001:db8::9\nc=IN IP6 ::\nm=audio 20000 RTP/AVP 0\n"
         );
+    }
+
+    #[test]
+    fn each_line_in_use_has_a_connection_line() {
+        let described = |text: &str| describe(text.as_bytes()).map(|media| media.len());
+        const C: &str = "c=IN IP4 10.1.1.1\r\n";
+        const AUDIO: &str = "m=audio 4000 RTP/AVP 0\r\n";
+        const VIDEO: &str = "m=video 4002 RTP/AVP 31\r\n";
+        for sound in [
+            format!("v=0\r\n{C}{AUDIO}{VIDEO}"),
+            format!("v=0\r\n{AUDIO}{C}{VIDEO}{C}"),
+            format!("v=0\r\n{C}{AUDIO}{C}{VIDEO}"),
+            // A rejected line needs none.
+            format!("v=0\r\n{AUDIO}{C}m=video 0 RTP/AVP 31\r\n"),
+            // A name is an address that we do not look up.
+            format!("v=0\r\nc=IN IP4 phone.example.com\r\n{AUDIO}{VIDEO}"),
+        ] {
+            assert_eq!(described(&sound), Ok(2), "{sound}");
+        }
+        for bad in [
+            format!("v=0\r\n{AUDIO}"),
+            format!("v=0\r\n{AUDIO}{C}{VIDEO}"),
+            format!("v=0\r\n{AUDIO}{VIDEO}{C}"),
+            format!("v=0\r\nc=\r\n{AUDIO}"),
+        ] {
+            assert_eq!(described(&bad), Err(BadSdp::NoConnection), "{bad}");
+        }
     }
 
     #[test]

@@ -37,7 +37,8 @@ impl Core {
         let Some(from) = call.side_of(leg) else {
             return;
         };
-        if call.phase == Phase::Answered {
+        let first = call.phase == Phase::Answered;
+        if first {
             call.phase = Phase::Confirmed;
         }
         if call.seat.is_some() {
@@ -54,10 +55,14 @@ impl Core {
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.sdp.clear();
         let answers = has_sdp(ack) && self.open_offer(slot) == Some(from.other());
+        let mut bad = None;
         let carried = match (has_sdp(ack), answers) {
             (true, true) => self
                 .carry_body(slot, from, ack, Role::Answer, &mut buffers.sdp)
-                .unwrap_or(Carried::Nothing),
+                .unwrap_or_else(|error| {
+                    bad = Some(error);
+                    Carried::Nothing
+                }),
             (true, false)
                 if self
                     .calls
@@ -77,6 +82,15 @@ impl Core {
             }
         }
         self.buffers = buffers;
+        match bad {
+            // There is no session without an answer; a later offer without one changes nothing.
+            Some(error) if first => {
+                let reason = reason_of(error);
+                self.end_call(endpoint, slot, "us", error.text(), Some(&reason), now);
+            }
+            Some(_) => self.abandon_offer(slot),
+            None => {}
+        }
     }
 
     /// Frees what only the set-up needed.
@@ -287,6 +301,7 @@ impl Core {
             self.buffers = buffers;
             return;
         }
+        let why = carried.err().map(AnchorError::text);
         let sent = carried
             .map_err(|error| {
                 if let AnchorError::Exhausted(pool) = error {
@@ -327,7 +342,7 @@ impl Core {
                 if offer {
                     self.abandon_offer(slot);
                 }
-                refuse(endpoint, transaction, status, now);
+                refuse_with(endpoint, transaction, status, why, now);
             }
         }
     }
@@ -358,6 +373,11 @@ impl Core {
             true => self.carry_body(slot, Side::Caller, prack, role, &mut buffers.sdp),
             false => Ok(Carried::Untouched),
         };
+        if let Err(error) = carried {
+            self.buffers = buffers;
+            let which = (leg, fork, transaction);
+            return self.pracked_badly(endpoint, slot, which, answers, error, now);
+        }
         let sent = carried.map_err(|error| error.status()).and_then(|carried| {
             let call = self.calls.get(slot).ok_or(481u16)?;
             let mut changes = Changes::default();
@@ -386,6 +406,27 @@ impl Core {
             (Err(481), _) => refuse(endpoint, transaction, 200, now),
             (Err(status), _) => refuse(endpoint, transaction, status, now),
             (Ok(_), None) => {}
+        }
+    }
+
+    /// The description of a PRACK cannot be taken: a bad offer leaves the call as it was, and the response is acknowledged
+    /// without it; a bad answer leaves no session to go on with.
+    fn pracked_badly(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        (leg, fork, transaction): (LegId, Fork, ServerTransaction),
+        answers: bool,
+        error: AnchorError,
+        now: Time,
+    ) {
+        let status = error.status();
+        refuse_with(endpoint, transaction, status, Some(error.text()), now);
+        let _ = endpoint.prack(leg, fork, &Content::default(), now);
+        if answers {
+            let reason = reason_of(error);
+            self.reject_caller_for(endpoint, slot, status, Some(error.text()), now);
+            self.end_call(endpoint, slot, "us", error.text(), Some(&reason), now);
         }
     }
 
@@ -429,7 +470,8 @@ impl Core {
             (_, true) => self.carry_body(slot, to, response, Role::Offer, &mut buffers.sdp),
             _ => Ok(Carried::Untouched),
         };
-        if link.offer && status >= 200 && !answers {
+        let why = carried.err().map(AnchorError::text);
+        if why.is_some() || (link.offer && status >= 200 && !answers) {
             self.abandon_offer(slot);
         }
         let sent = carried.map_err(|error| error.status()).and_then(|carried| {
@@ -456,7 +498,7 @@ impl Core {
                     let _ = endpoint.ack(leg, &Content::default(), now);
                 }
                 if (200..700).contains(&response.status()) {
-                    refuse(endpoint, link.server, status, now);
+                    refuse_with(endpoint, link.server, status, why, now);
                 }
             }
         }
@@ -516,10 +558,37 @@ pub(crate) fn refuse(
     status: u16,
     now: Time,
 ) {
-    let retry = [Edit::Add {
-        id: HeaderId::RetryAfter,
-        value: b"1",
-    }];
-    let edits: &[Edit<'_>] = if status == 503 { &retry } else { &[] };
+    refuse_with(endpoint, transaction, status, None, now);
+}
+
+/// Answers a request; where its session description is the reason, `why` goes with it in Warning.
+pub(crate) fn refuse_with(
+    endpoint: &mut Endpoint,
+    transaction: ServerTransaction,
+    status: u16,
+    why: Option<&str>,
+    now: Time,
+) {
+    let warning = why.and_then(|why| warning_of(status, why));
+    let retry: Option<&[u8]> = (status == 503).then_some(b"1");
+    let edit = match (retry, warning.as_deref()) {
+        (Some(value), _) => Some((HeaderId::RetryAfter, value)),
+        (None, Some(value)) => Some((HeaderId::Warning, value)),
+        (None, None) => None,
+    };
+    let edit = edit.map(|(id, value)| [Edit::Add { id, value }]);
+    let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
     let _ = endpoint.respond(transaction, status, &Content::default().with(edits), now);
+}
+
+/// The value of Warning (RFC 3261 section 20.43) for a description that is not taken; `None` for other statuses, which
+/// tell nothing about the peer's own message.
+pub(crate) fn warning_of(status: u16, why: &str) -> Option<Vec<u8>> {
+    matches!(status, 415 | 488).then(|| format!("399 hornwork \"{why}\"").into_bytes())
+}
+
+/// Reason (RFC 3326) of a call that ends because a description cannot be taken.
+pub(crate) fn reason_of(error: AnchorError) -> Vec<u8> {
+    let (status, text) = (error.status(), error.text());
+    format!("SIP;cause={status};text=\"{text}\"").into_bytes()
 }

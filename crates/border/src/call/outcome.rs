@@ -1,7 +1,9 @@
 //! What the called side says before and when it answers.
 
+use super::inside::{reason_of, warning_of};
 use super::pass::{Carried, Changes, Role, body_of, has_sdp, is_multipart};
 use super::{Phase, Place, Side};
+use crate::anchor::AnchorError;
 use crate::border::{Core, Outcome};
 use crate::config::HostName;
 use crate::config::Redirect;
@@ -73,12 +75,16 @@ impl Core {
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.sdp.clear();
         let carried = match carry {
-            true => self
-                .carry_body(slot, Side::Callee, response, role, &mut buffers.sdp)
-                .unwrap_or(Carried::Nothing),
-            false if sdp => Carried::Nothing,
-            false => Carried::Untouched,
+            true => self.carry_body(slot, Side::Callee, response, role, &mut buffers.sdp),
+            false if sdp => Ok(Carried::Nothing),
+            false => Ok(Carried::Untouched),
         };
+        if let (Err(error), Some(fork), true) = (carried, fork, reliable) {
+            self.buffers = buffers;
+            return self.progressed_badly(endpoint, slot, (leg, fork), error, now);
+        }
+        // A description of an unreliable response comes again with the answer, and is judged there.
+        let carried = carried.unwrap_or(Carried::Nothing);
         // Towards the caller there is one early dialog, which has one reliable answer: that of the first fork.
         let carried = if another { Carried::Nothing } else { carried };
         let sent = self.pass_progress(
@@ -103,7 +109,7 @@ impl Core {
         match (sent && couple, couple, fork) {
             (true, _, Some(fork)) => {
                 set_up.to_prack.push_back((leg, fork));
-                if sdp && set_up.answered_by.is_none() {
+                if sdp && carried != Carried::Nothing && set_up.answered_by.is_none() {
                     set_up.answered_by = Some((leg, Some(fork)));
                 }
             }
@@ -127,6 +133,41 @@ impl Core {
             }
             self.locate_dialog(endpoint, leg, fork, now);
         }
+    }
+
+    /// The description of a reliable provisional response cannot be taken. For the called side it is settled, so that no other
+    /// will come: this target is given up.
+    fn progressed_badly(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        (leg, fork): (LegId, Fork),
+        error: AnchorError,
+        now: Time,
+    ) {
+        let _ = endpoint.prack(leg, fork, &Content::default(), now);
+        let set_up = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut());
+        let mut branches = set_up
+            .into_iter()
+            .flat_map(|set_up| set_up.branches.iter_mut());
+        let Some(branch) = branches.find(|branch| branch.leg == leg) else {
+            return;
+        };
+        branch.cancelled = true;
+        let hop = branch.hop;
+        let status = error.status();
+        self.hop_ended(slot, hop, Failure::Response, status, true, now);
+        self.hop_failed(slot, status, None, error.text());
+        let reason = reason_of(error);
+        let edits = [Edit::Add {
+            id: HeaderId::Reason,
+            value: &reason,
+        }];
+        let _ = endpoint.cancel(leg, &Content::default().with(&edits), now);
+        self.try_next(endpoint, slot, now);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -211,6 +252,7 @@ impl Core {
             true => self.carry_body(slot, Side::Callee, response, role, &mut buffers.sdp),
             false => Ok(Carried::Untouched),
         };
+        let error = carried.err();
         let result = match carried {
             Ok(carried) => {
                 self.pass_answer(endpoint, slot, caller, response, carried, &buffers.sdp, now)
@@ -232,8 +274,10 @@ impl Core {
             Err(status) => {
                 // The callee has answered something that the caller cannot be given.
                 let _ = endpoint.ack(leg, &Content::default(), now);
-                self.reject_caller(endpoint, slot, status, None, now);
-                self.end_call(endpoint, slot, "us", "answer cannot be passed", None, now);
+                let why = error.map_or("answer cannot be passed", AnchorError::text);
+                let reason = error.map(reason_of);
+                self.reject_caller_for(endpoint, slot, status, error.map(AnchorError::text), now);
+                self.end_call(endpoint, slot, "us", why, reason.as_deref(), now);
             }
         }
     }
@@ -453,8 +497,10 @@ impl Core {
         } else {
             best.why
         };
-        let message = best.message.filter(|_| status == best.status);
-        self.reject_caller(endpoint, slot, status, message.as_deref(), now);
+        match best.message.filter(|_| status == best.status) {
+            Some(message) => self.reject_caller(endpoint, slot, status, Some(&message), now),
+            None => self.reject_caller_for(endpoint, slot, status, Some(why), now),
+        }
         self.end_call(endpoint, slot, "callee", why, None, now);
     }
 
@@ -465,6 +511,30 @@ impl Core {
         slot: usize,
         status: u16,
         message: Option<&[u8]>,
+        now: Time,
+    ) {
+        self.reject_caller_with(endpoint, slot, status, message, None, now);
+    }
+
+    /// Refuses the caller's INVITE by our own decision; `why` goes with it in Warning where its description is the reason.
+    pub(crate) fn reject_caller_for(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        status: u16,
+        why: Option<&str>,
+        now: Time,
+    ) {
+        self.reject_caller_with(endpoint, slot, status, None, why, now);
+    }
+
+    fn reject_caller_with(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        status: u16,
+        message: Option<&[u8]>,
+        why: Option<&str>,
         now: Time,
     ) {
         let Some(call) = self.calls.get_mut(slot) else {
@@ -491,8 +561,13 @@ impl Core {
                 endpoint.reject(caller, status, &content, now)
             }
             None => {
+                let warning = why.and_then(|why| warning_of(status, why));
                 let mut effects = ::rules::Effects::default();
                 let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+                if let Some(value) = &warning {
+                    let id = HeaderId::Warning;
+                    edits.push(Edit::Add { id, value });
+                }
                 if status == 503 {
                     edits.push(Edit::Add {
                         id: HeaderId::RetryAfter,

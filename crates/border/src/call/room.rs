@@ -6,7 +6,7 @@ mod owner;
 mod pin;
 pub(crate) mod questions;
 
-use super::inside::refuse;
+use super::inside::{refuse, refuse_with};
 use super::offered::{Origin, Refused};
 use super::pass::{has_sdp, session_of};
 use super::{Call, CallKey, Phase, Side, Sides};
@@ -675,9 +675,9 @@ impl Core {
         }
         let status = error.status();
         match server {
-            Some(server) => refuse(endpoint, server, status, now),
+            Some(server) => refuse_with(endpoint, server, status, Some(error.text()), now),
             None => {
-                self.reject_caller(endpoint, slot, status, None, now);
+                self.reject_caller_for(endpoint, slot, status, Some(error.text()), now);
                 self.end_call(endpoint, slot, "us", error.text(), None, now);
             }
         }

@@ -5,6 +5,7 @@ mod authentication;
 mod calls;
 mod certificates;
 mod changes;
+mod connection_lines;
 mod crew;
 mod crowds;
 mod edges;
