@@ -161,12 +161,17 @@ fn openssl_finds_versions_names_protocol_and_tickets_in_order() {
         let mut client = Client::start(&folder, port, arguments);
         client.send(&options(port, "c"));
         assert_eq!(client.until("SIP/2.0 200"), None, "{arguments:?}");
-        let said = process.said();
-        let told = said.lines().filter(|line| line.contains("tls_refused"));
-        assert!(
-            told.clone().any(|line| line.contains(why)),
-            "{arguments:?}: {said}"
-        );
+        // The log is written by a thread of its own, after the connection is closed.
+        let refused = || {
+            let said = process.said();
+            let mut lines = said.lines().filter(|line| line.contains("tls_refused"));
+            lines.any(|line| line.contains(why))
+        };
+        let end = Instant::now() + Duration::from_secs(10);
+        while !refused() {
+            assert!(Instant::now() < end, "{arguments:?}: {}", process.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
     assert!(process.said().contains("certificate_loaded"));
 }

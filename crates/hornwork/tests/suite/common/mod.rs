@@ -94,8 +94,10 @@ impl Process {
         }
     }
 
-    /// What it has said so far.
+    /// Its output so far. A border writes its log by a thread of its own, so the lines of an event that the test has already seen
+    /// by other means are awaited for a moment.
     pub fn said(&self) -> String {
+        std::thread::sleep(Duration::from_millis(60));
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
