@@ -430,7 +430,8 @@ impl Recoder {
             duration: event.duration,
             ended: event.end,
         });
-        let units = u32::from(event.duration.saturating_sub(before.duration));
+        // One packet brings one second of tone at most, as concealment does: a duration is 16 bits that anyone can write.
+        let units = u32::from(event.duration.saturating_sub(before.duration)).min(clock);
         let rate = stream.transcoder.packetiser().encoder().sample_rate();
         let mut left = (u64::from(units) * u64::from(rate) / u64::from(clock.max(1))) as usize;
         let mut sending = Sending {

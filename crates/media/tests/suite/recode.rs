@@ -337,6 +337,19 @@ fn event(sequence: u16, timestamp: u32, duration: u16, end: bool) -> Vec<u8> {
 }
 
 #[test]
+fn one_event_packet_brings_at_most_one_second_of_tone() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let recode = plan(from, to, 10, Events::Tones);
+    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let mut speaker = Speaker::new(from, 600.0);
+    line.pass(A, &speaker.next()).unwrap();
+    let begin = speaker.start.wrapping_add(160);
+    // 65,535 units at 8,000 Hz are 8.2 s.
+    let left = line.pass(A, &event(65_531, begin, u16::MAX, false));
+    assert_eq!(left.unwrap().len(), 100);
+}
+
+#[test]
 fn events_are_passed_in_the_other_clock() {
     let to = (111, Kind::Opus);
     let recode = plan((0, Kind::Pcmu), to, 20, Events::Passed((110, 48_000)));
