@@ -659,7 +659,7 @@ impl Plane {
                 };
             }
             let (count, bytes) = (self.raw.datagrams(), self.raw.bytes());
-            let sent = self.raw.send(fd, marks);
+            let sent = self.raw.send(fd, marks, |source| range.bound(source));
             count_sent(&self.shared, sent, count, bytes);
         }
     }

@@ -1,6 +1,9 @@
 //! One socket for all media ports of a thread, in place of one for each: a BPF program leads the datagrams of open ports into
 //! it ([`crate::steer`]), their original destination tells them apart, and a raw socket for each address sends from any port.
 //! To a peer, a port that is open or closed is the same either way.
+//!
+//! An open port is bound as well, by a socket that receives nothing and sends only what is too large for the raw socket: the program overrules the kernel's own lookup, so that
+//! another program with the port would be deaf. While it is bound, nobody else can have it, and the kernel does not lend it.
 
 use crate::config::DriverConfig;
 use crate::raw::Marks;
@@ -17,10 +20,11 @@ const NONE: u32 = u32::MAX;
 const MOST_ADDRESSES: u32 = 64;
 
 /// A port of an address.
-#[derive(Clone, Copy)]
 struct Port {
     /// Index of the plane's socket that has it.
     socket: u32,
+    /// Keeps the port from other programs while it is open.
+    bound: Option<OwnedFd>,
     /// How often the socket had been seen empty when the port was closed, or opened anew soon after that.
     closed: u32,
 }
@@ -110,19 +114,22 @@ impl Range {
             return Err(Unopened::NotHere);
         }
         let number = self.address(local.ip(), config).ok_or(Unopened::NotHere)?;
-        // Datagrams of whoever else has the port would come to us from now on.
-        socket::probe(local).map_err(Unopened::Taken)?;
+        let known = self.addresses.get(usize::from(number));
+        let port = known.and_then(|address| address.ports.get(usize::from(local.port())));
+        if port.is_none_or(|port| port.socket != NONE) {
+            return Err(Unopened::Taken(io::ErrorKind::AddrInUse.into()));
+        }
+        // Before the program steers the port: datagrams of another program that has it would come to us from then on.
+        let bound = socket::hold(local).map_err(Unopened::Taken)?;
         let emptied = self.emptied[family(local.ip())];
         let Some(address) = self.addresses.get_mut(usize::from(number)) else {
             return Err(Unopened::NotHere);
         };
         let port = &mut address.ports[usize::from(local.port())];
-        if port.socket != NONE {
-            return Err(Unopened::Taken(io::ErrorKind::AddrInUse.into()));
-        }
         let place = address.first + u32::from(local.port());
         self.steering.open(place).map_err(|_| Unopened::NotHere)?;
         port.socket = index;
+        port.bound = Some(bound);
         if port.closed != emptied {
             port.closed = 0;
         }
@@ -137,8 +144,9 @@ impl Range {
         self.sockets[family(ip)].as_ref()?;
         let (raw, hops) = socket::raw(ip, config).ok()?;
         let first = self.steering.add(ip).ok()?;
-        let unused = Port {
+        let unused = || Port {
             socket: NONE,
+            bound: None,
             closed: 0,
         };
         self.addresses.push(Address {
@@ -149,7 +157,7 @@ impl Range {
                 hops,
             },
             first,
-            ports: vec![unused; PORTS].into_boxed_slice(),
+            ports: std::iter::repeat_with(unused).take(PORTS).collect(),
         });
         u8::try_from(self.addresses.len() - 1).ok()
     }
@@ -164,7 +172,11 @@ impl Range {
         entry.closed = self.emptied[family(address.ip)];
         // Where the table cannot be written the port stays open to the kernel, and what comes there has no socket here.
         let place = address.first + u32::from(port);
-        self.steering.close(place).unwrap_or_default()
+        let bound = entry.bound.take();
+        let flooded = self.steering.close(place).unwrap_or_default();
+        // After the program has let go of the port: its next holder gets all that is sent there.
+        drop(bound);
+        flooded
     }
 
     /// The plane's socket to which a datagram came; none where its port is closed, or where it may have come for an earlier
@@ -174,9 +186,17 @@ impl Range {
             .addresses
             .iter()
             .find(|address| address.ip == local.ip())?;
-        let port = address.ports[usize::from(local.port())];
+        let port = &address.ports[usize::from(local.port())];
         let stale = port.closed == self.emptied[family(local.ip())];
         (port.socket != NONE && !stale).then_some(port.socket)
+    }
+
+    /// The socket that is bound to an open port.
+    pub(crate) fn bound(&self, local: SocketAddr) -> Option<BorrowedFd<'_>> {
+        let mut addresses = self.addresses.iter();
+        let address = addresses.find(|address| address.ip == local.ip())?;
+        let port = &address.ports[usize::from(local.port())];
+        Some(port.bound.as_ref()?.as_fd())
     }
 
     /// Nothing waits in a receiving socket any more: what comes from now on came after all that has happened so far.

@@ -5,7 +5,7 @@ use crate::socket;
 use std::io;
 use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 const UDP: u8 = 17;
 const UDP_HEADER: usize = 8;
@@ -212,8 +212,14 @@ impl RawSender {
         self.count += 1;
     }
 
-    /// Sends all that was pushed. One that the kernel refuses is left out and counted; the others go.
-    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, marks: Marks) -> Sent {
+    /// Sends all that was pushed. One that the kernel refuses is left out and counted; the others go. `bound`: the socket that is
+    /// bound to a source.
+    pub(crate) fn send<'b>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        marks: Marks,
+        bound: impl Fn(SocketAddr) -> Option<BorrowedFd<'b>>,
+    ) -> Sent {
         let mut result = Sent::default();
         let (mut from, mut waited) = (0, false);
         while from < self.count {
@@ -245,7 +251,7 @@ impl RawSender {
                     break;
                 }
                 Some(libc::EMSGSIZE) => {
-                    match self.send_large(from, marks) {
+                    match self.send_large(from, marks, &bound) {
                         Ok(()) => result.sent += 1,
                         Err(_) => result.failed += 1,
                     }
@@ -261,22 +267,21 @@ impl RawSender {
         result
     }
 
-    /// Sends what is larger than a packet of the way, which a raw socket does not take apart, by a socket made for it.
-    fn send_large(&self, i: usize, marks: Marks) -> io::Result<()> {
-        let (source, destination) = self.ends[i];
-        let fd = socket::once(source, marks.class >> 2)?;
+    /// Sends what is larger than a packet of the way, which a raw socket does not take apart, by the socket that is bound to its source.
+    fn send_large<'b>(
+        &self,
+        i: usize,
+        marks: Marks,
+        bound: impl Fn(SocketAddr) -> Option<BorrowedFd<'b>>,
+    ) -> io::Result<()> {
+        let ends = self.ends[i];
+        let fd = bound(ends.0).ok_or(io::ErrorKind::NotConnected)?;
         let payload = self.iovecs[i][1];
         // SAFETY: the payload is readable by the promise given to `push`.
         let bytes = unsafe {
             std::slice::from_raw_parts(payload.iov_base.cast_const().cast::<u8>(), payload.iov_len)
         };
-        rustix::net::sendto(
-            fd.as_fd(),
-            bytes,
-            rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL,
-            &destination,
-        )?;
-        Ok(())
+        socket::send_by(fd, ends, marks.class >> 2, bytes)
     }
 }
 

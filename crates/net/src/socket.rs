@@ -155,20 +155,27 @@ pub(crate) fn default_hops() -> io::Result<[u8; 2]> {
     Ok([v4, v6.unwrap_or(64)])
 }
 
-/// Fails where somebody has the address, or it is none of ours.
-pub(crate) fn probe(local: SocketAddr) -> io::Result<()> {
-    once(local, 0).map(|_| ())
-}
-
-/// A UDP socket for one datagram.
-pub(crate) fn once(local: SocketAddr, code: u8) -> io::Result<OwnedFd> {
+/// A UDP socket that holds a port. Fails where another program has the address, or this machine has not.
+pub(crate) fn hold(local: SocketAddr) -> io::Result<OwnedFd> {
     let fd = net::socket_with(family(local), SocketType::DGRAM, FLAGS, None)?;
     if local.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    dscp(fd.as_fd(), local, code)?;
     net::bind(&fd, &local)?;
     Ok(fd)
+}
+
+/// Sends one datagram by a socket that is bound to `local`, with this code point.
+pub(crate) fn send_by(
+    fd: BorrowedFd<'_>,
+    (local, destination): (SocketAddr, SocketAddr),
+    code: u8,
+    bytes: &[u8],
+) -> io::Result<()> {
+    dscp(fd, local, code)?;
+    let flags = net::SendFlags::DONTWAIT | net::SendFlags::NOSIGNAL;
+    net::sendto(fd, bytes, flags, &destination)?;
+    Ok(())
 }
 
 /// A listening TCP socket.

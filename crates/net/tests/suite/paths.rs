@@ -8,7 +8,7 @@ use engine::{DropReason, HashKey, Output, SocketId, SocketKind};
 use media::{Carriage, Forwarder, ForwarderLimits, MediaCommand, SessionPlan, SidePlan};
 use net::{Clock, Driver, DriverConfig, MediaSockets};
 use rig::{CLASS, Path, Peer, Rig, V4, V6, Wiring, World, alone, call, private_network, rtcp, rtp};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 fn relayed(rig: &mut Rig, world: &World) {
@@ -110,7 +110,7 @@ fn relayed(rig: &mut Rig, world: &World) {
     assert!(b.receive().is_none());
 }
 
-/// A port answers as closed before it is opened and after it was shut.
+/// A port is closed to peers, and free for other programs, before it is opened and after it was shut; in between it is nobody else's.
 fn closed(rig: &mut Rig, world: &World) {
     let ip = world.own(0);
     let local = SocketAddr::new(ip, 40_100);
@@ -130,6 +130,19 @@ fn closed(rig: &mut Rig, world: &World) {
     let caller = ask(rig);
     rig.until(|rig| rig.dropped(DropReason::MediaNoFlow) == 1);
     assert!(!refused(&caller), "{:?}", rig.path);
+    let every: IpAddr = match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    for address in [local, SocketAddr::new(every, local.port())] {
+        let error = UdpSocket::bind(address).expect_err("it is a media port");
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::AddrInUse,
+            "{:?}",
+            rig.path
+        );
+    }
     rig.shut(50);
     rig.run(10);
     // Free for others: then whoever had it, on whichever thread, has let go of it.
