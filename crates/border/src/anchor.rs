@@ -26,7 +26,7 @@ use crate::config::{MediaSecurity, Mux, Transcoding};
 use crate::private_headers::EarlyMedia;
 use codecs::Codecs;
 use core::time::Duration;
-use engine::{Entropy, HashKey, SocketId};
+use engine::{Deadline, Entropy, HashKey, SocketId, Time};
 use media::ports::{PortPair, PortPool};
 use media::{FlowPlan, Latching, MediaCommand, Protection, SessionPlan, SidePlan};
 use pairs::{drop_side, new_side};
@@ -82,6 +82,17 @@ impl MediaPlane {
             sessions: 0,
             keyer: Keyer::new(entropy),
         }
+    }
+
+    /// Closes sockets that no call has taken again.
+    pub(crate) fn close_idle(&mut self, now: Time) {
+        self.sockets.close_idle(now, &mut self.work);
+    }
+
+    /// When that is due next.
+    pub(crate) fn next_deadline(&self) -> Option<Deadline> {
+        let due = self.sockets.next_close()?;
+        Some(Deadline::new(due, "idle media ports"))
     }
 
     /// Ports that calls hold.
@@ -581,7 +592,9 @@ impl CallMedia {
         // The one that could not be opened is gone, and its number may be one of the new pair's.
         for half in core::iter::once(old.rtp).chain(old.rtcp) {
             if half != socket {
-                plane.sockets.discard(half, &mut plane.work);
+                plane
+                    .sockets
+                    .discard(half, plane.keyer.now, &mut plane.work);
             }
         }
         if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
@@ -749,7 +762,7 @@ impl CallMedia {
                     // Without a socket for RTCP the call goes on without RTCP.
                     side.rtcp = plane.sockets.acquire(side.pair.rtcp(), &mut plane.work);
                 } else if !with_rtcp && let Some(socket) = side.rtcp.take() {
-                    plane.sockets.release(socket);
+                    plane.sockets.release(socket, plane.keyer.now);
                 }
             }
         }

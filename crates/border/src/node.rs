@@ -339,7 +339,7 @@ impl Node {
             }
             Input::Opened { socket, .. } => {
                 let plane = &mut self.plane;
-                let waiter = plane.sockets.opened(socket, &mut plane.work);
+                let waiter = plane.sockets.opened(socket, self.now, &mut plane.work);
                 if let Some(session) = waiter {
                     self.go_on(session);
                 }
@@ -464,6 +464,7 @@ impl Node {
                 Alarm::DrainOver => self.drain_over(),
             }
         }
+        self.plane.close_idle(self.now);
     }
 
     /// Tells what came of protecting media, and ends the calls that cannot have it.
@@ -532,9 +533,9 @@ impl Engine for Node {
     }
 
     fn next_deadline(&self) -> Option<Deadline> {
-        self.timers
-            .next_at()
-            .map(|at| Deadline::new(at, "media node"))
+        let timers = self.timers.next_at();
+        let timers = timers.map(|at| Deadline::new(at, "media node"));
+        Deadline::earlier(timers, self.plane.next_deadline())
     }
 }
 

@@ -60,9 +60,10 @@ pub(super) fn drop_side(plane: &mut MediaPlane, pool: u16, mut side: LineSide) {
     if let Some(secure) = &mut side.secure {
         secure.close(side.rtp, &mut plane.keyer.datagrams);
     }
-    plane.sockets.release(side.rtp);
+    let now = plane.keyer.now;
+    plane.sockets.release(side.rtp, now);
     if let Some(rtcp) = side.rtcp {
-        plane.sockets.release(rtcp);
+        plane.sockets.release(rtcp, now);
     }
     give_back(plane, pool, side.pair);
 }

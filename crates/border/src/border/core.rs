@@ -601,7 +601,7 @@ impl Core {
     /// A media socket is open: the call that waited for it may go on.
     pub(crate) fn media_opened(&mut self, endpoint: &mut Endpoint, socket: SocketId, now: Time) {
         let plane = &mut self.plane;
-        let waiter = plane.sockets.opened(socket, &mut plane.work);
+        let waiter = plane.sockets.opened(socket, now, &mut plane.work);
         if let Some(slot) = waiter.and_then(|key| self.slot_of(CallKey(key))) {
             self.go_on(endpoint, slot, now);
         }
@@ -758,6 +758,7 @@ impl Core {
                 Alarm::Sift => self.sift(endpoint, now),
             }
         }
+        self.plane.close_idle(now);
         self.nodes_due(endpoint, now);
         self.names_timeout(now);
         self.ping_trunks(endpoint, now);
@@ -767,12 +768,13 @@ impl Core {
 
     pub(crate) fn next_deadline(&self) -> Option<Deadline> {
         let timers = self.timers.next_at().map(|at| Deadline::new(at, "calls"));
+        let ports = self.plane.next_deadline();
         let trunks = self.trunks.next_deadline();
         let location = self.location.next_deadline();
         let carriers = self.carriers.next_deadline();
         let names = self.names.next_deadline();
         let nodes = self.nodes.next_deadline();
-        [trunks, location, carriers, names, nodes]
+        [trunks, location, carriers, names, nodes, ports]
             .into_iter()
             .fold(timers, Deadline::earlier)
     }

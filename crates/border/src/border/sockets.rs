@@ -1,12 +1,23 @@
-//! Media sockets: opened when a port is first used, kept for the next call, closed when too many are open.
+//! Media sockets: opened when a call takes their port, kept for a moment after its end for the next call, then closed, so that
+//! other programs can have the port.
 
-use engine::{BoundedMap, HashKey, SocketId, SocketKind};
+use core::time::Duration;
+use engine::{BoundedMap, HashKey, SocketId, SocketKind, Time};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 /// Numbers of media sockets begin here; below are signalling sockets.
 pub(crate) const MEDIA_BASE: u32 = 1 << 16;
+
+/// How long a socket stays open after its call, for the next one: opening and closing the four of a call costs as much as half of
+/// the rest of it. At a thousand calls a second and more most of them are used again within this time.
+const KEEP: Duration = Duration::from_secs(1);
+/// Idle sockets are looked at this often at most.
+const SWEEP: Duration = Duration::from_millis(50);
+/// Sockets closed at once at most, which takes half a millisecond; the others follow after [`PAUSE`].
+const PER_SWEEP: usize = 128;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// What the driver has to do about sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +60,24 @@ impl Entry {
     }
 }
 
+/// A socket that no call has.
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    index: u32,
+    /// Of its last use.
+    stamp: u32,
+    since: Time,
+}
+
 /// The media sockets that are open.
 #[derive(Debug)]
 pub(crate) struct MediaSockets {
     entries: Slab<Entry>,
     by_address: BoundedMap<SocketAddr, u32>,
-    idle: VecDeque<(u32, u32)>,
+    /// In the order in which they became so.
+    idle: VecDeque<Idle>,
+    /// When they may be looked at next.
+    next_sweep: Time,
     idle_count: usize,
     limit: usize,
     stamps: u32,
@@ -67,6 +90,7 @@ impl MediaSockets {
             entries: Slab::new(),
             by_address: BoundedMap::new(limit, key),
             idle: VecDeque::new(),
+            next_sweep: Time::ZERO,
             idle_count: 0,
             limit,
             stamps: 0,
@@ -133,8 +157,8 @@ impl MediaSockets {
         Some(socket)
     }
 
-    /// The call no longer needs `socket`; it stays open for the next one.
-    pub(crate) fn release(&mut self, socket: SocketId) {
+    /// The call no longer needs `socket`; it stays open for a while, for the next one.
+    pub(crate) fn release(&mut self, socket: SocketId, now: Time) {
         let Some(index) = socket.0.checked_sub(MEDIA_BASE) else {
             return;
         };
@@ -146,13 +170,43 @@ impl MediaSockets {
         }
         entry.busy = false;
         entry.owner = 0;
+        let stamp = entry.stamp;
         self.idle_count += 1;
-        self.idle.push_back((index, entry.stamp));
+        self.idle.push_back(Idle {
+            index,
+            stamp,
+            since: now,
+        });
         if self.idle.len() > 2 * self.entries.len() + 64 {
             let entries = &self.entries;
-            self.idle
-                .retain(|&(index, stamp)| is_idle(entries, index, stamp));
+            self.idle.retain(|idle| is_idle(entries, idle));
         }
+    }
+
+    /// When sockets are to be closed, see [`MediaSockets::close_idle`].
+    pub(crate) fn next_close(&self) -> Option<Time> {
+        let oldest = self.idle.front()?;
+        Some((oldest.since + KEEP).max(self.next_sweep))
+    }
+
+    /// Closes sockets that no call has taken again for as long as they are kept.
+    pub(crate) fn close_idle(&mut self, now: Time, work: &mut VecDeque<SocketWork>) {
+        if self.next_close().is_none_or(|due| due > now) {
+            return;
+        }
+        let mut closed = 0;
+        while let Some(&idle) = self.idle.front()
+            && idle.since + KEEP <= now
+            && closed < PER_SWEEP
+        {
+            self.idle.pop_front();
+            if is_closable(&self.entries, &idle) {
+                self.shut(idle.index, work);
+                closed += 1;
+            }
+        }
+        let pause = if closed == PER_SWEEP { PAUSE } else { SWEEP };
+        self.next_sweep = now + pause;
     }
 
     /// Whether the driver has yet to say that `socket` is open.
@@ -184,6 +238,7 @@ impl MediaSockets {
     pub(crate) fn opened(
         &mut self,
         socket: SocketId,
+        now: Time,
         work: &mut VecDeque<SocketWork>,
     ) -> Option<u64> {
         let entry = self.entry_mut(socket)?;
@@ -195,7 +250,11 @@ impl MediaSockets {
             (false, true) => self.shut(index, work),
             (false, false) => {
                 let stamp = entry.stamp;
-                self.idle.push_back((index, stamp));
+                self.idle.push_back(Idle {
+                    index,
+                    stamp,
+                    since: now,
+                });
             }
         }
         Some(waiter).filter(|&waiter| waiter != 0)
@@ -214,8 +273,8 @@ impl MediaSockets {
     }
 
     /// The call no longer needs `socket`, and no other is to have it.
-    pub(crate) fn discard(&mut self, socket: SocketId, work: &mut VecDeque<SocketWork>) {
-        self.release(socket);
+    pub(crate) fn discard(&mut self, socket: SocketId, now: Time, work: &mut VecDeque<SocketWork>) {
+        self.release(socket, now);
         match self.entry_mut(socket).filter(|entry| !entry.busy) {
             Some(entry) if entry.opening => entry.unwanted = true,
             Some(_) => self.shut(socket.0 - MEDIA_BASE, work),
@@ -262,9 +321,9 @@ impl MediaSockets {
     }
 
     fn shut_oldest(&mut self, work: &mut VecDeque<SocketWork>) -> Option<()> {
-        while let Some((index, stamp)) = self.idle.pop_front() {
-            if is_closable(&self.entries, index, stamp) {
-                self.shut(index, work);
+        while let Some(idle) = self.idle.pop_front() {
+            if is_closable(&self.entries, &idle) {
+                self.shut(idle.index, work);
                 return Some(());
             }
         }
@@ -280,18 +339,18 @@ impl MediaSockets {
     }
 }
 
-fn is_idle(entries: &Slab<Entry>, index: u32, stamp: u32) -> bool {
+fn is_idle(entries: &Slab<Entry>, idle: &Idle) -> bool {
     entries
-        .get(index as usize)
-        .is_some_and(|entry| !entry.busy && entry.stamp == stamp)
+        .get(idle.index as usize)
+        .is_some_and(|entry| !entry.busy && entry.stamp == idle.stamp)
 }
 
 /// Whether it may be closed: its number is free only after the driver's word about opening it, so that this word is not taken
 /// for the next socket's.
-fn is_closable(entries: &Slab<Entry>, index: u32, stamp: u32) -> bool {
-    is_idle(entries, index, stamp)
+fn is_closable(entries: &Slab<Entry>, idle: &Idle) -> bool {
+    is_idle(entries, idle)
         && entries
-            .get(index as usize)
+            .get(idle.index as usize)
             .is_some_and(|entry| !entry.opening)
 }
 
@@ -299,6 +358,8 @@ fn is_closable(entries: &Slab<Entry>, index: u32, stamp: u32) -> bool {
 mod tests {
     use super::*;
     use engine::Entropy;
+
+    const NOW: Time = Time::ZERO;
 
     fn pool(limit: usize) -> MediaSockets {
         MediaSockets::new(limit, HashKey::new(&mut Entropy::from_number(1)))
@@ -314,11 +375,47 @@ mod tests {
         let first = pool.acquire(at(1), &mut work).unwrap();
         assert_eq!(work.len(), 1);
         assert_eq!(pool.acquire(at(1), &mut work), None, "it is in use");
-        pool.release(first);
-        pool.release(first);
+        pool.release(first, NOW);
+        pool.release(first, NOW);
         assert_eq!((pool.busy(), pool.open()), (0, 1));
         assert_eq!(pool.acquire(at(1), &mut work), Some(first));
         assert_eq!(work.len(), 1, "not opened again");
+    }
+
+    #[test]
+    fn idle_sockets_are_closed_after_a_second() {
+        let (mut pool, mut work) = (pool(1_000), VecDeque::new());
+        let sockets: Vec<SocketId> = (0..300)
+            .map(|port| pool.acquire(at(port), &mut work).unwrap())
+            .collect();
+        for &socket in &sockets {
+            pool.opened(socket, NOW, &mut work);
+        }
+        assert_eq!(pool.next_close(), None, "calls have them");
+        let at_second = Time::from_secs;
+        for &socket in &sockets {
+            pool.release(socket, at_second(1));
+        }
+        // One is wanted again in time, and one is given up later.
+        assert_eq!(pool.acquire(at(0), &mut work), Some(sockets[0]));
+        assert_eq!(pool.acquire(at(1), &mut work), Some(sockets[1]));
+        pool.release(sockets[1], at_second(2));
+        work.clear();
+        assert_eq!(pool.next_close(), Some(at_second(2)));
+        pool.close_idle(at_second(1) + Duration::from_millis(999), &mut work);
+        assert!(work.is_empty());
+        // Never many at once.
+        let mut now = at_second(2);
+        while pool.open() > 2 {
+            let before = work.len();
+            assert!(now < at_second(2) + 2 * SWEEP);
+            pool.close_idle(now, &mut work);
+            assert!(work.len() - before <= PER_SWEEP);
+            now = pool.next_close().unwrap();
+        }
+        pool.close_idle(at_second(3), &mut work);
+        assert_eq!((pool.open(), pool.busy(), work.len()), (1, 1, 299));
+        assert_eq!(pool.next_close(), None);
     }
 
     #[test]
@@ -330,21 +427,21 @@ mod tests {
             None,
             "in use"
         );
-        assert_eq!(pool.opened(first, &mut work), None);
-        pool.release(first);
+        assert_eq!(pool.opened(first, NOW, &mut work), None);
+        pool.release(first, NOW);
         assert_eq!(
             pool.acquire_again(at(1), Some(first), &mut work),
             Some(first)
         );
         assert_eq!((pool.busy(), pool.open(), work.len()), (1, 1, 1));
-        pool.release(first);
+        pool.release(first, NOW);
         // Somebody else's by now, not there at all, or never there before: looked up, and opened.
         for before in [Some(first), Some(SocketId(7)), None] {
             let second = pool.acquire_again(at(2), before, &mut work).unwrap();
             assert_ne!(second, first);
             assert_eq!((pool.busy(), pool.open(), work.len()), (1, 2, 2));
-            pool.opened(second, &mut work);
-            pool.release(second);
+            pool.opened(second, NOW, &mut work);
+            pool.release(second, NOW);
         }
         // What is taken by its number is no longer idle: another one makes room.
         assert_eq!(
@@ -363,10 +460,10 @@ mod tests {
         let second = pool.acquire(at(2), &mut work).unwrap();
         assert_eq!(pool.acquire(at(3), &mut work), None);
         for socket in [first, second] {
-            assert_eq!(pool.opened(socket, &mut work), None);
+            assert_eq!(pool.opened(socket, NOW, &mut work), None);
         }
-        pool.release(second);
-        pool.release(first);
+        pool.release(second, NOW);
+        pool.release(first, NOW);
         work.clear();
         let third = pool.acquire(at(3), &mut work).unwrap();
         assert_eq!(work.pop_front(), Some(SocketWork::Shut(second)));
@@ -381,7 +478,7 @@ mod tests {
         let (mut pool, mut work) = (pool(4), VecDeque::new());
         for _ in 0..10_000 {
             let socket = pool.acquire(at(7), &mut work).unwrap();
-            pool.release(socket);
+            pool.release(socket, NOW);
         }
         assert!(pool.idle.len() < 200);
         assert_eq!(pool.open(), 1);
@@ -394,7 +491,7 @@ mod tests {
         pool.await_open(socket, 7);
         assert_eq!(pool.failed(socket), Some((at(1), Some(7))));
         assert_eq!(pool.failed(socket), None);
-        pool.release(socket);
+        pool.release(socket, NOW);
         assert_eq!((pool.busy(), pool.open()), (0, 0));
     }
 
@@ -404,17 +501,17 @@ mod tests {
         let socket = pool.acquire(at(1), &mut work).unwrap();
         assert!(pool.is_opening(socket));
         pool.await_open(socket, 7);
-        assert_eq!(pool.opened(socket, &mut work), Some(7));
+        assert_eq!(pool.opened(socket, NOW, &mut work), Some(7));
         assert!(!pool.is_opening(socket));
         pool.await_open(socket, 8);
-        assert_eq!(pool.opened(socket, &mut work), None, "it was open");
+        assert_eq!(pool.opened(socket, NOW, &mut work), None, "it was open");
     }
 
     #[test]
     fn a_number_is_free_after_the_drivers_word_alone() {
         let (mut pool, mut work) = (pool(4), VecDeque::new());
         let first = pool.acquire(at(1), &mut work).unwrap();
-        pool.discard(first, &mut work);
+        pool.discard(first, NOW, &mut work);
         assert_eq!(
             (pool.busy(), work.len()),
             (0, 1),
@@ -422,13 +519,13 @@ mod tests {
         );
         let second = pool.acquire(at(2), &mut work).unwrap();
         assert_ne!(first, second);
-        assert_eq!(pool.opened(first, &mut work), None);
+        assert_eq!(pool.opened(first, NOW, &mut work), None);
         assert_eq!(work.pop_back(), Some(SocketWork::Shut(first)));
         assert!(pool.is_opening(second), "the word was the first one's");
-        pool.discard(second, &mut work);
+        pool.discard(second, NOW, &mut work);
         let again = pool.acquire(at(2), &mut work).unwrap();
         assert_eq!(again, second, "wanted again before it was given up");
-        pool.discard(second, &mut work);
+        pool.discard(second, NOW, &mut work);
         assert_eq!(pool.failed(second), Some((at(2), None)));
         assert_eq!((pool.busy(), pool.open()), (0, 0));
     }

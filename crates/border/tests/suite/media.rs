@@ -337,7 +337,7 @@ fn silence_ends_the_call_on_both_sides() {
 }
 
 #[test]
-fn sockets_are_kept_for_the_next_call() {
+fn sockets_are_kept_for_a_second_and_then_closed() {
     let config = PLAIN
         .replace(
             "media={address='192.0.2.1'}",
@@ -355,11 +355,21 @@ fn sockets_are_kept_for_the_next_call() {
         net.tell(alice, |endpoint, now| {
             endpoint.bye(leg, &Content::default(), now).unwrap()
         });
-        net.run(seconds(1));
-        most = most.max(net.border.census().sockets_open);
+        net.run(Duration::from_millis(200));
+        let open = net.border.census().sockets_open;
+        assert!(open >= 4, "for the next call");
+        most = most.max(open);
     }
     assert!(most <= 16, "{most}");
     assert_eq!(net.border.counters().completed, 30);
+    let with_media = net.open_sockets;
+    net.run(Duration::from_millis(1_100));
+    assert_eq!(
+        net.border.census().sockets_open,
+        0,
+        "other programs can have them"
+    );
+    assert_eq!(net.open_sockets, with_media - most);
     net.assert_quiet();
 }
 
