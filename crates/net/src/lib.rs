@@ -5,6 +5,7 @@
 //! [`Signals`], CPU time, pinning, the kernel's own counters and the host's scheduling noise.
 
 mod batch;
+mod claims;
 mod clock;
 mod coalesce;
 mod config;
@@ -33,6 +34,7 @@ pub mod tls;
 mod train;
 mod xsk;
 
+pub use claims::{ClaimError, Claimant, Claimed, PortClaims, PortRange, claims};
 pub use clock::{Clock, entropy};
 pub use config::{DriverConfig, MediaSockets};
 pub use counters::Counters;
