@@ -148,7 +148,7 @@ fn places(stay: bool) -> Result<Layout, LabError> {
         .find(|spans| spans.iter().all(|span| span.is_free()))
         .ok_or_else(|| {
             LabError::cannot(
-                "no span of free UDP ports between 10000 and 30000 on 127.0.0.1",
+                "no span of free UDP ports between 10000 and 20000 on 127.0.0.1",
                 "stop what occupies them, or raise the limit of open files (ulimit -n)",
             )
         })?;

@@ -7,7 +7,7 @@ use border::config::Config;
 use engine::{Control, Deadline, Engine, Entropy, Event, HashKey, Input, Note, Output, Time};
 use media::{Forwarder, ForwarderLimits};
 use net::tls::Security;
-use net::{Clock, Driver, DriverConfig};
+use net::{ClaimError, Claimant, Clock, Driver, DriverConfig, PortClaims, PortRange};
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
@@ -329,6 +329,22 @@ impl BorderThread {
     }
 }
 
+/// Claims the media ports, so that another Hornwork leaves them alone.
+fn claim(config: &Config) -> Result<PortClaims, String> {
+    let ranges = config.media_ranges.iter().map(|range| PortRange {
+        address: range.address,
+        first: range.first,
+        last: range.last,
+    });
+    let ranges: Vec<PortRange> = ranges.collect();
+    let claimant = Claimant::new().map_err(|error| error.to_string())?;
+    match claimant.claim(&ranges) {
+        // Its ports are free, as was looked before.
+        Err(ClaimError::Unsupported(_)) => Ok(PortClaims::default()),
+        claimed => claimed.map_err(|error| error.to_string()),
+    }
+}
+
 fn serve(
     config: Config,
     (listeners, security): (usize, Option<Security>),
@@ -357,6 +373,7 @@ fn serve(
         },
         ..DriverConfig::default()
     };
+    let _claimed = claim(&config)?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let mut border = Border::new(config, entropy);
     let mut driver =

@@ -7,13 +7,16 @@ use crate::tls::Credentials;
 use border::config::{self, Config};
 use codec::Kind;
 use engine::{Entropy, Transport};
+use net::PortRange;
 use net::tls::Security;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
-/// Media ports of subjects lie here: below the ports that the kernel hands out by itself.
+/// Media ports of subjects lie from here, below those that a border or a media node takes by default.
 const LOWEST: u16 = 10_000;
-const HIGHEST: u16 = 30_000;
+const USUAL_END: u16 = 20_000;
+/// And where they do not suffice, up to here: below the ports that the kernel hands out by itself.
+const END: u16 = 32_768;
 
 /// A span of media ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +34,18 @@ impl PortSpan {
     /// Spans for the two interfaces, with two pairs of ports for each of `calls` calls at a time, at a random place, so that
     /// two runs on one machine rarely meet.
     pub fn for_calls(calls: u64, entropy: &mut Entropy) -> [PortSpan; 2] {
-        let room = u64::from(HIGHEST - LOWEST);
-        let count = (calls * 4 + 64).min(room / 2);
+        let wanted = calls * 4 + 64;
+        let end = match 2 * wanted <= u64::from(USUAL_END - LOWEST) {
+            true => USUAL_END,
+            false => END,
+        };
+        let room = u64::from(end - LOWEST);
+        let count = wanted.min(room / 2);
         let start = u64::from(LOWEST) + entropy.below(room - 2 * count + 1) / 2 * 2;
         [start, start + count].map(|first| PortSpan::new(first as u16, count as u16))
     }
 
-    /// Spans as of [`PortSpan::for_calls`] that nobody holds at these addresses, where some are found.
+    /// Spans as of [`PortSpan::for_calls`] of which no program has a port or claims one at these addresses, where some are found.
     ///
     /// # Errors
     /// Where none are.
@@ -52,7 +60,7 @@ impl PortSpan {
             .ok_or_else(|| {
                 LabError::cannot(
                     format!(
-                        "no span of free UDP ports between {LOWEST} and {HIGHEST} on {}",
+                        "no span of free UDP ports between {LOWEST} and {END} on {}",
                         addresses[0]
                     ),
                     "stop what occupies them, or raise the limit of open files (ulimit -n)",
@@ -60,12 +68,22 @@ impl PortSpan {
             })
     }
 
-    /// Whether all its ports are free on the loopback interface at this moment.
+    /// Whether all its ports are free on the loopback interface at this moment, and no border or media node claims them.
     pub fn is_free(self) -> bool {
         self.is_free_at(Ipv4Addr::LOCALHOST.into())
     }
 
     fn is_free_at(self, address: IpAddr) -> bool {
+        let own = PortRange {
+            address,
+            first: self.first,
+            last: self.first.saturating_add(self.count.saturating_sub(1)),
+        };
+        // Where the kernel does not say what is claimed, its ports say what is in use.
+        let claims = net::claims().unwrap_or_default();
+        if claims.iter().any(|claim| claim.range.overlaps(&own)) {
+            return false;
+        }
         let mut ports = self.first..self.first.saturating_add(self.count);
         ports.all(|port| UdpSocket::bind((address, port)).is_ok())
     }
@@ -481,7 +499,9 @@ mod tests {
                 let [a, b] = PortSpan::for_calls(calls, &mut Entropy::from_number(seed));
                 assert!(a.first >= LOWEST && a.first % 2 == 0 && a.count >= 64);
                 assert_eq!(a.first + a.count, b.first);
-                assert!(u32::from(b.first) + u32::from(b.count) <= u32::from(HIGHEST));
+                // Beside a border or a media node with ports by default.
+                assert!(calls > 1_000 || b.first + b.count <= 20_000);
+                assert!(u32::from(b.first) + u32::from(b.count) <= u32::from(END));
             }
         }
     }
