@@ -94,6 +94,8 @@ pub struct Config {
     pub media: Media,
     /// Distinct ranges of media ports; interfaces refer to them.
     pub media_ranges: Vec<MediaRange>,
+    /// The bytes of the text in which each of them is written, or the interface that has it by default.
+    pub media_places: Vec<core::ops::Range<usize>>,
     /// SIP behaviour that is the same everywhere.
     pub sip: Sip,
     /// How the threads that move signalling and media run.

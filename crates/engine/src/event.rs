@@ -580,7 +580,8 @@ events! {
         /// Packets that were sent.
         packets: u64,
     }
-    /// Media ports lie among those that the kernel lends to other programs for a while, who may then have one that a call needs.
+    /// Media ports lie among those that the kernel lends to other programs for a while, which may then have one that a call needs. Told
+    /// where `[media] sockets` is `per-port`, or /proc/sys is hidden; else such a configuration is refused.
     MediaPortsLent "media_ports_lent" {
         /// The address.
         address: String,

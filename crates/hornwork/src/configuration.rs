@@ -1,5 +1,6 @@
 //! `hornwork check` and `hornwork schema`, and the reading of configuration files.
 
+use crate::ports;
 use crate::security::Loaded;
 use border::admission::Cost;
 use border::config::{
@@ -52,10 +53,13 @@ pub fn load(path: &Path) -> Result<Config, ExitCode> {
 /// The exit code: 2.
 pub fn load_all(path: &Path, before: Option<&Loaded>) -> Result<(Config, Loaded), ExitCode> {
     let (config, text) = parse(path)?;
-    let loaded = Loaded::read(&config, &text, &path.display().to_string(), before);
+    let file = path.display().to_string();
+    let mut mistakes = ports::mistakes(&config, &text, &file);
+    let loaded = Loaded::read(&config, &text, &file, before);
     match loaded {
-        Ok(loaded) => Ok((config, loaded)),
-        Err(mistakes) => {
+        Ok(loaded) if mistakes.is_empty() => Ok((config, loaded)),
+        loaded => {
+            mistakes.extend(loaded.err().into_iter().flatten());
             explain(&text, &mistakes);
             Err(ExitCode::from(2))
         }
@@ -123,7 +127,7 @@ pub fn check(options: &Check) -> ExitCode {
                     println!("hint: {certificate} is valid until {until}: have it renewed");
                 }
             }
-            for note in lent_ports(&config) {
+            for note in ports::remarks(&config) {
                 if let engine::Note::MediaPortsLent {
                     address,
                     ports,
@@ -147,34 +151,6 @@ pub fn check(options: &Check) -> ExitCode {
             }
         }
     }
-}
-
-/// Media ports that the kernel may lend to other programs, range by range.
-pub fn lent_ports(config: &Config) -> Vec<engine::Note> {
-    let read = |name: &str| {
-        let path = format!("/proc/sys/net/ipv4/{name}");
-        std::fs::read_to_string(path).unwrap_or_default()
-    };
-    let lent = crate::machine::LentPorts::read(
-        &read("ip_local_port_range"),
-        &read("ip_local_reserved_ports"),
-    );
-    let Some(lent) = lent else {
-        return Vec::new();
-    };
-    let ranges = config.media_ranges.iter();
-    ranges
-        .filter(|range| lent.overlap(range.first, range.last))
-        .map(|range| engine::Note::MediaPortsLent {
-            address: range.address.to_string(),
-            ports: format!("{}-{}", range.first, range.last),
-            lent: format!("{}-{}", lent.first, lent.last),
-            remedy: format!(
-                "choose others, or reserve them: sysctl -w net.ipv4.ip_local_reserved_ports={}-{}",
-                range.first, range.last
-            ),
-        })
-        .collect()
 }
 
 /// Addresses to listen on or to anchor media at that this machine has not; each once.

@@ -34,11 +34,39 @@ pub struct LentPorts {
     pub first: u16,
     /// The last, included.
     pub last: u16,
+    /// Whether the kernel said so; else they are those that it usually lends.
+    pub known: bool,
     /// Ranges that it keeps back.
     reserved: Vec<(u16, u16)>,
 }
 
 impl LentPorts {
+    /// Those of this network namespace.
+    pub fn here() -> LentPorts {
+        let read = |name: &str| {
+            let path = format!("/proc/sys/net/ipv4/{name}");
+            std::fs::read_to_string(path).unwrap_or_default()
+        };
+        let range = read("ip_local_port_range");
+        // What a process may not see of /proc is not said to be free.
+        LentPorts::read(&range, &read("ip_local_reserved_ports")).unwrap_or(LentPorts {
+            first: 32_768,
+            last: 60_999,
+            known: false,
+            reserved: Vec::new(),
+        })
+    }
+
+    /// The text of `ip_local_reserved_ports` with these ports in it.
+    pub fn reserved_with(&self, first: u16, last: u16) -> String {
+        let ranges = self.reserved.iter().copied().chain([(first, last)]);
+        let ranges = ranges.map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        });
+        ranges.collect::<Vec<String>>().join(",")
+    }
+
     /// By the texts of `ip_local_port_range` and `ip_local_reserved_ports`; `None` where the kernel does not say.
     pub fn read(range: &str, reserved: &str) -> Option<LentPorts> {
         let mut ends = range.split_whitespace().map(str::parse);
@@ -56,6 +84,7 @@ impl LentPorts {
         Some(LentPorts {
             first,
             last,
+            known: true,
             reserved,
         })
     }
@@ -122,6 +151,9 @@ mod tests {
         assert!(!lent("40000,32768-33000,33001-39999").overlap(20_000, 39_999));
         assert!(!lent("1-65535").overlap(2, 65_535));
         assert_eq!(LentPorts::read("", ""), None);
+        let reserved = lent("8080,40000-40099\n").reserved_with(33_000, 33_999);
+        assert_eq!(reserved, "8080,40000-40099,33000-33999");
+        assert_eq!(lent("").reserved_with(33_000, 33_999), "33000-33999");
     }
 
     #[test]

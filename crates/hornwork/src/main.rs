@@ -9,6 +9,7 @@ mod log;
 mod machine;
 mod node;
 mod notify;
+mod ports;
 mod reading;
 mod rules;
 mod scenario;

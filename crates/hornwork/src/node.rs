@@ -3,6 +3,7 @@
 use crate::configuration;
 use crate::log::Log;
 use crate::notify::{Watchdog, notify};
+use crate::ports::{self, Claims, Part};
 use crate::reading::Reading;
 use crate::security::Loaded;
 use crate::service::{
@@ -15,7 +16,7 @@ use border::config::Config;
 use border::node::Node;
 use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
-use net::{Clock, Driver, DriverConfig, Recorder, Signals};
+use net::{Clock, Driver, DriverConfig, PortClaims, Recorder, Signals};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,6 +36,9 @@ struct Service<'a> {
     /// Signals to stop so far.
     stops: u32,
     ready: bool,
+    claims: Claims,
+    /// The media ports of the configuration in force.
+    claimed: PortClaims,
 }
 
 /// The folder for recordings, ready to be written to.
@@ -83,6 +87,8 @@ pub fn serve(
 ) -> io::Result<ExitCode> {
     let signals = Signals::install()?;
     look_around(&config);
+    let claims = Claims::of(Part::Node)?;
+    let claimed = claims.claim_at_start(&config)?;
     print!("{}", configuration::node_summary(&config));
     let mut entropy = net::entropy()?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
@@ -98,7 +104,7 @@ pub fn serve(
     driver.set_recorder(recorder(&config)?);
     let sounds = Sounds::start(driver.waker())?;
     let library = library(&config)?;
-    let lent = configuration::lent_ports(&config);
+    let lent = ports::remarks(&config);
     let epoch = clock.unix_nanos(Time::ZERO);
     let Some(mut node) = Node::new(config, epoch, entropy) else {
         return Err(io::Error::other(NO_NODE));
@@ -115,6 +121,8 @@ pub fn serve(
         watchdog: Watchdog::from_environment(),
         stops: 0,
         ready: false,
+        claims,
+        claimed,
     };
     for note in lent {
         service.log.event(&Event::new(clock.now(), note));
@@ -201,9 +209,10 @@ impl Service<'_> {
     /// SIGHUP: the files are read by a thread of their own; a good configuration takes over, a bad one changes nothing.
     fn reloaded(&mut self, node: &mut Node, driver: &mut Driver<Forwarder>) -> io::Result<()> {
         let (path, loaded, old) = (self.path.to_owned(), &self.loaded, node.config());
+        let claims = self.claims;
         self.reading.begin(|| {
             let (loaded, recordings) = (loaded.clone(), recordings(old).cloned());
-            move || Read::of(&path, &loaded, recordings.as_ref())
+            move || Read::of(&path, &loaded, recordings.as_ref(), claims)
         })?;
         let now = self.clock.now();
         match self.reading.take() {
@@ -219,12 +228,14 @@ impl Service<'_> {
 
     fn reload(&mut self, read: Read, node: &mut Node, driver: &mut Driver<Forwarder>, now: Time) {
         self.library = read.library;
+        // Calls keep the ports that they have; those of the old ranges are free for other programs as they end.
+        self.claimed = read.claimed;
         if let Some(recorder) = read.recorder {
             driver.set_recorder(recorder);
         }
         driver.set_security(read.loaded.security.clone());
         self.loaded = read.loaded;
-        for note in configuration::lent_ports(&read.config) {
+        for note in ports::remarks(&read.config) {
             self.log.event(&Event::new(now, note));
         }
         node.reload(read.config, now);
@@ -239,6 +250,7 @@ fn recordings(config: &Config) -> Option<&PathBuf> {
 struct Read {
     config: Config,
     loaded: Loaded,
+    claimed: PortClaims,
     library: Option<PathBuf>,
     /// Where the folder for recordings is another one.
     recorder: Option<Option<Recorder>>,
@@ -249,7 +261,12 @@ impl Read {
     ///
     /// # Errors
     /// Why it is not taken.
-    fn of(path: &Path, loaded: &Loaded, recorded: Option<&PathBuf>) -> Result<Read, String> {
+    fn of(
+        path: &Path,
+        loaded: &Loaded,
+        recorded: Option<&PathBuf>,
+        claims: Claims,
+    ) -> Result<Read, String> {
         let read = configuration::load_all(path, Some(loaded));
         let (config, loaded) =
             read.map_err(|_| format!("{}: the old one stays in force", path.display()))?;
@@ -257,12 +274,14 @@ impl Read {
             return Err("it describes no media node any more".to_owned());
         }
         let library = library(&config).map_err(|error| error.to_string())?;
+        let claimed = claims.claim(&config)?;
         let moved = recordings(&config) != recorded;
         let recorder = moved.then(|| recorder(&config)).transpose();
         Ok(Read {
             recorder: recorder.map_err(|error| error.to_string())?,
             config,
             loaded,
+            claimed,
             library,
         })
     }

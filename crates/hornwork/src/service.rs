@@ -5,6 +5,7 @@ use crate::control::{Access, Control};
 use crate::log::Log;
 use crate::node;
 use crate::notify::{Watchdog, notify};
+use crate::ports::{self, Claims, Part};
 use crate::reading::Reading;
 use crate::security::Loaded;
 use crate::threads::Placing;
@@ -14,7 +15,7 @@ use border::config::{Config, Wanted};
 use clap::{Args, ValueEnum};
 use engine::{Event, HashKey, Note, Time};
 use media::forward::{Forwarder, ForwarderLimits};
-use net::{AfXdp, Clock, Driver, DriverConfig, KernelRelay, MediaSockets, Signals};
+use net::{AfXdp, Clock, Driver, DriverConfig, KernelRelay, MediaSockets, PortClaims, Signals};
 use protect::dtls;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -292,7 +293,7 @@ pub(crate) fn look_around(config: &Config) {
                 .sum();
             if files < pairs {
                 tracing::info!(
-                    "{files} open files are allowed, but the media ranges hold {pairs} ports: where each has a socket of its own, calls beyond are refused; LimitNOFILE= or ulimit -n raises it"
+                    "{files} open files are allowed, but the media ranges hold {pairs} ports, each of which takes one while a call has it: calls beyond are refused; LimitNOFILE= or ulimit -n raises it"
                 );
             }
         }
@@ -324,8 +325,10 @@ fn serve(
     look_around(&config);
     let drain = config.drain.timeout;
     let config = with_servers(config);
+    let claims = Claims::of(Part::Border)?;
+    let claimed = claims.claim_at_start(&config)?;
     print!("{}", configuration::summary(&config));
-    for note in configuration::lent_ports(&config) {
+    for note in ports::remarks(&config) {
         log.event(&Event::new(clock.now(), note));
     }
     let mut entropy = net::entropy()?;
@@ -393,6 +396,8 @@ fn serve(
         ready: false,
         drained: None,
         mates,
+        claims,
+        claimed,
     };
     loop {
         let wait = match service.ready {
@@ -490,7 +495,7 @@ struct Service<'a> {
     /// When the state of certificates was last told.
     certificates_told: Option<Time>,
     /// A new configuration, being read.
-    reading: Reading<Option<(Config, Loaded)>>,
+    reading: Reading<Result<Read, String>>,
     watchdog: Watchdog,
     log: Log,
     clock: Clock,
@@ -502,6 +507,34 @@ struct Service<'a> {
     drained: Option<Time>,
     /// The other threads.
     mates: Mates,
+    claims: Claims,
+    /// The media ports of the configuration in force.
+    claimed: PortClaims,
+}
+
+/// What a new configuration names.
+struct Read {
+    config: Config,
+    loaded: Loaded,
+    claimed: PortClaims,
+}
+
+impl Read {
+    /// Reads it, and claims its media ports.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    fn of(path: &Path, before: &Loaded, claims: Claims) -> Result<Read, String> {
+        let read = configuration::load_all(path, Some(before));
+        let stays = "the old one stays in force";
+        let (config, loaded) = read.map_err(|_| format!("{}: {stays}", path.display()))?;
+        let claimed = claims.claim(&config);
+        Ok(Read {
+            claimed: claimed.map_err(|why| format!("{}: {why}; {stays}", path.display()))?,
+            config: with_servers(config),
+            loaded,
+        })
+    }
 }
 
 impl Service<'_> {
@@ -575,13 +608,10 @@ impl Service<'_> {
 
     /// SIGHUP: the files are read by a thread of their own; a good configuration takes over, a bad one changes nothing.
     fn reloaded(&mut self, border: &mut Border, driver: &mut Driver<Forwarder>) -> io::Result<()> {
-        let (path, loaded) = (self.path.to_owned(), &self.loaded);
+        let (path, loaded, claims) = (self.path.to_owned(), &self.loaded, self.claims);
         self.reading.begin(|| {
             let loaded = loaded.clone();
-            move || {
-                let read = configuration::load_all(&path, Some(&loaded)).ok()?;
-                Some((with_servers(read.0), read.1))
-            }
+            move || Read::of(&path, &loaded, claims)
         })?;
         if let Some(read) = self.reading.take() {
             self.reload(read, border, driver, self.clock.now());
@@ -591,13 +621,13 @@ impl Service<'_> {
 
     fn reload(
         &mut self,
-        read: Option<(Config, Loaded)>,
+        read: Result<Read, String>,
         border: &mut Border,
         driver: &mut Driver<Forwarder>,
         now: Time,
     ) {
         match read {
-            Some((config, _)) if config.sip.workers != border.worker().of => {
+            Ok(Read { config, .. }) if config.sip.workers != border.worker().of => {
                 let why = format!(
                     "workers: {} run, and the file says {}; that needs a new start",
                     border.worker().of,
@@ -606,7 +636,13 @@ impl Service<'_> {
                 self.log
                     .event(&Event::new(now, Note::ConfigurationRefused { why }));
             }
-            Some((config, loaded)) => {
+            Ok(Read {
+                config,
+                loaded,
+                claimed,
+            }) => {
+                // Calls keep the ports that they have; those of the old ranges are free for other programs as they end.
+                self.claimed = claimed;
                 // Before the border opens what is new: its listeners ask for their certificates.
                 driver.set_security(loaded.security.clone());
                 let news = loaded.news(Some(&self.loaded));
@@ -630,8 +666,7 @@ impl Service<'_> {
                     );
                 }
             }
-            None => {
-                let why = format!("{}: the old one stays in force", self.path.display());
+            Err(why) => {
                 self.log
                     .event(&Event::new(now, Note::ConfigurationRefused { why }));
             }

@@ -210,7 +210,7 @@ pub(super) fn split_transport(text: &str) -> Result<(Option<Transport>, &str), S
 pub(super) fn port_range(text: &str) -> Result<(u16, u16), String> {
     let (first, last) = text
         .split_once('-')
-        .ok_or_else(|| format!("{text:?} is no range of ports such as \"20000-39999\""))?;
+        .ok_or_else(|| format!("{text:?} is no range of ports such as \"20000-26999\""))?;
     let port = |text: &str| {
         text.trim()
             .parse::<u16>()

@@ -142,6 +142,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             af_xdp: wanted(raw.media.af_xdp),
         },
         media_ranges: Vec::new(),
+        media_places: Vec::new(),
         sip: Sip {
             agent: raw.sip.agent.clone(),
             dscp: raw.sip.dscp,
@@ -211,6 +212,10 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         config.interfaces.push(checked);
     }
     config.node = super::media_node::node_of(raw, &mut config.media_ranges, &mut placed, sink);
+    config.media_places = placed
+        .iter()
+        .map(|path| sink.span(&format!("{path}.ports")))
+        .collect();
     if config.interfaces.is_empty() && config.node.is_none() {
         sink.report(
             "interface",

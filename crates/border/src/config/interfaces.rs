@@ -160,6 +160,11 @@ fn register(raw: &Raw, interface: &RawInterface, path: &str, sink: &mut Sink<'_>
     }
 }
 
+/// Media ports where the file names none. A border, a media node and the laboratory (10000-19999) on one host have different ones, and
+/// none that the kernel lends to other programs.
+const BORDER_PORTS: &str = "20000-26999";
+const NODE_PORTS: &str = "27000-32767";
+
 pub(super) fn media_addresses(
     media: &OneOrMany<RawMediaAddress>,
     listen: &[ListenAddress],
@@ -172,7 +177,7 @@ pub(super) fn media_addresses(
     let default = [RawMediaAddress {
         address: None,
         advertise: None,
-        ports: default_ports(),
+        ports: None,
     }];
     let (written, entries): (bool, &[RawMediaAddress]) = match media.as_slice() {
         [] => (false, &default),
@@ -188,7 +193,12 @@ pub(super) fn media_addresses(
         let Some(address) = media_address(entry, listen, &at, sink) else {
             continue;
         };
-        let Some((first, last)) = media_ports(&entry.ports, &format!("{at}.ports"), sink) else {
+        let written = entry.ports.as_deref();
+        let ports = written.unwrap_or(match path.starts_with("node.") {
+            true => NODE_PORTS,
+            false => BORDER_PORTS,
+        });
+        let Some((first, last)) = media_ports(ports, &format!("{at}.ports"), sink) else {
             continue;
         };
         if addresses
@@ -302,7 +312,7 @@ fn ip_address(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<IpAddr> {
 
 fn media_ports(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<(u16, u16)> {
     let remedy =
-        "write FIRST-LAST with an even first and an odd last port, for example \"20000-39999\"";
+        "write FIRST-LAST with an even first and an odd last port, for example \"20000-26999\"";
     let (first, last) = match address::port_range(text) {
         Ok(range) => range,
         Err(why) => {

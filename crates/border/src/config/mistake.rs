@@ -21,7 +21,8 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    pub(super) fn new(
+    /// At these bytes of a file's text.
+    pub fn new(
         text: &str,
         file: &str,
         span: Range<usize>,

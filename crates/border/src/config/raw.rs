@@ -248,7 +248,7 @@ pub(super) struct RawInterface {
     #[serde(default)]
     pub charging_vector: RawCharging,
     /// Where media is anchored; one table, or one per address family. Default: the first listening address, ports
-    /// 20000-39999.
+    /// 20000-26999.
     #[serde(default)]
     pub media: OneOrMany<RawMediaAddress>,
     /// What the media nodes call this side (`direction` of the "ng" protocol): a name of `[[node.interface]]`, or an interface of
@@ -292,13 +292,11 @@ pub(super) struct RawMediaAddress {
     pub address: Option<String>,
     /// IP address that SDP says instead: for a border behind NAT.
     pub advertise: Option<String>,
-    /// Range of ports, both ends included. A call takes one pair (even and odd) per media line and side.
-    #[serde(default = "default_ports")]
-    pub ports: String,
-}
-
-pub(super) fn default_ports() -> String {
-    "20000-39999".to_owned()
+    /// Range of ports, both ends included. A call takes one pair (even and odd) per media line and side. Ports that the kernel lends to
+    /// other programs (net.ipv4.ip_local_port_range, usually 32768-60999) are refused, unless they are reserved
+    /// (net.ipv4.ip_local_reserved_ports) or `[media] sockets` is `per-port`. Two programs on one host cannot have the same ports of an
+    /// address. Default: 20000-26999, of a media node 27000-32767.
+    pub ports: Option<String>,
 }
 
 /// A place where a trunk is, in full.
@@ -777,7 +775,8 @@ pub(super) struct RawMedia {
     #[schemars(range(max = 10))]
     pub gather: u32,
     /// Whether all media ports of a thread share one socket. `auto`: where the kernel and our rights allow it, and a socket for
-    /// each port otherwise, which the log says once.
+    /// each port otherwise, which the log says once. `per-port`: a socket for each port, also in ranges that the kernel lends to
+    /// other programs.
     pub sockets: RawMediaSockets,
     /// Whether the kernel relays streams of plain RTP to which nothing is to be done but to send them on, before any socket sees
     /// them. `auto`: where kernel (6.3), rights (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) and the drivers of the interfaces (XDP) allow it, which the log

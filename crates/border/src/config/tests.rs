@@ -344,9 +344,9 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
         "one for IPv4",
     ),
     (
-        "[[interface]]\nname=\"b\"\nlisten=\"tcp:192.0.2.1:5070\"\nmedia={ports=\"30000-49999\"}",
+        "[[interface]]\nname=\"b\"\nlisten=\"tcp:192.0.2.1:5070\"\nmedia={ports=\"26000-29999\"}",
         7,
-        "overlap with 20000-39999 in line 1",
+        "overlap with 20000-26999 in line 1",
         "the same range",
     ),
     // Trunks.
@@ -683,7 +683,7 @@ fn a_small_file_has_good_defaults() {
     );
     assert!(interface.allows("203.0.113.9".parse().unwrap()));
     let range = config.media_ranges[interface.media[0].range];
-    assert_eq!((range.first, range.last), (20_000, 39_999));
+    assert_eq!((range.first, range.last), (20_000, 26_999));
     let trunk = &config.trunks[0];
     assert_eq!(
         (trunk.interface, trunk.ping, trunk.max_calls),

@@ -6,7 +6,7 @@ use crate::common::callers;
 
 use border::rooms::worker_of;
 use callers::{Caller, eventually};
-use common::{Process, free_port, installed, root, scratch};
+use common::{Process, free_port, installed, media_ports, root, scratch};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -30,13 +30,11 @@ fn write_token(path: &Path, token: &str, mode: u32) {
 }
 
 fn configuration(sip: u16, control: &str, room: &str) -> String {
-    let media = sip + 10_000;
+    let (first, last) = media_ports(200);
     format!(
         "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = [\"udp:127.0.0.1:{sip}\"]\n\
-         media = {{ address = \"127.0.0.1\", ports = \"{}-{}\" }}\n\
-         [[room]]\nname = \"meetings\"\nregex = '8\\d\\d'\ntones = \"none\"\ncodecs = [\"PCMA\"]\n{room}\n{control}\n",
-        media / 2 * 2,
-        media / 2 * 2 + 199
+         media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n\
+         [[room]]\nname = \"meetings\"\nregex = '8\\d\\d'\ntones = \"none\"\ncodecs = [\"PCMA\"]\n{room}\n{control}\n"
     )
 }
 

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Process, border, example, free_port, scratch};
+use common::{Process, border, example, free_port, media_ports, scratch};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ struct Rig {
 impl Rig {
     fn new(name: &str, more: &str) -> Rig {
         let (sip, trunk) = (free_port(), free_port());
-        let media = (29_600, 29_699);
+        let media = media_ports(100);
         let configuration = example("loopback.toml", sip, trunk, media, more);
         let border = border(&scratch(name), &configuration, sip);
         let phone = UdpSocket::bind("127.0.0.1:0").unwrap();

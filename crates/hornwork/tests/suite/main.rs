@@ -20,6 +20,7 @@ mod peer_scenarios;
 mod peer_services;
 mod peer_sipp;
 mod peer_workers;
+mod ports;
 mod readme;
 mod rules;
 mod scenario_tls;

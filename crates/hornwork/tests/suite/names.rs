@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{border, example, scratch};
+use common::{border, example, media_ports, scratch};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn a_truncated_answer_is_asked_for_over_tcp() {
         "loopback.toml",
         sip,
         port,
-        (29300, 29399),
+        media_ports(100),
         &format!("[dns]\nservers = [\"127.0.0.1:{dns}\"]\n"),
     )
     .replace(

@@ -5,7 +5,7 @@ use crate::common::telephones;
 
 use codec::wav::Wav;
 use codec::{Resampler, Tone, ToneGenerator};
-use common::{Process, border, free_port, installed, scratch};
+use common::{Process, border, free_port, installed, media_ports, scratch};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use telephones::{baresip_that, recording, until, voice};
@@ -50,13 +50,11 @@ fn conference(name: &str, interface: &str, encryption: &str) -> Option<String> {
     }
     let folder = scratch(name);
     let sip = free_port();
-    let media = free_port() + 10_000;
+    let (first, last) = media_ports(202);
     let text = format!(
         "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = [\"udp:127.0.0.1:{sip}\"]\n{interface}\n\
-         media = {{ address = \"127.0.0.1\", ports = \"{}-{}\" }}\n\
-         [[room]]\nname = \"meeting\"\nnumber = \"800\"\ntones = \"none\"\ncodecs = [\"PCMA\"]\n",
-        media / 2 * 2,
-        media + 201
+         media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n\
+         [[room]]\nname = \"meeting\"\nnumber = \"800\"\ntones = \"none\"\ncodecs = [\"PCMA\"]\n"
     );
     let border = border(&folder, &text, sip);
     let dial = format!("/dial sip:800@127.0.0.1:{sip}");

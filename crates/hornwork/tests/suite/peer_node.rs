@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, free_port, installed, scratch};
+use common::{Process, free_port, installed, media_ports, scratch};
 use protect::sdes;
 use protect::srtp::ContextLimits;
 use std::io::{Read as _, Write as _};
@@ -32,18 +32,13 @@ fn module() -> Option<PathBuf> {
     found
 }
 
-/// Ports for media that the kernel lends to nobody, and that other tests do not use.
-fn media_ports() -> (u16, u16) {
-    let first = 24_000 + (std::process::id() % 100) as u16 * 80;
-    (first, first + 79)
-}
-
 struct NodeUnderTest {
     process: Process,
     udp: SocketAddr,
     tcp: SocketAddr,
     web: SocketAddr,
     folder: PathBuf,
+    media: (u16, u16),
 }
 
 fn node(name: &str) -> NodeUnderTest {
@@ -54,7 +49,7 @@ fn node(name: &str) -> NodeUnderTest {
         std::fs::create_dir_all(folder).expect("folder");
     }
     let (port, web) = (free_port(), free_port());
-    let (first, last) = media_ports();
+    let (first, last) = media_ports(80);
     let text = format!(
         "[node]\nlisten=['udp:127.0.0.1:{port}','tcp:127.0.0.1:{port}','ws:127.0.0.1:{web}']\n\
          recordings='{}'\nsounds='{}'\n[[node.interface]]\nname='default'\n\
@@ -78,6 +73,7 @@ fn node(name: &str) -> NodeUnderTest {
         tcp: at(port),
         web: at(web),
         folder,
+        media: (first, last),
     };
     let end = Instant::now() + PATIENCE;
     while node.try_ask("ping", &[]).is_none() {
@@ -433,7 +429,7 @@ fn kamailio_commands_the_node() {
     let offer = scene.caller.sdp("RTP/AVP", "");
     let (mut dialog, offered, answered) =
         scene.call("plain", "one", &offer, |_| scene.called.sdp("RTP/AVP", ""));
-    let (first, last) = media_ports();
+    let (first, last) = scene.node.media;
     let (towards_b, towards_a) = (media_port(&offered), media_port(&answered));
     for port in [towards_a, towards_b] {
         assert!((first..=last).contains(&port), "{offered}\n{answered}");

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, answers_options, border, free_port, installed, root, scratch};
+use common::{Process, answers_options, border, free_port, installed, media_ports, root, scratch};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -31,12 +31,6 @@ fn able() -> bool {
     true
 }
 
-/// Ports for media that the kernel lends to nobody, and that other tests do not use; one range for each of several nodes.
-fn media_ports(number: u16) -> (u16, u16) {
-    let first = 20_000 + (std::process::id() % 50) as u16 * 80 + number * 40;
-    (first, first + 39)
-}
-
 /// Waits until something at this port answers a `ping`.
 fn pong(process: &Process, port: u16) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
@@ -57,9 +51,9 @@ fn pong(process: &Process, port: u16) {
 }
 
 /// A node of ours, and its port for commands.
-fn own_node(folder: &Path, number: u16) -> (Process, u16) {
+fn own_node(folder: &Path) -> (Process, u16) {
     let port = free_port();
-    let (first, last) = media_ports(number);
+    let (first, last) = media_ports(40);
     let file = folder.join("node.toml");
     let text = format!(
         "[node]\nlisten='udp:127.0.0.1:{port}'\n[[node.interface]]\nname='default'\n\
@@ -78,7 +72,7 @@ fn own_node(folder: &Path, number: u16) -> (Process, u16) {
 }
 
 /// rtpengine in user space, and its port for commands; `None` where it is not installed.
-fn rtpengine(folder: &Path, number: u16) -> Option<(Process, u16)> {
+fn rtpengine(folder: &Path) -> Option<(Process, u16)> {
     let program = ["/usr/bin/rtpengine", "/usr/sbin/rtpengine"]
         .into_iter()
         .find(|program| Path::new(program).is_file());
@@ -87,7 +81,7 @@ fn rtpengine(folder: &Path, number: u16) -> Option<(Process, u16)> {
         return None;
     };
     let port = free_port();
-    let (first, last) = media_ports(number);
+    let (first, last) = media_ports(40);
     let process = Process::start(
         Command::new(program)
             .args([
@@ -228,7 +222,7 @@ fn speech_goes_through_rtpengine() {
     if !able() {
         return;
     }
-    let Some((_rtpengine, port)) = rtpengine(&folder, 0) else {
+    let Some((_rtpengine, port)) = rtpengine(&folder) else {
         return;
     };
     let scene = scene(&folder, &[("rtpengine", port)]);
@@ -244,7 +238,7 @@ fn speech_goes_through_a_node_of_ours() {
     if !able() {
         return;
     }
-    let (_node, port) = own_node(&folder, 0);
+    let (_node, port) = own_node(&folder);
     let scene = scene(&folder, &[("own", port)]);
     scene.calls(2, "uac.log");
     let log = scene.until("media_node_figures", 2);
@@ -259,8 +253,8 @@ fn a_node_is_killed_and_the_other_goes_on() {
     if !able() {
         return;
     }
-    let (own, first) = own_node(&folder, 0);
-    let Some((_rtpengine, second)) = rtpengine(&folder, 1) else {
+    let (own, first) = own_node(&folder);
+    let Some((_rtpengine, second)) = rtpengine(&folder) else {
         return;
     };
     let scene = scene(&folder, &[("own", first), ("rtpengine", second)]);

@@ -6,7 +6,7 @@ use crate::common;
 use crate::common::certificates;
 use crate::common::telephones;
 
-use common::{Process, border, example, free_port, installed, scratch};
+use common::{Process, border, example, free_port, installed, media_ports, scratch};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
@@ -84,15 +84,7 @@ fn one_call() -> std::sync::MutexGuard<'static, ()> {
 /// A border for users 1000 to 1009 with these keys of its interface, and where it listens.
 fn uc_server(folder: &Path, interface: &str, more: &str) -> (Process, u16) {
     let sip = free_port();
-    let media = free_port() + 10_000;
-    let text = example(
-        "loopback-uc.toml",
-        sip,
-        sip + 1,
-        (media / 2 * 2, media + 201),
-        more,
-    )
-    .replace(
+    let text = example("loopback-uc.toml", sip, sip + 1, media_ports(202), more).replace(
         "kind = \"access\"",
         &format!("kind = \"access\"\n{interface}"),
     );
@@ -405,7 +397,7 @@ fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
     let folder = scratch(name);
     certificates::Authority::new(&folder, "ca").issue("sip", "localhost");
     let (sip, web) = (free_port(), free_port());
-    let media = (free_port() + 10_000) / 2 * 2;
+    let (media, _) = media_ports(200);
     let text = std::fs::read_to_string(common::root().join("examples/webrtc.toml"))
         .expect("example")
         // The page has no user of its own: it is let in without proof.
@@ -413,8 +405,8 @@ fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
         .replace("ice = \"lite\"", &format!("ice = \"{ice}\""))
         .replace(":8443", &format!(":{web}"))
         .replace(":5060", &format!(":{sip}"))
-        .replace("20000-29999", &format!("{media}-{}", media + 99))
-        .replace("30000-39999", &format!("{}-{}", media + 100, media + 199))
+        .replace("20000-23499", &format!("{media}-{}", media + 99))
+        .replace("23500-26999", &format!("{}-{}", media + 100, media + 199))
         .replace("sip.pem", &folder.join("sip.pem").display().to_string())
         .replace("sip.key", &folder.join("sip.key").display().to_string());
     let border = border(&folder, &text, sip);

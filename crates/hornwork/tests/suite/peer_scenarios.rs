@@ -3,7 +3,9 @@
 
 use crate::common;
 
-use common::{Process, border, example, free_port, installed, root, scratch, testdata};
+use common::{
+    Process, border, example, free_port, installed, media_ports, root, scratch, testdata,
+};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -232,7 +234,7 @@ fn volte_calls(
     let port = free_port();
     let sip = port + 2;
     let running = file.map(|file| {
-        let text = example(file, sip, port + 1, (28_000, 28_999), "");
+        let text = example(file, sip, port + 1, media_ports(1_000), "");
         border(folder, &text, sip)
     });
     let target = if running.is_some() { sip } else { port + 1 };
@@ -359,7 +361,7 @@ fn registrations_with_digest_at_our_registrar() {
     let Some(data) = testdata() else { return };
     let folder = scratch("scenarios-registrar");
     let sip = free_port();
-    let configuration = example("loopback-uc.toml", sip, sip + 1, (27_000, 27_099), "");
+    let configuration = example("loopback-uc.toml", sip, sip + 1, media_ports(100), "");
     let border = border(&folder, &configuration, sip);
     let credentials = |password: &str| {
         format!("SEQUENTIAL\n1000;127.0.0.1;[authentication username=1000 password={password}]\n")

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, border, example, installed, root, scratch, testdata};
+use common::{Process, border, example, installed, media_ports, root, scratch, testdata};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -44,7 +44,11 @@ fn ten_thousand_calls_at_a_thousand_a_second() {
     ] {
         let folder = scratch(name);
         let trunk = sip + 20;
-        let _border = border(&folder, &example(file, sip, trunk, (24000, 27999), ""), sip);
+        let _border = border(
+            &folder,
+            &example(file, sip, trunk, media_ports(2_000), ""),
+            sip,
+        );
         let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
         let target = format!("127.0.0.1:{sip}");
         let mut uac = sipp(
@@ -251,7 +255,7 @@ fn a_trunk_is_pinged() {
     }
     let folder = scratch("sipp-ping");
     let (sip, trunk) = (5166, 5186);
-    let configuration = example("loopback.toml", sip, trunk, (27900, 27999), "").replace(
+    let configuration = example("loopback.toml", sip, trunk, media_ports(100), "").replace(
         &format!("target = \"udp:127.0.0.1:{trunk}\""),
         &format!("target = \"udp:127.0.0.1:{trunk}\"\nping = 1"),
     );
@@ -282,7 +286,7 @@ fn shared_scenarios() {
     let folder = scratch("sipp-scenarios");
     let (sip, trunk) = (5170, 5190);
     // Whoever registers is taken in: the scenario has no digest.
-    let configuration = example("loopback.toml", sip, trunk, (28000, 28999), "").replace(
+    let configuration = example("loopback.toml", sip, trunk, media_ports(1_000), "").replace(
         "kind = \"access\"",
         "kind = \"access\"\nregister = \"local\"",
     );

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, border, example, free_port, installed, scratch};
+use common::{Process, border, example, free_port, installed, media_ports, scratch};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ fn ten_thousand_calls_through_two_workers() {
     ] {
         let folder = scratch(name);
         let trunk = sip + 20;
-        let text = talkative(&example(file, sip, trunk, (32000, 35999), TWO));
+        let text = talkative(&example(file, sip, trunk, media_ports(4_000), TWO));
         let mut process = border(&folder, &text, sip);
         let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
         std::thread::sleep(Duration::from_millis(500));
@@ -112,7 +112,7 @@ fn a_drain_ends_with_the_last_call_of_the_last_worker() {
     }
     let folder = scratch("workers-drain");
     let (sip, trunk) = (5272, 5292);
-    let text = example("loopback-bypass.toml", sip, trunk, (32000, 32999), TWO);
+    let text = example("loopback-bypass.toml", sip, trunk, media_ports(1_000), TWO);
     let text = talkative(&text);
     let mut process = border(&folder, &text, sip);
     let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
@@ -140,8 +140,9 @@ fn a_drain_ends_with_the_last_call_of_the_last_worker() {
 #[test]
 fn another_number_of_workers_needs_a_new_start() {
     let folder = scratch("workers-reload");
+    let (first, last) = media_ports(100);
     let sip = free_port();
-    let text = example("loopback.toml", sip, free_port(), (33000, 33099), TWO);
+    let text = example("loopback.toml", sip, free_port(), (first, last), TWO);
     let mut process = border(&folder, &text, sip);
     let file = folder.join("hornwork.toml");
     std::fs::write(&file, text.replace("workers = 2", "workers = 3")).expect("file");
@@ -152,7 +153,11 @@ fn another_number_of_workers_needs_a_new_start() {
         "{}",
         process.said()
     );
-    std::fs::write(&file, text.replace("33099", "33199")).expect("file");
+    std::fs::write(
+        &file,
+        text.replace(&last.to_string(), &(last - 2).to_string()),
+    )
+    .expect("file");
     process.signal("HUP");
     until(&process, |said| said.contains("configuration_reloaded"));
     process.signal("TERM");
@@ -163,10 +168,10 @@ fn another_number_of_workers_needs_a_new_start() {
 fn what_workers_cannot_share_is_refused_with_line_and_remedy() {
     let folder = scratch("workers-check");
     let sip = free_port();
-    let good = example("loopback.toml", sip, free_port(), (33200, 33299), TWO);
+    let good = example("loopback.toml", sip, free_port(), (23_200, 23_299), TWO);
     for (text, says) in [
         (
-            good.replace("33200-33299", "33200-33205"),
+            good.replace("23200-23299", "23200-23205"),
             "too few to be divided among 2 workers",
         ),
         (

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, border, example, installed, root, scratch};
+use common::{Process, border, example, installed, media_ports, root, scratch};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -415,7 +415,7 @@ fn sipp_meets_the_headers_that_rules_make_at_both_ends() {
     }
     let folder = scratch("rules-sipp");
     let (sip, trunk) = (5250, 5270);
-    let text = example("header-rules.toml", sip, trunk, (29000, 29999), "");
+    let text = example("header-rules.toml", sip, trunk, media_ports(1_000), "");
     let border = border(&folder, &text, sip);
     let scenario = |name: &str| {
         let file = root().join("crates/hornwork/tests/sipp").join(name);

@@ -2,7 +2,9 @@
 
 use crate::common;
 
-use common::{Process, answers_options, border, example, free_port, installed, root, scratch};
+use common::{
+    Process, answers_options, border, example, free_port, installed, media_ports, root, scratch,
+};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -42,7 +44,7 @@ fn it_is_ready_reloads_and_ends_in_order() {
         .expect("timeout");
     let file = folder.join("hornwork.toml");
     let (old, new) = (free_port(), free_port());
-    let good = example("loopback.toml", old, free_port(), (31000, 31099), "");
+    let good = example("loopback.toml", old, free_port(), media_ports(100), "");
     std::fs::write(&file, &good).expect("file");
     let mut process = Process::start(
         Command::new(env!("CARGO_BIN_EXE_hornwork"))
@@ -103,7 +105,7 @@ fn the_log_can_be_json_and_names_no_secret() {
     let folder = scratch("service-json");
     let sip = free_port();
     let more = "[log]\nformat = \"json\"\nlevel = \"debug\"\n";
-    let text = example("loopback-uc.toml", sip, free_port(), (31100, 31199), more);
+    let text = example("loopback-uc.toml", sip, free_port(), media_ports(100), more);
     let mut process = border(&folder, &text, sip);
     until(&process, |said| said.contains("socket_opened"));
     process.signal("INT");
@@ -139,7 +141,7 @@ fn what_cannot_run_says_why_and_what_to_do() {
 
     let taken = UdpSocket::bind("127.0.0.1:0").expect("socket");
     let port = taken.local_addr().expect("address").port();
-    let text = example("loopback.toml", port, free_port(), (31200, 31299), "");
+    let text = example("loopback.toml", port, free_port(), media_ports(100), "");
     std::fs::write(&file, text).expect("file");
     let output = run(&file, &[]);
     assert_eq!(output.status.code(), Some(3));
@@ -300,10 +302,12 @@ fn value(message: &str, name: &str) -> String {
 fn a_media_port_that_another_program_has_is_passed_over() {
     let folder = scratch("service-ports");
     let (sip, trunk) = (free_port(), free_port());
-    let text = example("loopback.toml", sip, trunk, (31400, 31407), "");
+    let (first, last) = media_ports(8);
+    let text = example("loopback.toml", sip, trunk, (first, last), "");
     let text = text.replace("level = \"warn\"", "level = \"info\"");
     // Of two of the four pairs somebody else has one half.
-    let _taken = [31401, 31406].map(|port| UdpSocket::bind(("127.0.0.1", port)).expect("port"));
+    let _taken =
+        [first + 1, first + 6].map(|port| UdpSocket::bind(("127.0.0.1", port)).expect("port"));
     let process = border(&folder, &text, sip);
     let (caller, callee) = (Peer::new(0), Peer::new(trunk));
     let port = caller.port();
@@ -323,14 +327,15 @@ fn a_media_port_that_another_program_has_is_passed_over() {
         .nth(1)
         .and_then(|rest| rest.split(' ').next())
         .expect("a media line");
-    assert!(["31402", "31404"].contains(&media), "{offered}");
+    let free = [first + 2, first + 4].map(|port| port.to_string());
+    assert!(free.iter().any(|port| port == media), "{offered}");
     until(&process, |said| {
         let taken = said.matches("media_port_taken").count();
         // Each of the two was either met or not needed.
         taken <= 2
     });
     assert!(
-        UdpSocket::bind(("127.0.0.1", 31400)).is_ok(),
+        UdpSocket::bind(("127.0.0.1", first)).is_ok(),
         "the other half is free"
     );
 }
@@ -339,7 +344,7 @@ fn a_media_port_that_another_program_has_is_passed_over() {
 fn a_reload_leaves_calls_alone_a_stop_waits_for_them_and_a_second_one_does_not() {
     let folder = scratch("service-drain");
     let (sip, trunk) = (free_port(), free_port());
-    let text = example("loopback-bypass.toml", sip, trunk, (31300, 31399), "");
+    let text = example("loopback-bypass.toml", sip, trunk, media_ports(100), "");
     let text = text.replace("level = \"warn\"", "level = \"info\"");
     let mut process = border(&folder, &text, sip);
     let (caller, callee) = (Peer::new(0), Peer::new(trunk));
@@ -459,7 +464,7 @@ fn no_log_tells_passwords_or_what_proves_them() {
         "[log]\nlevel = \"trace\"\n[[trunk]]\nname = \"carrier\"\ntarget = \"udp:127.0.0.1:{trunk}\"\n\
                 username = \"4711\"\npassword = \"carrier-password\"\nregister = {{}}\n"
     );
-    let text = example("loopback-uc.toml", sip, trunk, (31400, 31499), &more);
+    let text = example("loopback-uc.toml", sip, trunk, media_ports(100), &more);
     let mut process = border(&folder, &text, sip);
 
     // As server: refused, refused again with a wrong password, taken with the right one.

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, answers_options, example, free_port, scratch};
+use common::{Process, answers_options, example, free_port, media_ports, scratch};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -26,13 +26,13 @@ fn header<'m>(message: &'m str, name: &str) -> &'m str {
 }
 
 /// The called side: answers every call at once, echoes its media, and counts the BYEs that it gets.
-struct Called {
+pub(crate) struct Called {
     over: Arc<AtomicBool>,
     ended: Arc<AtomicU32>,
 }
 
 impl Called {
-    fn at(port: u16) -> Called {
+    pub(crate) fn at(port: u16) -> Called {
         let called = Called {
             over: Arc::default(),
             ended: Arc::default(),
@@ -112,23 +112,23 @@ fn description(port: u16) -> String {
 }
 
 /// A caller with a socket of its own.
-struct Caller {
+pub(crate) struct Caller {
     socket: UdpSocket,
     border: u16,
     numbers: u32,
 }
 
 /// An answered call.
-struct Standing {
+pub(crate) struct Standing {
     number: u32,
     to: String,
     target: String,
     /// Where the border takes its media.
-    media: u16,
+    pub(crate) media: u16,
 }
 
 impl Caller {
-    fn new(border: u16) -> Caller {
+    pub(crate) fn new(border: u16) -> Caller {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
         let limit = Some(Duration::from_secs(2));
         socket.set_read_timeout(limit).expect("timeout");
@@ -177,7 +177,7 @@ impl Caller {
         }
     }
 
-    fn dial(&mut self, media: u16) -> Standing {
+    pub(crate) fn dial(&mut self, media: u16) -> Standing {
         self.numbers += 1;
         let number = self.numbers;
         let target = format!("sip:600@127.0.0.1:{}", self.border);
@@ -215,7 +215,7 @@ impl Caller {
         }
     }
 
-    fn hang_up(&self, call: &Standing) {
+    pub(crate) fn hang_up(&self, call: &Standing) {
         let bye = self.request("BYE", call.number, &call.to, &call.target, "");
         self.send(&bye);
         let answer = self.response(call.number, "BYE");
@@ -319,7 +319,7 @@ fn a_log_that_is_not_read_holds_up_no_packet_and_no_signal() {
     let (sip, trunk) = (free_port(), free_port());
     let file = folder.join("hornwork.toml");
     let more = "[drain]\ntimeout = 0\n";
-    let text = example("loopback.toml", sip, trunk, (30_800, 30_999), more);
+    let text = example("loopback.toml", sip, trunk, media_ports(200), more);
     std::fs::write(&file, text).expect("file");
     let called = Called::at(trunk);
     let (mut reader, mut writer) = std::io::pipe().expect("pipe");
@@ -367,7 +367,7 @@ fn lines_that_were_lost_are_told_when_the_log_is_read_again() {
     let file = folder.join("hornwork.toml");
     // A megabyte is full soon where each message is a line.
     let more = "[log]\nlevel = \"debug\"\n";
-    let text = example("loopback.toml", sip, trunk, (30_600, 30_799), more);
+    let text = example("loopback.toml", sip, trunk, media_ports(200), more);
     std::fs::write(&file, text).expect("file");
     let _called = Called::at(trunk);
     let (mut reader, mut writer) = std::io::pipe().expect("pipe");
@@ -408,7 +408,7 @@ fn control_clients_that_read_nothing_hold_up_no_packet() {
         "[control]\nlisten = \"http:127.0.0.1:{control}\"\ntoken_file = \"{}\"\n",
         token.display()
     );
-    let text = example("loopback.toml", sip, trunk, (30_400, 30_599), &more);
+    let text = example("loopback.toml", sip, trunk, media_ports(200), &more);
     std::fs::write(&file, text).expect("file");
     let _called = Called::at(trunk);
     let mut process = Process::start(

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Process, free_port, installed, scratch};
+use common::{Process, free_port, installed, media_ports, scratch};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 
 fn configuration(folder: &Path, threads: &str) -> PathBuf {
-    let (port, media) = (free_port(), free_port());
+    let port = free_port();
+    let (first, last) = media_ports(4);
     let path = folder.join("border.toml");
     let text = format!(
         "[threads]\n{threads}\n[[interface]]\nname = \"here\"\nlisten = [\"udp:127.0.0.1:{port}\"]\n\
-         media = {{ address = \"127.0.0.1\", ports = \"{media}-{}\" }}\n[[trunk]]\nname = \"there\"\ninterface = \"here\"\n\
-         target = \"udp:127.0.0.1:9\"\n",
-        media + 3
+         media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n[[trunk]]\nname = \"there\"\ninterface = \"here\"\n\
+         target = \"udp:127.0.0.1:9\"\n"
     );
     std::fs::write(&path, text).unwrap();
     path

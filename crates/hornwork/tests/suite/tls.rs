@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::certificates;
 
 use certificates::Authority;
-use common::{Process, border, free_port, installed, scratch};
+use common::{Process, border, free_port, installed, media_ports, scratch};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -754,14 +754,13 @@ fn baresip_registers_and_calls_over_tls() {
 fn baresip_calls(workers: u8) {
     let folder = scratch(&format!("tls-baresip-{workers}"));
     Authority::new(&folder, "ca").issue("first", "sip.example.com");
-    let (port, tls, media) = (free_port(), free_port(), free_port() + 10_000);
+    let (port, tls) = (free_port(), free_port());
+    let (first, last) = media_ports(100);
     let users: String = [1000, 1001]
         .map(|user| format!("[[user]]\nname = \"{user}\"\npassword = \"secret-{user}\"\n\n"))
         .concat();
     let text = format!(
-        "[[interface]]\nname = \"phones\"\nlisten = [\"udp:127.0.0.1:{port}\", \"tls:127.0.0.1:{tls}\"]\nauthenticate = \"digest\"\nmedia = {{ ports = \"{}-{}\" }}\ntls = {{ certificate = {{ chain = \"first.pem\", key = \"first.key\" }} }}\n\n{users}[sip]\nworkers = {workers}\n",
-        media / 2 * 2,
-        media / 2 * 2 + 99,
+        "[[interface]]\nname = \"phones\"\nlisten = [\"udp:127.0.0.1:{port}\", \"tls:127.0.0.1:{tls}\"]\nauthenticate = \"digest\"\nmedia = {{ ports = \"{first}-{last}\" }}\ntls = {{ certificate = {{ chain = \"first.pem\", key = \"first.key\" }} }}\n\n{users}[sip]\nworkers = {workers}\n"
     );
     let border = border(&folder, &in_folder(&folder, &text), port);
     let callee = baresip(&folder.join("b"), 1001, tls, &["-t", "40"]);

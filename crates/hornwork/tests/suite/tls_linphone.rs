@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::certificates;
 
 use certificates::Authority;
-use common::{Process, border, free_port, installed, scratch};
+use common::{Process, border, free_port, installed, media_ports, scratch};
 use std::io::Write;
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
@@ -81,16 +81,16 @@ fn linphone_registers_and_calls_linphone_over_tls() {
     let folder = scratch("tls-linphone");
     Authority::new(&folder, "ca").issue("first", "localhost");
     Authority::new(&folder, "other");
-    let (port, tls, media) = (free_port(), free_port(), free_port() / 2 * 2 + 10_000);
+    let (port, tls) = (free_port(), free_port());
+    let (first, last) = media_ports(100);
     let users: String = [1002, 1003]
         .map(|user| format!("[[user]]\nname = \"{user}\"\npassword = \"secret-{user}\"\n\n"))
         .concat();
     let [chain, key] = ["first.pem", "first.key"].map(|name| folder.join(name));
     let text = format!(
         "[[interface]]\nname = \"phones\"\nlisten = [\"udp:127.0.0.1:{port}\", \"tls:127.0.0.1:{tls}\"]\n\
-         authenticate = \"digest\"\nmedia = {{ ports = \"{media}-{}\" }}\n\
+         authenticate = \"digest\"\nmedia = {{ ports = \"{first}-{last}\" }}\n\
          tls = {{ certificate = {{ chain = \"{}\", key = \"{}\" }} }}\n\n{users}[sip]\nworkers = 2\n",
-        media + 99,
         chain.display(),
         key.display(),
     );

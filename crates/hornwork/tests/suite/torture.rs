@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{border, example, scratch, testdata};
+use common::{border, example, media_ports, scratch, testdata};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
@@ -243,10 +243,9 @@ fn connect(sip: u16) -> TcpStream {
 fn torture(transport: &str, sip: u16, judge: impl Fn(u16, &Case, &mut Vec<String>)) {
     let Some(data) = testdata() else { return };
     let folder = scratch(&format!("torture-{transport}"));
-    let media = (29000 + sip % 10 * 100, 29099 + sip % 10 * 100);
     let border = border(
         &folder,
-        &example("loopback.toml", sip, sip + 20, media, ""),
+        &example("loopback.toml", sip, sip + 20, media_ports(100), ""),
         sip,
     );
     let cases = cases(&data);
@@ -305,7 +304,7 @@ fn a_half_closed_connection_is_answered() {
     let sip = 5464;
     let border = border(
         &folder,
-        &example("loopback.toml", sip, 5484, (29200, 29299), ""),
+        &example("loopback.toml", sip, 5484, media_ports(100), ""),
         sip,
     );
     for round in 0..20 {
@@ -336,7 +335,7 @@ fn ipv6_and_keep_alives() {
     }
     let folder = scratch("ipv6");
     let sip = 5468;
-    let configuration = example("loopback.toml", sip, 5488, (29400, 29499), "")
+    let configuration = example("loopback.toml", sip, 5488, media_ports(100), "")
         .replace(
             &format!("\"tcp:127.0.0.1:{sip}\""),
             &format!("\"tcp:127.0.0.1:{sip}\", \"udp:[::1]:{sip}\", \"tcp:[::1]:{sip}\""),

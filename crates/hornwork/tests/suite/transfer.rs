@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{border, free_port, scratch};
+use common::{border, free_port, media_ports, scratch};
 use engine::{Datagram, Entropy, Input, Output, SocketId, Time, Transport};
 use sip::{
     Content, Endpoint, EndpointConfig, Flow, Indication, Invite, LegId, Local, LocalId, Target,
@@ -266,12 +266,10 @@ fn talk(phones: &mut Phones) {
 fn transfer(name: &str, first: u8, consulted: Option<u8>) {
     let folder = scratch(name);
     let [sip, bob, carol, alice] = [(); 4].map(|()| free_port());
-    let media = free_port();
+    let (low, high) = media_ports(1_000);
     let mut text = format!(
         "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = [\"udp:127.0.0.1:{sip}\"]\nallow = \"127.0.0.0/8\"\n\
-         media = {{ address = \"127.0.0.1\", ports = \"{}-{}\" }}\n[sip]\nworkers = 2\n",
-        media + 10_000,
-        media + 10_999
+         media = {{ address = \"127.0.0.1\", ports = \"{low}-{high}\" }}\n[sip]\nworkers = 2\n"
     );
     for (user, port) in [("bob", bob), ("carol", carol)] {
         text += &format!(

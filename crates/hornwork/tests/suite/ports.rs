@@ -1,0 +1,250 @@
+//! Media ports among the programs of one host: a port belongs to one program while a call has it, and to nobody before and after.
+
+use crate::common;
+use crate::stalled::{Called, Caller};
+
+use common::{Process, border, example, free_port, media_ports, scratch};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program, to its end, which must come.
+fn program(arguments: &[&str], file: &Path) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(arguments)
+        .arg(file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let end = Instant::now() + PATIENCE;
+    while matches!(child.try_wait(), Ok(None)) {
+        if Instant::now() > end {
+            let _ = child.kill();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().expect("its output")
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr]
+        .map(String::from_utf8_lossy)
+        .concat()
+}
+
+fn until(process: &Process, condition: impl Fn(&str) -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition(&process.said()) {
+        assert!(Instant::now() < end, "waited in vain: {}", process.said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let file = folder.join(name);
+    std::fs::write(&file, text).expect("file");
+    file
+}
+
+/// A media node with these ports.
+fn node((first, last): (u16, u16)) -> String {
+    let port = free_port();
+    format!(
+        "[node]\nlisten = \"udp:127.0.0.1:{port}\"\n[[node.interface]]\nname = \"x\"\n\
+         media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n"
+    )
+}
+
+#[test]
+fn ports_of_another_hornwork_are_refused_until_it_is_gone() {
+    let folder = scratch("ports-claimed");
+    let (first, last) = media_ports(200);
+    let texts = [(first, last), (first + 100, last)].map(|media| {
+        let sip = free_port();
+        (sip, example("loopback.toml", sip, free_port(), media, ""))
+    });
+    let [(one, text), (two, overlapping)] = texts;
+    let mut running = border(&scratch("ports-first"), &text, one);
+    // Neither a border nor a media node starts with some of them, and each says who has them.
+    let process = format!("(process {})", running.id());
+    let file = written(&folder, "border.toml", &overlapping);
+    let other = written(&folder, "node.toml", &node((first + 100, last + 100)));
+    for (arguments, file) in [
+        (&["run", "-c"][..], &file),
+        (&["run", "--role", "media", "-c"], &other),
+    ] {
+        let output = program(arguments, file);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        let claimed = format!("overlap with {first}-{last}, which another Hornwork {process}");
+        assert!(
+            said.contains(&claimed) && said.contains("remedy:"),
+            "{said}"
+        );
+    }
+    // What only `check` looks at is not run, and the program's own ports do not stand in its way.
+    assert_eq!(program(&["check", "-c"], &file).status.code(), Some(0));
+    running.signal("HUP");
+    until(&running, |said| said.contains("configuration_reloaded"));
+    running.signal("KILL");
+    assert_eq!(running.wait(PATIENCE), Some(false));
+    drop(border(&folder, &overlapping, two));
+}
+
+#[test]
+fn a_reload_claims_its_ports_before_they_are_used() {
+    let folder = scratch("ports-reload");
+    let [one, two] = [(); 2].map(|()| media_ports(100));
+    let (sip, trunk) = (free_port(), free_port());
+    let text = |media| example("loopback.toml", sip, trunk, media, "");
+    let running = border(&folder, &text(one), sip);
+    let other = free_port();
+    let beside = example("loopback.toml", other, free_port(), two, "");
+    let mut beside = border(&scratch("ports-beside"), &beside, other);
+    written(&folder, "hornwork.toml", &text(two));
+    running.signal("HUP");
+    until(&running, |said| {
+        let mut lines = said.lines();
+        lines
+            .any(|line| line.contains("configuration_refused") && line.contains("another Hornwork"))
+    });
+    beside.signal("KILL");
+    beside.wait(PATIENCE);
+    running.signal("HUP");
+    until(&running, |said| said.contains("configuration_reloaded"));
+    // The old ones are given up, the new ones claimed.
+    let third = free_port();
+    let again = example("loopback.toml", third, free_port(), one, "");
+    drop(border(&scratch("ports-again"), &again, third));
+    let file = written(&folder, "second.toml", &node(two));
+    let output = program(&["run", "--role", "media", "-c"], &file);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+}
+
+#[test]
+fn ports_that_the_kernel_lends_are_a_mistake() {
+    let folder = scratch("ports-lent");
+    let lent = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let lent = lent.unwrap_or_default();
+    let Some(Ok(first)) = lent.split_whitespace().next().map(str::parse::<u16>) else {
+        eprintln!("skipped: the kernel does not say which ports it lends");
+        return;
+    };
+    let first = first.next_multiple_of(2).max(2_000);
+    let range = (first, first + 99);
+    let text = example("loopback.toml", free_port(), free_port(), range, "");
+    let file = written(&folder, "border.toml", &text);
+    let lines = text.lines().zip(1..);
+    let mut lines = lines.filter(|(line, _)| line.starts_with("media ="));
+    let (_, line) = lines.next().expect("a line with media ports");
+    for command in ["check", "run"] {
+        let output = program(&[command, "-c"], &file);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+        assert!(said.contains(&format!("border.toml:{line}:")), "{said}");
+        assert!(
+            said.contains("which the kernel lends to other programs"),
+            "{said}"
+        );
+        let remedy = "remedy: choose ports outside";
+        let reserve = "sysctl -w net.ipv4.ip_local_reserved_ports=";
+        assert!(said.contains(remedy) && said.contains(reserve), "{said}");
+        assert!(said.contains(&format!("{}-{}", range.0, range.1)), "{said}");
+    }
+    // With a socket for each port, which the file demands, it is a remark.
+    let text = format!("{text}[media]\nsockets = \"per-port\"\n");
+    let output = program(&["check", "-c"], &written(&folder, "border.toml", &text));
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("remark: media ports"), "{said}");
+}
+
+/// Binds a port of 127.0.0.1 once it is free; how long that took.
+fn taken(port: u16) -> (UdpSocket, Duration) {
+    let begun = Instant::now();
+    loop {
+        if let Ok(socket) = UdpSocket::bind(("127.0.0.1", port)) {
+            return (socket, begun.elapsed());
+        }
+        assert!(begun.elapsed() < PATIENCE, "port {port} is not given back");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether the border answers an OPTIONS that comes from this socket.
+fn is_answered(socket: &UdpSocket, sip: u16) -> bool {
+    let local = socket.local_addr().expect("address");
+    let port = local.port();
+    let request = format!(
+        "OPTIONS sip:127.0.0.1:{sip} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKports{port};rport\r\nMax-Forwards: 70\r\n\
+         From: <sip:probe@{local}>;tag=probe\r\nTo: <sip:127.0.0.1:{sip}>\r\nCall-ID: ports-{port}\r\nCSeq: 1 OPTIONS\r\n\
+         Content-Length: 0\r\n\r\n"
+    );
+    let limit = Some(Duration::from_secs(2));
+    socket.set_read_timeout(limit).expect("timeout");
+    let border = ("127.0.0.1", sip);
+    socket.send_to(request.as_bytes(), border).expect("sent");
+    let mut bytes = [0; 2_048];
+    let answer = socket.recv(&mut bytes);
+    answer.is_ok_and(|length| bytes[..length].starts_with(b"SIP/2.0 200"))
+}
+
+/// A hundred calls, and what other programs can do with their ports meanwhile and afterwards.
+fn ports_come_and_go(name: &str, sockets: &str) {
+    let (sip, trunk) = (free_port(), free_port());
+    let (first, last) = media_ports(408);
+    let _called = Called::at(trunk);
+    let more = format!("[media]\nsockets = \"{sockets}\"\n");
+    let text = example("loopback.toml", sip, trunk, (first, last), &more);
+    let process = border(&scratch(name), &text, sip);
+    let mut caller = Caller::new(sip);
+    let calls: Vec<_> = (0..100).map(|_| caller.dial(9)).collect();
+    // While a call has a port it is nobody else's: who wants it is told.
+    for call in &calls {
+        assert!((first..=last).contains(&call.media));
+        for port in [call.media, call.media + 1] {
+            let error = UdpSocket::bind(("127.0.0.1", port)).expect_err("a media port");
+            assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        }
+    }
+    for call in &calls {
+        caller.hang_up(call);
+    }
+    // Then another program gets it, and all that is sent to it: an answer of the border, and datagrams of others.
+    let mut longest = Duration::ZERO;
+    let foreign: Vec<UdpSocket> = (first..=last)
+        .map(|port| {
+            let (socket, took) = taken(port);
+            longest = longest.max(took);
+            socket
+        })
+        .collect();
+    // A second, and what a loaded machine may add.
+    assert!(longest < Duration::from_secs(4), "{longest:?}");
+    for socket in &foreign {
+        assert!(is_answered(socket, sip), "{socket:?}: {}", process.said());
+        let local = socket.local_addr().expect("address");
+        sender().send_to(b"theirs", local).expect("sent");
+        let mut bytes = [0; 64];
+        assert_eq!(socket.recv(&mut bytes).expect("a datagram"), 6);
+    }
+    drop(process);
+}
+
+fn sender() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0").expect("socket")
+}
+
+#[test]
+fn ports_are_free_soon_after_their_calls() {
+    ports_come_and_go("ports-given-back", "auto");
+}
+
+#[test]
+fn ports_with_sockets_of_their_own_are_free_soon_after_their_calls() {
+    ports_come_and_go("ports-given-back-each", "per-port");
+}
