@@ -670,8 +670,11 @@ fn a_file_is_run_in_the_role_that_it_is_for() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), said)
     };
-    let node = "[node]\nlisten='udp:127.0.0.1:2223'\n[[node.interface]]\nname='x'\nmedia={address='127.0.0.1'}\n";
-    let (code, said) = run(node, &[]);
+    let (first, last) = media_ports(4);
+    let node = format!(
+        "[node]\nlisten='udp:127.0.0.1:2223'\n[[node.interface]]\nname='x'\nmedia={{address='127.0.0.1',ports='{first}-{last}'}}\n"
+    );
+    let (code, said) = run(&node, &[]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("say --role media"), "{said}");
     let border = "[[interface]]\nname='x'\nlisten='udp:127.0.0.1:5060'\n";

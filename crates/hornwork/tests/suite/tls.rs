@@ -87,8 +87,9 @@ impl Drop for Client {
 
 /// An interface with TLS of two names; more lines for its `tls` table.
 fn one_interface(port: u16, more: &str) -> String {
+    let (first, last) = media_ports(100);
     format!(
-        "[[interface]]\nname = \"access\"\nlisten = [\"udp:127.0.0.1:{port}\", \"tls:127.0.0.1:{port}\"]\n[interface.tls]\ncertificate = [{{ chain = \"first.pem\", key = \"first.key\" }}, {{ chain = \"second.pem\", key = \"second.key\" }}]\n{more}\n"
+        "[[interface]]\nname = \"access\"\nlisten = [\"udp:127.0.0.1:{port}\", \"tls:127.0.0.1:{port}\"]\nmedia = {{ ports = \"{first}-{last}\" }}\n[interface.tls]\ncertificate = [{{ chain = \"first.pem\", key = \"first.key\" }}, {{ chain = \"second.pem\", key = \"second.key\" }}]\n{more}\n"
     )
 }
 
