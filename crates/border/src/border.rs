@@ -10,6 +10,7 @@ pub(crate) mod sockets;
 mod subscriptions;
 
 pub(crate) use self::core::{ALLOW, Alarm, Core, MEDIA_SOCKETS, Placed, identities};
+pub(crate) use locals::LocalPoint;
 pub(crate) use outside::address_of_record;
 pub use report::{BorderCensus, CallInfo, Counters, Outcome};
 

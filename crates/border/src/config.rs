@@ -51,6 +51,7 @@ use engine::{Limits, Transport, Worker};
 use regex::Regex;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Index of an interface in [`Config::interfaces`].
@@ -90,6 +91,8 @@ pub struct Config {
     pub realm: Realm,
     /// The embedded registrar.
     pub registrar: Registrar,
+    /// Where registrations are kept over a restart.
+    pub registrar_store: RegistrarStore,
     /// Media that interfaces anchor.
     pub media: Media,
     /// Distinct ranges of media ports; interfaces refer to them.
@@ -801,6 +804,18 @@ pub struct Registrar {
     pub pass_every: u32,
     /// Registrations let in a second; 0: as many as come.
     pub rate: u32,
+}
+
+/// Where registrations are kept over a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RegistrarStore {
+    /// The file does not say: below the state directory, where the program has one.
+    #[default]
+    Usual,
+    /// In memory only.
+    None,
+    /// In this file.
+    File(PathBuf),
 }
 
 /// Media that is anchored.

@@ -20,6 +20,7 @@ pub(crate) mod overload;
 pub mod policy;
 mod private_headers;
 pub mod registrar;
+pub mod registrations;
 pub mod rooms;
 pub(crate) mod rules;
 pub mod trunks;

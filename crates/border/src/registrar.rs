@@ -7,6 +7,9 @@ mod failures;
 mod pass;
 mod refresh;
 mod registry;
+mod stored;
+#[cfg(test)]
+mod stored_tests;
 mod storm;
 #[cfg(test)]
 mod tests;
@@ -15,6 +18,7 @@ pub use authority::{Authentication, Authority, Claim};
 pub use failures::{FailureLimits, Failures};
 pub use pass::Passing;
 pub use registry::{Parts, Registry};
+pub use stored::{StoredContact, StoredCore, StoredRegistration, slack};
 pub use storm::Admission;
 
 use crate::config::{InterfaceId, Registrar};
@@ -71,6 +75,8 @@ struct Record {
     user: Box<str>,
     bindings: SmallVec<[Binding; 1]>,
     timer: Option<TimerKey>,
+    /// It is among the changes that are to be written.
+    changed: bool,
 }
 
 /// Which users are where.
@@ -88,6 +94,8 @@ pub struct Location {
     /// Makes Call-IDs for the core out of the phones'.
     disguise: HashKey,
     entropy: Entropy,
+    /// What is to be written, where registrations are.
+    changes: Option<stored::Changes>,
 }
 
 /// A contact as a REGISTER names it, judged.
@@ -127,6 +135,7 @@ impl Location {
             timers: Wheel::new(),
             disguise: HashKey::new(&mut entropy),
             entropy,
+            changes: None,
         }
     }
 
@@ -432,6 +441,7 @@ impl Location {
                     user: user.into(),
                     bindings: SmallVec::new(),
                     timer: None,
+                    changed: false,
                 });
                 if self.by_user.insert(user.into(), slot as u32).is_err() {
                     self.records.try_remove(slot);
@@ -449,8 +459,15 @@ impl Location {
         let Some(record) = self.records.get_mut(slot) else {
             return;
         };
-        let old = match place.and_then(|place| record.bindings.get_mut(place)) {
-            Some(binding) => Some(std::mem::replace(binding, fresh)),
+        let old = place.and_then(|place| record.bindings.get_mut(place));
+        let outdated = self.changes.is_some() && fresh.outdates(old.as_deref());
+        let old = match old {
+            Some(binding) => {
+                if !outdated {
+                    fresh.written = binding.written;
+                }
+                Some(std::mem::replace(binding, fresh))
+            }
             None => {
                 record.bindings.push(fresh);
                 self.contacts += 1;
@@ -459,6 +476,9 @@ impl Location {
         };
         if let Some(old) = old {
             self.unlink(&old, slot);
+        }
+        if outdated {
+            self.mark(slot);
         }
     }
 
@@ -528,10 +548,21 @@ impl Location {
         for binding in &old {
             self.unlink(binding, slot);
         }
+        let outdated = self.changes.is_some() && old.iter().any(Binding::is_kept);
+        if outdated && !empty {
+            self.mark(slot);
+        }
         if empty && let Some(record) = self.records.try_remove(slot) {
             self.by_user.remove(&*record.user);
             if let Some(timer) = record.timer {
                 self.timers.cancel(timer);
+            }
+            if let Some(changes) = self
+                .changes
+                .as_mut()
+                .filter(|_| outdated && !record.changed)
+            {
+                changes.add(record.user);
             }
         }
         old.len()

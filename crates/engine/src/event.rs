@@ -553,6 +553,44 @@ events! {
         /// The operating system's words.
         error: String,
     }
+    /// Registrations of before the start were read from their file: their phones are reachable.
+    RegistrationsRestored "registrations_restored" {
+        /// The file.
+        store: String,
+        /// Addresses of record.
+        registrations: u64,
+        /// Their contacts.
+        contacts: u64,
+        /// Contacts that were left out: ended meanwhile, or their listening address is no longer configured.
+        left_out: u64,
+    }
+    /// Registrations cannot be written to their file: the border goes on with those in memory, and tries again.
+    RegistrationsNotStored "registrations_not_stored" {
+        /// The file.
+        store: String,
+        /// Why.
+        why: String,
+        /// What to do.
+        remedy: String,
+    }
+    /// Registrations are written to their file again, first of all those that waited.
+    RegistrationsStoredAgain "registrations_stored_again" {
+        /// The file.
+        store: String,
+        /// For how long they were not, seconds.
+        seconds: u64,
+        /// Removals that found no room in memory meanwhile: the file was written anew because of them.
+        lost: u64,
+    }
+    /// The file of registrations could not be read and was moved aside; a new one was begun with what is in memory.
+    RegistrationStoreReplaced "registration_store_replaced" {
+        /// The file.
+        store: String,
+        /// Where the old one is now.
+        moved_to: String,
+        /// Why.
+        why: String,
+    }
     /// Lines of the log were lost: standard error did not take them. It takes lines again.
     LogLost "log_lost" {
         /// How many.

@@ -112,7 +112,8 @@ pub fn check(options: &Check) -> ExitCode {
                 print!("{}", summary(&config));
             }
             print!("{}", node_summary(&config));
-            let warnings = config.warnings();
+            let mut warnings = config.warnings();
+            warnings.extend(crate::store::warning(&config));
             for warning in &warnings {
                 println!("WARNING: {warning}");
             }
@@ -259,6 +260,7 @@ pub fn summary(config: &Config) -> String {
             control.listen, control.connections, control.connections_per_source
         ));
     }
+    text.push_str(&crate::store::summary(config));
     text.push_str(&admission_line(config));
     if !config.users.is_empty() {
         text.push_str(&format!("users: {}\n", config.users.len()));

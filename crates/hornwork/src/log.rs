@@ -253,6 +253,8 @@ impl Log {
             | Note::MediaNodeLost { .. }
             | Note::ControlRefused { .. }
             | Note::LogLost { .. }
+            | Note::RegistrationsNotStored { .. }
+            | Note::RegistrationStoreReplaced { .. }
             | Note::AuthenticationFailed { .. }
             | Note::MediaTimeout { .. } => write!(WARN),
             Note::CallProgressed { .. }

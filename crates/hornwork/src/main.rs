@@ -17,6 +17,7 @@ mod security;
 mod service;
 mod sipp_flags;
 mod sounds;
+mod store;
 mod threads;
 mod workers;
 

@@ -8,6 +8,7 @@ use crate::notify::{Watchdog, notify};
 use crate::ports::{self, Claims, Part};
 use crate::reading::Reading;
 use crate::security::Loaded;
+use crate::store::{Keeper, Store};
 use crate::threads::Placing;
 use crate::workers::{Mates, shared};
 use border::border::Border;
@@ -343,6 +344,8 @@ fn serve(
         border.set_dtls(keying.clone());
     }
     let mut border = borders.remove(0);
+    let store = Store::start(&mut border, &log, clock)?;
+    let keeper = store.as_ref().map(Store::keeper);
     let cpus = net::allowed_cpus();
     let relay = kernel_relay(border.config(), &log, &clock)?;
     let relay = relay.as_ref();
@@ -362,7 +365,9 @@ fn serve(
         if let Some(desk) = desks.next() {
             driver.join(desk);
         }
-        let others = borders.into_iter().zip(desks).collect();
+        let others = borders.into_iter().zip(desks);
+        let others = others.map(|(border, desk)| (border, desk, keeper.clone()));
+        let others = others.collect();
         let first = driver.waker();
         mates = Mates::start(
             others,
@@ -382,8 +387,12 @@ fn serve(
             Some(started)
         }
     };
+    if let Some(keeper) = &keeper {
+        keeper.wake_by(driver.waker());
+    }
     let mut service = Service {
         control,
+        keeper,
         loaded,
         certificates_told: None,
         reading: Reading::new(driver.waker()),
@@ -399,12 +408,16 @@ fn serve(
         claims,
         claimed,
     };
+    // Registrations are left to be written.
+    let mut more = false;
     loop {
-        let wait = match service.ready {
+        let wait = match service.ready && !more {
             true => service.control.as_ref().map_or(SIGNAL_WAIT, Control::wait),
             false => Duration::ZERO,
         };
         driver.turn(&mut border, wait)?;
+        let keeper = service.keeper.as_mut();
+        more = keeper.is_some_and(|keeper| keeper.take(&mut border));
         if let Some(control) = &mut service.control {
             control.serve(&mut border, &service.mates, clock.now());
         }
@@ -423,6 +436,10 @@ fn serve(
             service.events(&mut driver);
             carried(af_xdp.as_ref(), &driver, &service.log);
             service.mates.stop();
+            if let (Some(store), Some(mut keeper)) = (store, service.keeper) {
+                while keeper.take(&mut border) {}
+                store.end();
+            }
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -461,6 +478,10 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[media] kernel", old.media.kernel != new.media.kernel),
         ("[media] af_xdp", old.media.af_xdp != new.media.af_xdp),
         ("[control]", listens(old) != listens(new)),
+        (
+            "[registrar] store",
+            old.registrar_store != new.registrar_store,
+        ),
         ("[limits]", limits(old) != limits(new)),
         ("[log]", old.log != new.log),
     ];
@@ -491,6 +512,8 @@ const CERTIFICATES_EVERY: Duration = Duration::from_secs(86_400);
 struct Service<'a> {
     path: &'a Path,
     control: Option<Control>,
+    /// Takes registrations that have changed, where they are kept over a restart.
+    keeper: Option<Keeper>,
     loaded: Loaded,
     /// When the state of certificates was last told.
     certificates_told: Option<Time>,

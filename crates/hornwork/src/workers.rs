@@ -3,6 +3,7 @@
 
 use crate::log::Log;
 use crate::service::{driver_config, opened};
+use crate::store::Keeper;
 use crate::threads::Placing;
 use border::border::Border;
 use border::config::Config;
@@ -72,7 +73,7 @@ impl Mates {
     /// # Errors
     /// Where the system gives no thread, epoll set or randomness.
     pub(crate) fn start(
-        borders: Vec<(Border, Desk)>,
+        borders: Vec<(Border, Desk, Option<Keeper>)>,
         relay: Option<&net::KernelRelay>,
         placing: &Placing,
         security: &Security,
@@ -83,7 +84,7 @@ impl Mates {
         let cpus = net::allowed_cpus();
         let (said, replies) = channel();
         let mut mates = Vec::new();
-        for (border, desk) in borders {
+        for (border, desk, keeper) in borders {
             let worker = *border.worker();
             let settings = shared(driver_config(border.config(), relay), &worker, &cpus);
             let settings = placing.apply(worker.number, settings);
@@ -95,12 +96,16 @@ impl Mates {
             driver.set_security(security.clone());
             driver.join(desk);
             let waker = driver.waker();
+            if let Some(keeper) = &keeper {
+                keeper.wake_by(waker.clone());
+            }
             let (orders, inbox) = channel();
             let drained = Arc::new(AtomicBool::new(false));
             let turns = Arc::new(AtomicU64::new(0));
             let thread = Thread {
                 border,
                 driver,
+                keeper,
                 log: log.clone(),
                 clock,
                 inbox,
@@ -214,6 +219,7 @@ impl Mate {
 struct Thread {
     border: Border,
     driver: Driver<Forwarder>,
+    keeper: Option<Keeper>,
     log: Log,
     clock: Clock,
     inbox: Receiver<Order>,
@@ -253,7 +259,8 @@ impl Thread {
                 self.first.wake();
             }
             ready = true;
-            at_once = false;
+            let keeper = self.keeper.as_mut();
+            at_once = keeper.is_some_and(|keeper| keeper.take(&mut self.border));
             while let Ok(order) = self.inbox.try_recv() {
                 let now = self.clock.now();
                 match order {
@@ -269,6 +276,9 @@ impl Thread {
                     }
                     Order::Stop => {
                         self.driver.turn(&mut self.border, Duration::ZERO)?;
+                        if let Some(keeper) = &mut self.keeper {
+                            while keeper.take(&mut self.border) {}
+                        }
                         return Ok(());
                     }
                 }

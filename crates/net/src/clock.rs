@@ -62,6 +62,12 @@ impl Clock {
         self.wall.saturating_add(time.0)
     }
 
+    /// Nanoseconds since 1970 (UTC) by the wall clock as it stands, which may have been set since the start: for dates that another
+    /// start of the program has to understand.
+    pub fn unix_nanos_now(&self) -> u64 {
+        nanos(ClockId::Realtime)
+    }
+
     /// Waits until `time`: sleeps where it is far, spins for the last `spin`.
     pub fn sleep_until(&self, time: Time, spin: Duration) {
         loop {

@@ -127,6 +127,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             failures: failures(raw, sink),
         },
         registrar: registrar(raw, sink),
+        registrar_store: registrar_store(raw, sink),
         media: Media {
             at_nodes: raw.media.anchor == RawMediaAnchor::Nodes,
             timeout: optional_seconds(raw.media.timeout),
@@ -503,6 +504,24 @@ fn registrar(raw: &Raw, sink: &mut Sink<'_>) -> Registrar {
         flow_timer: r.flow_timer,
         pass_every: r.pass_every,
         rate: r.rate,
+    }
+}
+
+fn registrar_store(raw: &Raw, sink: &mut Sink<'_>) -> RegistrarStore {
+    match raw.registrar.store.as_deref() {
+        None => RegistrarStore::Usual,
+        Some("none") => RegistrarStore::None,
+        Some(path) => {
+            let path = PathBuf::from(path);
+            if !path.is_absolute() {
+                sink.report(
+                    "registrar.store",
+                    "`store` is no absolute path",
+                    "write store = \"/FOLDER/FILE\", or \"none\"",
+                );
+            }
+            RegistrarStore::File(path)
+        }
     }
 }
 

@@ -729,6 +729,10 @@ pub(super) struct RawRegistrar {
     /// which there is room for them. Whoever is registered already, from where it was, is not counted. 0: no limit.
     #[schemars(range(max = 1000000))]
     pub rate: u32,
+    /// File that keeps registrations over a restart (SQLite), or `none`: they are in memory only. Its folder has to exist, and one
+    /// program uses it at a time. Where this is left out: `registrations.db` in the folder that systemd gives the program
+    /// (`StateDirectory=`, as the packaged unit has it), `none` where it gives none. Counts from the next start.
+    pub store: Option<String>,
 }
 
 impl Default for RawRegistrar {
@@ -742,6 +746,7 @@ impl Default for RawRegistrar {
             flow_timer: 120,
             pass_every: 1800,
             rate: 0,
+            store: None,
         }
     }
 }

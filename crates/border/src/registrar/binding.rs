@@ -11,8 +11,8 @@ use wire::sip::{HeaderId, Params, Values, append_decimal};
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     /// URI, parameters, instance, Call-ID, Path; each ends where `ends` says.
-    text: Box<[u8]>,
-    ends: [u16; 4],
+    pub(super) text: Box<[u8]>,
+    pub(super) ends: [u16; 4],
     pub(super) flow: Flow,
     pub(super) interface: InterfaceId,
     /// Preference in thousandths.
@@ -20,10 +20,14 @@ pub(super) struct Binding {
     pub(super) cseq: u32,
     /// RFC 5626; 0: none.
     pub(super) reg_id: u32,
+    /// Seconds that the phone is given with each REGISTER.
+    pub(super) lifetime: u32,
     /// Last refreshed.
     pub(super) since: Time,
     /// Ends.
     pub(super) until: Time,
+    /// The end that was last given out to be written, seconds.
+    pub(super) written: u32,
     /// Under which it was passed to the core; 0: kept here.
     pub(super) token: u64,
     /// What the core said of it.
@@ -69,6 +73,26 @@ impl Binding {
             judged.call_id,
             &path,
         ];
+        let (text, ends) = Binding::text_of(parts);
+        Binding {
+            text,
+            ends,
+            flow,
+            interface,
+            q: wanted.address.q_thousandths().unwrap_or(1000),
+            cseq: judged.cseq,
+            reg_id: wanted.reg_id,
+            lifetime: wanted.expires,
+            since,
+            until,
+            written: 0,
+            token,
+            core: Core::default(),
+        }
+    }
+
+    /// The texts in one block, and where each but the last ends.
+    pub(super) fn text_of(parts: [&[u8]; 5]) -> (Box<[u8]>, [u16; 4]) {
         let mut text = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
         let mut ends = [0; 4];
         for (index, part) in parts.iter().enumerate() {
@@ -77,19 +101,7 @@ impl Binding {
                 *end = u16::try_from(text.len()).unwrap_or(u16::MAX);
             }
         }
-        Binding {
-            text: text.into(),
-            ends,
-            flow,
-            interface,
-            q: wanted.address.q_thousandths().unwrap_or(1000),
-            cseq: judged.cseq,
-            reg_id: wanted.reg_id,
-            since,
-            until,
-            token,
-            core: Core::default(),
-        }
+        (text.into(), ends)
     }
 
     fn part(&self, range: Range<u16>) -> &[u8] {
@@ -102,7 +114,7 @@ impl Binding {
         self.part(0..self.ends[0])
     }
 
-    fn params(&self) -> &[u8] {
+    pub(super) fn params(&self) -> &[u8] {
         self.part(self.ends[0]..self.ends[1])
     }
 
@@ -114,7 +126,7 @@ impl Binding {
         self.part(self.ends[2]..self.ends[3])
     }
 
-    fn path(&self) -> &[u8] {
+    pub(super) fn path(&self) -> &[u8] {
         self.text
             .get(usize::from(self.ends[3])..)
             .unwrap_or_default()

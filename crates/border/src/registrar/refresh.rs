@@ -96,9 +96,11 @@ impl Location {
             status: 200,
             ..Answer::default()
         };
+        let mut outdated = false;
         for (wanted, place) in judged.contacts.iter().zip(places) {
             let binding = record.bindings.get_mut(place)?;
             binding.cseq = judged.cseq;
+            outdated |= std::mem::replace(&mut binding.lifetime, wanted.expires) != wanted.expires;
             binding.until = now + Duration::from_secs(u64::from(wanted.expires));
             match why {
                 // Never longer than the core has it.
@@ -108,6 +110,7 @@ impl Location {
                     binding.core.until = binding.core.until.max(now + AWAY).max(binding.until);
                 }
             }
+            outdated |= binding.has_moved();
             let contact = binding.listed_as_given(now);
             answer.headers.push((HeaderId::Contact, contact));
         }
@@ -119,6 +122,9 @@ impl Location {
             answer.headers.push((HeaderId::Path, path.to_vec()));
         }
         self.schedule_at(slot);
+        if outdated {
+            self.mark(slot);
+        }
         Some(answer)
     }
 }

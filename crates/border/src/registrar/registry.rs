@@ -2,14 +2,15 @@
 //! workers, by a hash of the user: each part has a lock, which is taken for one registration or one look-up at a time. Calls
 //! that lead to no registered user never touch them.
 
-use super::{Answer, Location, Passing};
+use super::{Answer, Location, Passing, StoredContact, StoredRegistration};
 use crate::config::{InterfaceId, Registrar};
 use crate::policy::Contact;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::worker::lock;
 use engine::{ConnectionId, Deadline, Entropy, Note, Time, Transport, Worker};
-use sip::Flow;
+use sip::{Flow, LocalId};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::sip::Message;
 
@@ -32,6 +33,8 @@ pub struct Parts {
     worker: Worker,
     /// When our own part is next looked through.
     sweep: Time,
+    /// Parts in which this worker left changes to be written, a bit for each: there are at most [`Worker::MOST`].
+    changed: u64,
 }
 
 impl Parts {
@@ -45,6 +48,7 @@ impl Parts {
             parts: (0..worker.of).map(part).collect(),
             worker,
             sweep: Time::ZERO,
+            changed: 0,
         }
     }
 
@@ -55,10 +59,21 @@ impl Parts {
         parts
     }
 
-    fn part(&self, user: &str) -> MutexGuard<'_, Location> {
-        let index = self.worker.key.hash_one(user) % self.parts.len() as u64;
+    fn index(&self, user: &str) -> usize {
         // The index is below the length.
-        lock(&self.parts[index as usize])
+        (self.worker.key.hash_one(user) % self.parts.len() as u64) as usize
+    }
+
+    fn part(&self, user: &str) -> MutexGuard<'_, Location> {
+        lock(&self.parts[self.index(user)])
+    }
+
+    /// Works on a part, and remembers whether there is something to be written of it.
+    fn work<R>(&mut self, index: usize, work: impl FnOnce(&mut Location) -> R) -> Option<R> {
+        let mut part = lock(self.parts.get(index)?);
+        let done = work(&mut part);
+        self.changed |= u64::from(part.has_changes()) << index;
+        Some(done)
     }
 }
 
@@ -66,7 +81,13 @@ impl Registry {
     fn with<R>(&mut self, user: &str, work: impl FnOnce(&mut Location) -> R) -> R {
         match self {
             Registry::Own(location) => work(location),
-            Registry::Common(parts) => work(&mut parts.part(user)),
+            Registry::Common(parts) => {
+                let index = parts.index(user);
+                let mut part = lock(&parts.parts[index]);
+                let done = work(&mut part);
+                parts.changed |= u64::from(part.has_changes()) << index;
+                done
+            }
         }
     }
 
@@ -193,10 +214,9 @@ impl Registry {
         match self {
             Registry::Own(location) => location.flow_failed(connection),
             Registry::Common(parts) => {
-                let parts = parts.parts.iter();
-                parts
-                    .flat_map(|part| lock(part).flow_failed(connection))
-                    .collect()
+                let all = 0..parts.parts.len();
+                let failed = |index| parts.work(index, |part| part.flow_failed(connection));
+                all.filter_map(failed).flatten().collect()
             }
         }
     }
@@ -208,8 +228,8 @@ impl Registry {
             Registry::Common(parts) if now < parts.sweep => Vec::new(),
             Registry::Common(parts) => {
                 parts.sweep = now + SWEEP;
-                let own = parts.parts.get(usize::from(parts.worker.number));
-                own.map_or_else(Vec::new, |part| lock(part).expire(now))
+                let own = usize::from(parts.worker.number);
+                parts.work(own, |part| part.expire(now)).unwrap_or_default()
             }
         }
     }
@@ -220,5 +240,80 @@ impl Registry {
             Registry::Own(location) => location.next_deadline(),
             Registry::Common(parts) => Some(Deadline::new(parts.sweep, "registration expiry")),
         }
+    }
+
+    /// See [`Location::remember_changes`]; in all parts.
+    pub fn remember_changes(&mut self) {
+        match self {
+            Registry::Own(location) => location.remember_changes(),
+            Registry::Common(parts) => {
+                for part in parts.parts.iter() {
+                    lock(part).remember_changes();
+                }
+            }
+        }
+    }
+
+    /// Whether there is something to give out.
+    pub fn has_changes(&self) -> bool {
+        match self {
+            Registry::Own(location) => location.has_changes(),
+            Registry::Common(parts) => parts.changed != 0,
+        }
+    }
+
+    /// See [`Location::give_out_all`]; in common, of the worker's own part.
+    pub fn give_out_all(&mut self) {
+        match self {
+            Registry::Own(location) => location.give_out_all(),
+            Registry::Common(parts) => {
+                let own = usize::from(parts.worker.number);
+                parts.work(own, Location::give_out_all);
+            }
+        }
+    }
+
+    /// See [`Location::give_out`]; in common, of the parts in which this worker left changes. A part is locked while `take` takes from
+    /// it, so that two workers cannot give out the states of one user in the wrong order.
+    pub fn give_out(
+        &mut self,
+        address_of: &dyn Fn(LocalId) -> Option<SocketAddr>,
+        take: &mut dyn FnMut(StoredRegistration) -> bool,
+    ) -> bool {
+        match self {
+            Registry::Own(location) => location.give_out(address_of, take),
+            Registry::Common(parts) => {
+                while parts.changed != 0 {
+                    let index = parts.changed.trailing_zeros();
+                    let part = parts.parts.get(index as usize);
+                    if part.is_some_and(|part| lock(part).give_out(address_of, take)) {
+                        return true;
+                    }
+                    parts.changed &= !(1 << index);
+                }
+                false
+            }
+        }
+    }
+
+    /// See [`Location::take_lost_changes`]; in common, of the worker's own part.
+    pub fn take_lost_changes(&mut self) -> u64 {
+        match self {
+            Registry::Own(location) => location.take_lost_changes(),
+            Registry::Common(parts) => {
+                let own = parts.parts.get(usize::from(parts.worker.number));
+                own.map_or(0, |part| lock(part).take_lost_changes())
+            }
+        }
+    }
+
+    /// See [`Location::restore`].
+    pub fn restore(
+        &mut self,
+        stored: &StoredRegistration,
+        place_of: &dyn Fn(&StoredContact) -> Option<(LocalId, InterfaceId)>,
+        now: Time,
+    ) -> usize {
+        self.with(&stored.user, |part| part.restore(stored, place_of, now))
     }
 }

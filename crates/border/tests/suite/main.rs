@@ -22,6 +22,7 @@ mod node_rig;
 mod nodes;
 mod refer_back;
 mod refer_crew;
+mod restored;
 mod roads;
 mod room;
 mod room_control;

@@ -22,6 +22,7 @@ mod peer_sipp;
 mod peer_workers;
 mod ports;
 mod readme;
+mod restart;
 mod rules;
 mod scenario_tls;
 mod service;

@@ -1,0 +1,394 @@
+//! Registrations as plain values, which the program writes to a file and gives back after a restart. A store that is told of every
+//! change would write as often as phones refresh; so a contact is given out when it changes, and a refresh only where the written expiry
+//! has fallen behind by more than [`slack`].
+
+use super::binding::{Binding, Core, Given};
+use super::{Location, MAX_KEPT};
+use crate::config::InterfaceId;
+use core::time::Duration;
+use engine::{Time, Transport};
+use sip::{Flow, LocalId};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use wire::sip::{HeaderId, Scheme, Uri};
+
+/// Up to this lifetime, in seconds, refreshes are not written out, but each hour: a sign of life of the program says as well that the
+/// contact was registered.
+const SHORT: u32 = 300;
+/// How far the written expiry of a short lifetime falls behind.
+const SHORT_SLACK: Duration = Duration::from_secs(3_600);
+/// How far the core's own date may move before it is written.
+const CORE_SLACK: Duration = Duration::from_secs(300);
+/// Users that wait to be written at most; beyond that all of them are written anew.
+const WAITING: usize = 16_384;
+
+/// How far the expiry that was written for a contact of this lifetime (seconds) may be behind the true one.
+pub const fn slack(lifetime: u32) -> Duration {
+    match lifetime {
+        0..=SHORT => SHORT_SLACK,
+        _ => Duration::from_secs(lifetime as u64 / 8),
+    }
+}
+
+/// All contacts of a user that outlive a restart; none: the user has none (any more).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRegistration {
+    /// User part of the address of record.
+    pub user: String,
+    /// Contacts, in the order in which they were registered.
+    pub contacts: Vec<StoredContact>,
+}
+
+/// One contact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredContact {
+    /// URI.
+    pub uri: Vec<u8>,
+    /// Contact parameters without `expires`, each with its semicolon.
+    pub params: Vec<u8>,
+    /// `+sip.instance`.
+    pub instance: Vec<u8>,
+    /// Call-ID of the REGISTER.
+    pub call_id: Vec<u8>,
+    /// Path values, with commas between.
+    pub path: Vec<u8>,
+    /// UDP, or TCP where the phone takes connections.
+    pub transport: Transport,
+    /// The listening address on our side.
+    pub local: SocketAddr,
+    /// Where the phone is reached.
+    pub remote: SocketAddr,
+    /// Preference in thousandths.
+    pub q: u16,
+    /// CSeq of the REGISTER that was written.
+    pub cseq: u32,
+    /// RFC 5626; 0: none.
+    pub reg_id: u32,
+    /// Seconds that the phone is given with each REGISTER.
+    pub lifetime: u32,
+    /// Ends.
+    pub until: Time,
+    /// The end that stands in the file, where that is another.
+    pub written: Time,
+    /// The core's part, for one that was passed to it.
+    pub core: Option<StoredCore>,
+}
+
+/// What a core said of a contact that was passed to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCore {
+    /// By which its calls name the contact; not 0.
+    pub token: u64,
+    /// Until then a REGISTER that changes nothing is answered here.
+    pub due: Time,
+    /// The core's own end of it.
+    pub until: Time,
+    /// Contact parameters of its answer.
+    pub params: Vec<u8>,
+    /// Service-Route of its answer, with commas between.
+    pub service_route: Vec<u8>,
+    /// P-Associated-URI of its answer, with commas between.
+    pub associated_uris: Vec<u8>,
+}
+
+/// Users whose written form is out of date.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Each at most once, unless it was removed and came back.
+    users: VecDeque<Box<str>>,
+    /// All users from this slot on are written, too.
+    rest: Option<usize>,
+    /// Changes for which there was no room.
+    lost: u64,
+}
+
+impl Changes {
+    /// A user waits to be written.
+    pub(super) fn add(&mut self, user: Box<str>) {
+        if self.users.len() < WAITING {
+            self.users.push_back(user);
+        } else {
+            self.lost += 1;
+            self.rest = Some(0);
+        }
+    }
+
+    fn are_none(&self) -> bool {
+        self.users.is_empty() && self.rest.is_none()
+    }
+}
+
+/// Where a contact over TCP takes a new connection: its URI names the address that it came from, and it did not ask for its flow.
+fn takes_connections(uri: &[u8], flow: Flow) -> Option<SocketAddr> {
+    let uri = Uri::parse(uri)?;
+    let tcp = uri.params.get(b"transport")?.eq_ignore_ascii_case(b"tcp");
+    let host = uri.host.ip().filter(|ip| *ip == flow.remote.ip())?;
+    let direct = tcp && matches!(uri.scheme, Scheme::Sip) && !uri.params.has(b"ob");
+    direct.then(|| SocketAddr::new(host, uri.port.unwrap_or(5060)))
+}
+
+impl Binding {
+    /// Where it is reached after a restart; `None`: only on its connection, which is then gone.
+    fn remote_after_restart(&self) -> Option<SocketAddr> {
+        match self.flow.transport {
+            Transport::Udp => Some(self.flow.remote),
+            Transport::Tcp if self.reg_id == 0 && self.path().is_empty() => {
+                takes_connections(self.uri(), self.flow)
+            }
+            Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => None,
+        }
+    }
+
+    /// Whether it outlives a restart.
+    pub(super) fn is_kept(&self) -> bool {
+        self.remote_after_restart().is_some()
+    }
+
+    /// Whether the written expiry is too far behind.
+    pub(super) fn has_moved(&self) -> bool {
+        self.is_behind(self.written) && self.is_kept()
+    }
+
+    /// Whether the written form is out of date when this takes the place of `old`.
+    pub(super) fn outdates(&self, old: Option<&Binding>) -> bool {
+        let Some(old) = old.filter(|old| old.is_kept()) else {
+            return self.is_kept();
+        };
+        let same = self.text == old.text
+            && self.ends == old.ends
+            && self.flow == old.flow
+            && (self.q, self.reg_id, self.token) == (old.q, old.reg_id, old.token)
+            && self.lifetime == old.lifetime
+            && self.core.given == old.core.given
+            && self.core.due <= old.core.due + CORE_SLACK;
+        !same || self.is_behind(old.written)
+    }
+
+    fn is_behind(&self, written: u32) -> bool {
+        self.until > Time::from_secs(written.into()) + slack(self.lifetime)
+    }
+
+    fn stored(&self, local: SocketAddr) -> Option<StoredContact> {
+        let remote = self.remote_after_restart()?;
+        let header = |id: HeaderId| {
+            let given = self.core.given.iter().flat_map(|given| &given.headers);
+            let values = given.filter(|(name, _)| *name == id);
+            let values: Vec<&[u8]> = values.map(|(_, value)| value.as_slice()).collect();
+            values.join(&b", "[..])
+        };
+        let given = self.core.given.as_deref();
+        let core = (self.token != 0).then(|| StoredCore {
+            token: self.token,
+            due: self.core.due,
+            until: self.core.until,
+            params: given.map_or_else(Vec::new, |given| given.params.clone()),
+            service_route: header(HeaderId::ServiceRoute),
+            associated_uris: header(HeaderId::PAssociatedUri),
+        });
+        Some(StoredContact {
+            uri: self.uri().to_vec(),
+            params: self.params().to_vec(),
+            instance: self.instance().to_vec(),
+            call_id: self.call_id().to_vec(),
+            path: self.path().to_vec(),
+            transport: self.flow.transport,
+            local,
+            remote,
+            q: self.q,
+            cseq: self.cseq,
+            reg_id: self.reg_id,
+            lifetime: self.lifetime,
+            until: self.until,
+            written: self.until,
+            core,
+        })
+    }
+
+    /// The contact of a stored one; `None`: it makes no sense. Of several of a user, `order` says which is older.
+    fn restored(
+        stored: &StoredContact,
+        local: LocalId,
+        interface: InterfaceId,
+        order: u64,
+    ) -> Option<Binding> {
+        let parts = [
+            stored.uri.as_slice(),
+            &stored.params,
+            &stored.instance,
+            &stored.call_id,
+            &stored.path,
+        ];
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let sip = Uri::parse(&stored.uri).is_some_and(|uri| uri.is_sip());
+        // The instance stands in the parameters, too.
+        if !sip || length > 2 * MAX_KEPT || stored.q > 1_000 {
+            return None;
+        }
+        let core = stored.core.as_ref();
+        let (text, ends) = Binding::text_of(parts);
+        let restored = Binding {
+            text,
+            ends,
+            flow: Flow {
+                local,
+                transport: stored.transport,
+                remote: stored.remote,
+                connection: None,
+            },
+            interface,
+            q: stored.q,
+            cseq: stored.cseq,
+            reg_id: stored.reg_id,
+            lifetime: stored.lifetime,
+            since: Time(order),
+            until: stored.until,
+            written: whole_seconds(stored.written),
+            token: core.map_or(0, |core| core.token),
+            core: core.map_or_else(Core::default, |core| Core {
+                due: core.due,
+                until: core.until,
+                given: given(core),
+            }),
+        };
+        restored.is_kept().then_some(restored)
+    }
+}
+
+fn whole_seconds(time: Time) -> u32 {
+    u32::try_from(time.0 / 1_000_000_000).unwrap_or(u32::MAX)
+}
+
+fn given(core: &StoredCore) -> Option<Box<Given>> {
+    let headers = [
+        (HeaderId::ServiceRoute, &core.service_route),
+        (HeaderId::PAssociatedUri, &core.associated_uris),
+    ];
+    let headers = headers.into_iter().filter(|(_, value)| !value.is_empty());
+    let given = Given {
+        params: core.params.clone(),
+        headers: headers.map(|(id, value)| (id, value.clone())).collect(),
+    };
+    (given != Given::default()).then(|| Box::new(given))
+}
+
+impl Location {
+    /// From now on changes are remembered until [`Location::give_out`] gives them out.
+    pub fn remember_changes(&mut self) {
+        self.changes = Some(Changes::default());
+    }
+
+    /// Whether there is something to give out.
+    pub fn has_changes(&self) -> bool {
+        self.changes
+            .as_ref()
+            .is_some_and(|changes| !changes.are_none())
+    }
+
+    /// All users are to be given out again.
+    pub fn give_out_all(&mut self) {
+        if let Some(changes) = &mut self.changes {
+            changes.rest = Some(0);
+        }
+    }
+
+    /// Changes for which there was no room since this was last asked.
+    pub fn take_lost_changes(&mut self) -> u64 {
+        let changes = self.changes.as_mut();
+        changes.map_or(0, |changes| std::mem::take(&mut changes.lost))
+    }
+
+    /// Gives users whose written form is out of date to `take`, until that takes no more; whether some are left. `address_of` is
+    /// the address of a listening point.
+    pub fn give_out(
+        &mut self,
+        address_of: &dyn Fn(LocalId) -> Option<SocketAddr>,
+        take: &mut dyn FnMut(StoredRegistration) -> bool,
+    ) -> bool {
+        while let Some(user) = self.next_changed() {
+            if !take(self.stored(&user, address_of)) {
+                return self.has_changes();
+            }
+        }
+        false
+    }
+
+    fn next_changed(&mut self) -> Option<Box<str>> {
+        let changes = self.changes.as_mut()?;
+        if let Some(user) = changes.users.pop_front() {
+            return Some(user);
+        }
+        let first = changes.rest?;
+        let mut slots = first..self.records.capacity();
+        let found = slots.find_map(|slot| Some((slot, self.records.get(slot)?.user.clone())));
+        changes.rest = found.as_ref().map(|(slot, _)| slot + 1);
+        found.map(|(_, user)| user)
+    }
+
+    fn stored(
+        &mut self,
+        user: &str,
+        address_of: &dyn Fn(LocalId) -> Option<SocketAddr>,
+    ) -> StoredRegistration {
+        let slot = self.slot(user);
+        let record = slot.and_then(|slot| self.records.get_mut(slot));
+        let mut contacts = Vec::new();
+        if let Some(record) = record {
+            record.changed = false;
+            let mut order: Vec<&mut Binding> = record.bindings.iter_mut().collect();
+            order.sort_by_key(|binding| binding.since);
+            for binding in order {
+                binding.written = whole_seconds(binding.until);
+                let local = address_of(binding.flow.local);
+                contacts.extend(local.and_then(|local| binding.stored(local)));
+            }
+        }
+        StoredRegistration {
+            user: user.to_owned(),
+            contacts,
+        }
+    }
+
+    /// The written form of a user is out of date.
+    pub(super) fn mark(&mut self, slot: usize) {
+        if let Some(changes) = &mut self.changes
+            && let Some(record) = self.records.get_mut(slot)
+            && !std::mem::replace(&mut record.changed, true)
+        {
+            changes.add(record.user.clone());
+        }
+    }
+
+    /// Takes in a registration that was given out before a restart; gives how many of its contacts that were. What has ended, has no
+    /// listening point any more (`place_of`) or finds no room is left out; what is left of the user is then given out again.
+    pub fn restore(
+        &mut self,
+        stored: &StoredRegistration,
+        place_of: &dyn Fn(&StoredContact) -> Option<(LocalId, InterfaceId)>,
+        now: Time,
+    ) -> usize {
+        let user = stored.user.as_str();
+        if user.len() > MAX_KEPT || self.slot(user).is_some() {
+            return 0;
+        }
+        let before = self.contacts;
+        // They stand in the file.
+        let changes = self.changes.take();
+        for (order, contact) in (0..).zip(&stored.contacts) {
+            let restored = place_of(contact)
+                .filter(|_| contact.until > now)
+                .and_then(|(local, interface)| Binding::restored(contact, local, interface, order));
+            if let Some(binding) = restored {
+                self.put(user, None, binding);
+            }
+        }
+        self.changes = changes;
+        self.schedule(user);
+        let taken = self.contacts - before;
+        if taken < stored.contacts.len()
+            && let Some(slot) = self.slot(user)
+        {
+            self.mark(slot);
+        }
+        taken
+    }
+}

@@ -1,0 +1,621 @@
+//! The file of registrations: a SQLite database of one table, one row for each contact.
+
+use border::registrar::{StoredContact, StoredCore, StoredRegistration, slack};
+use engine::{Time, Transport};
+use net::Clock;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, ToSql, params};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often the file is given a sign of life while it holds contacts, where nothing else is written. A contact that stands in it was
+/// registered then, whatever its written expiry says.
+pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// How much older than the end of the program its last sign of life may be: it is written a moment late.
+const LATE: i64 = SIGN_OF_LIFE.as_secs() as i64 + 2;
+
+/// "hwrk": tells our files from those of other programs.
+const APPLICATION: i32 = 0x6877_726b;
+const VERSION: i32 = 1;
+const SCHEMA: &str = "
+CREATE TABLE contact (
+    aor TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    uri TEXT NOT NULL,
+    params TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    path TEXT NOT NULL,
+    transport TEXT NOT NULL,
+    local TEXT NOT NULL,
+    remote TEXT NOT NULL,
+    q INTEGER NOT NULL,
+    cseq INTEGER NOT NULL,
+    reg_id INTEGER NOT NULL,
+    lifetime INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    latest INTEGER NOT NULL,
+    token TEXT,
+    core_due INTEGER,
+    core_until INTEGER,
+    core_params TEXT,
+    service_route TEXT,
+    associated_uris TEXT,
+    PRIMARY KEY (aor, position)
+) WITHOUT ROWID;
+CREATE TABLE program (alive INTEGER NOT NULL);
+INSERT INTO program VALUES (0);
+";
+/// Contacts that may still be registered: `latest` is the end that the contact can have had at most, and a refresh that was not
+/// written can have been as late as the last sign of life.
+const CURRENT: &str = "latest > ?1 AND ?2 + lifetime > ?1";
+
+/// Why the file is not to be used.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Another program has it.
+    InUse,
+    /// It cannot be read, and is to be moved aside.
+    Corrupt(String),
+    /// Anything else, with a remedy.
+    Other {
+        /// The words of SQLite or of the system.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+const PERMISSION: &str = "let the program's user write in the folder of the file, or name another file by `[registrar] store`";
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Failure {
+        let why = error.to_string();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Failure::InUse,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Failure::Corrupt(why),
+            code => Failure::Other {
+                why,
+                remedy: match code {
+                    Some(ErrorCode::DiskFull) => "make room on its file system",
+                    Some(ErrorCode::SystemIoFailure) => {
+                        "look at its disk: the kernel's log says more"
+                    }
+                    _ => PERMISSION,
+                },
+            },
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Other {
+            remedy: match error.kind() {
+                io::ErrorKind::StorageFull => "make room on its file system",
+                _ => PERMISSION,
+            },
+            why: error.to_string(),
+        }
+    }
+}
+
+impl Failure {
+    /// In words: why, and the remedy.
+    pub(super) fn words(&self) -> (String, &'static str) {
+        match self {
+            Failure::InUse => (
+                "another program uses it".to_owned(),
+                "give each program a file of its own by `[registrar] store`",
+            ),
+            Failure::Corrupt(why) => (why.clone(), "remove the file"),
+            Failure::Other { why, remedy } => (why.clone(), remedy),
+        }
+    }
+}
+
+/// Whether the file could be written, for `hornwork check`: it may be in use by a border.
+///
+/// # Errors
+/// Why not.
+pub(super) fn probe(path: &Path) -> io::Result<()> {
+    if path.exists() {
+        return OpenOptions::new().append(true).open(path).map(|_| ());
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let trial = folder.join(format!(".hornwork-check-{}", std::process::id()));
+    File::create_new(&trial)?;
+    std::fs::remove_file(trial)
+}
+
+/// Bytes of a message: text where they are.
+struct Text<'t>(&'t [u8]);
+
+impl ToSql for Text<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let value = match std::str::from_utf8(self.0) {
+            Ok(_) => ValueRef::Text(self.0),
+            Err(_) => ValueRef::Blob(self.0),
+        };
+        Ok(ToSqlOutput::Borrowed(value))
+    }
+}
+
+/// Engine time and seconds since 1970, at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct Dates {
+    now: Time,
+    unix_nanos: u64,
+}
+
+impl Dates {
+    pub(super) fn now(clock: &Clock) -> Dates {
+        Dates {
+            now: clock.now(),
+            unix_nanos: clock.unix_nanos_now(),
+        }
+    }
+
+    /// Rounded up.
+    fn unix(&self, time: Time) -> i64 {
+        let nanos = i128::from(self.unix_nanos) + i128::from(time.0) - i128::from(self.now.0);
+        let seconds = (nanos + 999_999_999).div_euclid(1_000_000_000);
+        i64::try_from(seconds).unwrap_or(i64::MAX)
+    }
+
+    /// The start of the program for what was before it.
+    fn time(&self, unix: i64) -> Time {
+        let nanos = i128::from(unix) * 1_000_000_000 - i128::from(self.unix_nanos);
+        let nanos = nanos + i128::from(self.now.0);
+        Time(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+/// What is written at once: users with all of their contacts.
+pub(super) type Batch = BTreeMap<String, Vec<StoredContact>>;
+
+/// The open file. SQLite's lock is held for as long as it is open, so that no other program uses it.
+pub(super) struct Database {
+    connection: Connection,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Database {
+    /// Opens the file, or makes a new one, for its owner alone.
+    pub(super) fn open(path: &Path) -> Result<Database, Failure> {
+        let about = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)?
+            .metadata()?;
+        if !about.is_file() {
+            return Err(io::Error::other("it is no file").into());
+        }
+        // One that was put there by hand may be open to others; numbers and addresses are not for them.
+        if about.mode() & 0o077 != 0 {
+            std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(Duration::ZERO)?;
+        // Exclusive: the index of the log is then in memory, so that a full disk does not keep it from being read.
+        let wal: String = {
+            let set = |name: &str, value: &str| {
+                connection.pragma_update_and_check(None, name, value, |row| row.get(0))
+            };
+            let _: String = set("locking_mode", "EXCLUSIVE")?;
+            set("journal_mode", "WAL")?
+        };
+        if wal != "wal" {
+            return Err(io::Error::other("its file system takes no write-ahead log").into());
+        }
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        // The log is brought into the file at 1 MiB: small file systems for state are common.
+        connection.pragma_update(None, "wal_autocheckpoint", 256)?;
+        connection.pragma_update(None, "journal_size_limit", 8 << 20)?;
+        connection.pragma_update(None, "trusted_schema", false)?;
+        let mut database = Database {
+            connection,
+            path: path.to_owned(),
+            inode: about.ino(),
+        };
+        database.check_schema()?;
+        Ok(database)
+    }
+
+    fn check_schema(&mut self) -> Result<(), Failure> {
+        let number = |name| {
+            let query = |row: &Row<'_>| row.get::<_, i32>(0);
+            self.connection.pragma_query_value(None, name, query)
+        };
+        let (application, version) = (number("application_id")?, number("user_version")?);
+        let count = "SELECT count(*) FROM sqlite_schema";
+        let objects: i64 = self.connection.query_row(count, [], |row| row.get(0))?;
+        if objects == 0 {
+            let new = self.connection.transaction()?;
+            new.execute_batch(SCHEMA)?;
+            new.pragma_update(None, "application_id", APPLICATION)?;
+            new.pragma_update(None, "user_version", VERSION)?;
+            return Ok(new.commit()?);
+        }
+        match (application, version) {
+            (APPLICATION, VERSION) => Ok(()),
+            (APPLICATION, _) => Err(Failure::Corrupt(format!(
+                "it is of version {version}, and this program reads version {VERSION}"
+            ))),
+            _ => Err(Failure::Other {
+                why: "it is a database of another program".to_owned(),
+                remedy: "name another file by `[registrar] store`",
+            }),
+        }
+    }
+
+    /// Whether the path still leads to this file.
+    pub(super) fn is_in_place(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|about| about.ino() == self.inode)
+    }
+
+    /// The seconds that bind `CURRENT`: now, and the last sign of life.
+    fn moment(&self, dates: &Dates) -> Result<[i64; 2], Failure> {
+        let now = dates.unix(dates.now);
+        let query = "SELECT max(alive) FROM program";
+        let alive: Option<i64> = self.connection.query_row(query, [], |row| row.get(0))?;
+        // The wall clock may have been set back.
+        let alive = alive.unwrap_or(0).saturating_add(LATE).min(now);
+        Ok([now, alive])
+    }
+
+    /// Gives all registrations that may still stand to `each`, which says how many of the contacts it takes; the contacts that were
+    /// not taken.
+    pub(super) fn read(
+        &mut self,
+        dates: &Dates,
+        each: &mut dyn FnMut(StoredRegistration) -> usize,
+    ) -> Result<u64, Failure> {
+        let moment = self.moment(dates)?;
+        let query = format!("SELECT count(*) FROM contact WHERE NOT ({CURRENT})");
+        let ended: i64 = self
+            .connection
+            .query_row(&query, moment, |row| row.get(0))?;
+        let query = format!("SELECT * FROM contact WHERE {CURRENT} ORDER BY aor, position");
+        let mut statement = self.connection.prepare(&query)?;
+        let mut rows = statement.query(moment)?;
+        let mut left_out = u64::try_from(ended).unwrap_or(0);
+        let mut registration: Option<StoredRegistration> = None;
+        let mut finish = |done: Option<StoredRegistration>| {
+            done.map_or(0, |done| {
+                let all = done.contacts.len();
+                (all - each(done).min(all)) as u64
+            })
+        };
+        while let Some(row) = rows.next()? {
+            let user: String = row.get("aor")?;
+            let Some(contact) = contact(row, dates, moment[1])? else {
+                left_out += 1;
+                continue;
+            };
+            match &mut registration {
+                Some(known) if known.user == user => known.contacts.push(contact),
+                _ => {
+                    let next = StoredRegistration {
+                        user,
+                        contacts: vec![contact],
+                    };
+                    left_out += finish(registration.replace(next));
+                }
+            }
+        }
+        Ok(left_out + finish(registration))
+    }
+
+    /// Removes what has ended; gives whether contacts are left.
+    pub(super) fn sweep(&mut self, dates: &Dates) -> Result<bool, Failure> {
+        let moment = self.moment(dates)?;
+        let ended = format!("DELETE FROM contact WHERE NOT ({CURRENT})");
+        self.connection.execute(&ended, moment)?;
+        let query = "SELECT EXISTS (SELECT 1 FROM contact)";
+        Ok(self.connection.query_row(query, [], |row| row.get(0))?)
+    }
+
+    /// Writes users in the place of what was known of them, in one transaction; `wipe`: all others are removed. `alive`: the file is
+    /// now as the border has it.
+    pub(super) fn write(
+        &mut self,
+        batch: &Batch,
+        wipe: bool,
+        alive: bool,
+        dates: &Dates,
+    ) -> Result<(), Failure> {
+        let transaction = self.connection.transaction()?;
+        if wipe {
+            transaction.execute("DELETE FROM contact", [])?;
+        }
+        {
+            let mut remove = transaction.prepare("DELETE FROM contact WHERE aor = ?1")?;
+            let mut add = transaction.prepare(
+                "INSERT INTO contact VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)",
+            )?;
+            for (user, contacts) in batch {
+                remove.execute([user])?;
+                for (position, contact) in (0i64..).zip(contacts) {
+                    let core = contact.core.as_ref();
+                    let until = dates.unix(contact.until);
+                    let latest = dates.unix(contact.until + slack(contact.lifetime));
+                    add.execute(params![
+                        user,
+                        position,
+                        Text(&contact.uri),
+                        Text(&contact.params),
+                        Text(&contact.instance),
+                        Text(&contact.call_id),
+                        Text(&contact.path),
+                        contact.transport.uri_name(),
+                        contact.local.to_string(),
+                        contact.remote.to_string(),
+                        contact.q,
+                        contact.cseq,
+                        contact.reg_id,
+                        contact.lifetime,
+                        until,
+                        latest,
+                        core.map(|core| format!("{:016x}", core.token)),
+                        core.map(|core| dates.unix(core.due)),
+                        core.map(|core| dates.unix(core.until)),
+                        core.map(|core| Text(&core.params)),
+                        core.map(|core| Text(&core.service_route)),
+                        core.map(|core| Text(&core.associated_uris)),
+                    ])?;
+                }
+            }
+        }
+        if alive {
+            let now = dates.unix(dates.now);
+            transaction.execute("UPDATE program SET alive = ?1", [now])?;
+        }
+        Ok(transaction.commit()?)
+    }
+}
+
+/// The contact of a row; `None`: something in it cannot be read.
+fn contact(row: &Row<'_>, dates: &Dates, alive: i64) -> rusqlite::Result<Option<StoredContact>> {
+    let text = |name: &str| -> rusqlite::Result<Vec<u8>> {
+        match row.get_ref(name)? {
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(bytes.to_vec()),
+            _ => Ok(Vec::new()),
+        }
+    };
+    let word = |name: &str| -> rusqlite::Result<String> {
+        text(name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let number = |name: &str| -> rusqlite::Result<u32> {
+        let number: i64 = row.get(name)?;
+        Ok(u32::try_from(number).unwrap_or(u32::MAX))
+    };
+    let transport = match &*word("transport")? {
+        "udp" => Transport::Udp,
+        "tcp" => Transport::Tcp,
+        _ => return Ok(None),
+    };
+    let address =
+        |name: &str| -> rusqlite::Result<Option<SocketAddr>> { Ok(word(name)?.parse().ok()) };
+    let (Some(local), Some(remote)) = (address("local")?, address("remote")?) else {
+        return Ok(None);
+    };
+    let token: Option<String> = row.get("token")?;
+    let core = match token.map(|token| u64::from_str_radix(&token, 16)) {
+        None => None,
+        Some(Ok(token)) if token != 0 => {
+            let date = |name: &str| -> rusqlite::Result<Time> {
+                let date: Option<i64> = row.get(name)?;
+                Ok(dates.time(date.unwrap_or(0)))
+            };
+            Some(StoredCore {
+                token,
+                due: date("core_due")?,
+                until: date("core_until")?,
+                params: text("core_params")?,
+                service_route: text("service_route")?,
+                associated_uris: text("associated_uris")?,
+            })
+        }
+        Some(_) => return Ok(None),
+    };
+    let lifetime = number("lifetime")?;
+    let latest: i64 = row.get("latest")?;
+    Ok(Some(StoredContact {
+        uri: text("uri")?,
+        params: text("params")?,
+        instance: text("instance")?,
+        call_id: text("call_id")?,
+        path: text("path")?,
+        transport,
+        local,
+        remote,
+        q: u16::try_from(number("q")?).unwrap_or(u16::MAX),
+        cseq: number("cseq")?,
+        reg_id: number("reg_id")?,
+        lifetime,
+        until: dates.time(latest.min(alive + i64::from(lifetime))),
+        written: dates.time(row.get("until")?),
+        core,
+    }))
+}
+
+/// Moves a file that cannot be read out of the way, with what SQLite put beside it; gives where it is.
+pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
+    let beside = |path: &Path, end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let aside = beside(path, ".corrupt");
+    std::fs::rename(path, &aside)?;
+    match std::fs::rename(beside(path, "-wal"), beside(&aside, "-wal")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(aside),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let name = format!("hornwork-store-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn contact(lifetime: u32, until: Time) -> StoredContact {
+        StoredContact {
+            uri: b"sip:a@192.168.1.1".to_vec(),
+            params: b";+x=\"\xff\"".to_vec(),
+            instance: b"<urn:x>".to_vec(),
+            call_id: b"c@1".to_vec(),
+            path: b"<sip:edge;lr>".to_vec(),
+            transport: Transport::Udp,
+            local: "192.0.2.1:5060".parse().unwrap(),
+            remote: "[2001:db8::1]:5060".parse().unwrap(),
+            q: 500,
+            cseq: u32::MAX,
+            reg_id: 3,
+            lifetime,
+            until,
+            written: until,
+            core: Some(StoredCore {
+                token: u64::MAX,
+                due: Time::from_secs(500),
+                until: Time::from_secs(1_000),
+                params: b";pub-gruu=\"g\"".to_vec(),
+                service_route: b"<sip:core;lr>".to_vec(),
+                associated_uris: b"<sip:a@x>".to_vec(),
+            }),
+        }
+    }
+
+    fn read(database: &mut Database, dates: &Dates) -> (Vec<StoredRegistration>, u64) {
+        let mut all = Vec::new();
+        let left_out = database
+            .read(dates, &mut |registration| {
+                let contacts = registration.contacts.len();
+                all.push(registration);
+                contacts
+            })
+            .unwrap();
+        (all, left_out)
+    }
+
+    /// Dates of a start that is so many seconds later.
+    fn later(dates: &Dates, seconds: u64) -> Dates {
+        Dates {
+            now: Time::from_secs(1),
+            unix_nanos: dates.unix_nanos + seconds * 1_000_000_000,
+        }
+    }
+
+    #[test]
+    fn contacts_are_read_as_they_were_written() {
+        let folder = folder("written");
+        let path = folder.join("r.db");
+        let mut database = Database::open(&path).unwrap();
+        let dates = Dates {
+            now: Time::from_secs(100),
+            unix_nanos: 1_700_000_000_000_000_000,
+        };
+        let written = [
+            contact(3_600, Time::from_secs(3_000)),
+            contact(30, Time::from_secs(130)),
+        ];
+        let mut batch = Batch::new();
+        batch.insert("1000".to_owned(), written.to_vec());
+        batch.insert("gone".to_owned(), written.to_vec());
+        database.write(&batch, false, true, &dates).unwrap();
+        let gone = Batch::from([("gone".to_owned(), Vec::new())]);
+        database.write(&gone, false, true, &dates).unwrap();
+        assert!(matches!(Database::open(&path), Err(Failure::InUse)));
+        drop(database);
+
+        let mut database = Database::open(&path).unwrap();
+        let soon = later(&dates, 5);
+        let (all, left_out) = read(&mut database, &soon);
+        assert_eq!((all.len(), left_out), (1, 0));
+        assert_eq!(all[0].user, "1000");
+        // At second 1 of the new start it is second 105 of the old one. An eighth of an hour may have gone unwritten, and the short one
+        // may have been refreshed just before the end.
+        let expected = |old: &StoredContact, until: u64| StoredContact {
+            until: Time::from_secs(until),
+            written: Time(old.until.0 - 104_000_000_000),
+            core: old.core.clone().map(|core| StoredCore {
+                due: Time::from_secs(396),
+                until: Time::from_secs(896),
+                ..core
+            }),
+            ..old.clone()
+        };
+        assert_eq!(all[0].contacts[0], expected(&written[0], 2_896 + 450));
+        assert_eq!(all[0].contacts[1], expected(&written[1], 1 + 30));
+
+        // Too late for the short one, then for both.
+        let (all, left_out) = read(&mut database, &later(&dates, 60));
+        assert_eq!((all[0].contacts.len(), left_out), (1, 1));
+        let (all, left_out) = read(&mut database, &later(&dates, 4_000));
+        assert_eq!((all.len(), left_out), (0, 2));
+        assert!(database.sweep(&later(&dates, 60)).unwrap());
+        assert_eq!(read(&mut database, &soon).1, 0);
+        assert!(!database.sweep(&later(&dates, 4_000)).unwrap());
+        // A clock that was set back gives nobody more than its lifetime.
+        database.write(&batch, true, true, &dates).unwrap();
+        let past = Dates {
+            unix_nanos: 1_000_000_000_000_000_000,
+            ..soon
+        };
+        let (all, _) = read(&mut database, &past);
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0].contacts[0].until, Time::from_secs(3_601));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_not_ours_are_told_from_those_that_are_broken() {
+        let folder = folder("foreign");
+        let path = folder.join("r.db");
+        std::fs::write(&path, "x".repeat(5_000)).unwrap();
+        assert!(matches!(Database::open(&path), Err(Failure::Corrupt(_))));
+        let aside = move_aside(&path).unwrap();
+        assert!(aside.is_file() && !path.exists());
+        drop(Database::open(&path).unwrap());
+        let mode = std::fs::metadata(&path).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let connection = Connection::open(&path).unwrap();
+        connection.pragma_update(None, "user_version", 9).unwrap();
+        drop(connection);
+        assert!(
+            matches!(Database::open(&path), Err(Failure::Corrupt(why)) if why.contains("version 9"))
+        );
+        let foreign = folder.join("foreign.db");
+        let connection = Connection::open(&foreign).unwrap();
+        connection.execute_batch("CREATE TABLE a (b)").unwrap();
+        drop(connection);
+        assert!(matches!(
+            Database::open(&foreign),
+            Err(Failure::Other { why, .. }) if why.contains("another program")
+        ));
+        assert!(matches!(
+            Database::open(&folder),
+            Err(Failure::Other { .. })
+        ));
+        assert!(probe(&path).is_ok() && probe(&folder.join("new")).is_ok());
+        assert!(!folder.join("new").exists());
+        assert!(probe(&folder.join("no/new")).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,420 @@
+//! Registrations outlive the program: after `kill -9` and a new start phones are reachable at once, and nothing that happens to their
+//! file costs more than the file.
+
+use crate::common;
+
+use common::{Process, answers_options, free_port, scratch};
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than the program collects changes for.
+const WRITTEN: Duration = Duration::from_millis(1_000);
+
+/// A phone, a caller or a PBX: one socket.
+struct Agent {
+    socket: UdpSocket,
+    border: u16,
+}
+
+impl Agent {
+    fn new(border: u16) -> Agent {
+        Agent::at(0, border)
+    }
+
+    fn at(port: u16, border: u16) -> Agent {
+        let socket = UdpSocket::bind(("127.0.0.1", port)).expect("socket");
+        Agent { socket, border }
+    }
+
+    fn send(&self, start: &str, cseq: u32, method: &str, to: &str, more: &str) {
+        let local = self.socket.local_addr().expect("address");
+        let call = format!("{method}-{cseq}-{}", local.port());
+        let message = format!(
+            "{start} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{call}\r\nMax-Forwards: 70\r\nFrom: <{to}>;tag=a\r\n\
+             To: <{to}>\r\nCall-ID: {call}\r\nCSeq: {cseq} {method}\r\n{more}Content-Length: 0\r\n\r\n"
+        );
+        let to = ("127.0.0.1", self.border);
+        self.socket.send_to(message.as_bytes(), to).expect("sent");
+    }
+
+    /// The next message that begins like this.
+    fn hears(&self, start: &str) -> Option<String> {
+        let end = Instant::now() + Duration::from_secs(3);
+        let mut bytes = [0; 8_192];
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            let limit = left.max(Duration::from_millis(1));
+            self.socket.set_read_timeout(Some(limit)).expect("timeout");
+            if let Ok(length) = self.socket.recv(&mut bytes) {
+                let message = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                if message.starts_with(start) {
+                    return Some(message);
+                }
+            }
+        }
+        None
+    }
+
+    /// Registers a contact that is behind NAT: reached only where the REGISTER came from.
+    fn register(&self, user: &str, cseq: u32, expires: u32) {
+        let more = format!("Contact: <sip:{user}@192.168.3.3:5060>;expires={expires}\r\n");
+        let to = format!("sip:{user}@127.0.0.1");
+        self.send("REGISTER sip:127.0.0.1", cseq, "REGISTER", &to, &more);
+    }
+
+    fn registers(&self, user: &str, cseq: u32, expires: u32) {
+        self.register(user, cseq, expires);
+        assert!(
+            self.hears("SIP/2.0 200").is_some(),
+            "{user} is not registered"
+        );
+    }
+
+    fn call(&self, uri: &str, cseq: u32) {
+        let contact = self.socket.local_addr().expect("address");
+        let more = format!("Contact: <sip:caller@{contact}>\r\n");
+        self.send(&format!("INVITE {uri}"), cseq, "INVITE", uri, &more);
+    }
+}
+
+/// What another agent sent, answered with 200 and its own Contact.
+fn accept(core: &Agent, request: &str) {
+    let kept = ["Via:", "From:", "To:", "Call-ID:", "CSeq:", "Contact:"];
+    let same: String = request
+        .lines()
+        .filter(|line| kept.iter().any(|name| line.starts_with(name)))
+        .map(|line| format!("{line}\r\n"))
+        .collect();
+    let answer = format!("SIP/2.0 200 OK\r\n{same}Content-Length: 0\r\n\r\n");
+    let to = ("127.0.0.1", core.border);
+    core.socket.send_to(answer.as_bytes(), to).expect("sent");
+}
+
+/// Phones register here.
+fn local(sip: u16, store: &Path, more: &str) -> String {
+    format!(
+        "[[interface]]\nname = \"out\"\nkind = \"access\"\nlisten = \"udp:127.0.0.1:{sip}\"\nregister = \"local\"\n\
+         [[route]]\nregistered = true\nmedia = \"bypass\"\n[registrar]\nstore = \"{}\"\n{more}",
+        store.display()
+    )
+}
+
+/// Starts the border and waits until it answers.
+fn started(folder: &Path, text: &str, sip: u16) -> Process {
+    common::border(folder, text, sip)
+}
+
+fn kill(mut process: Process) -> String {
+    process.signal("KILL");
+    assert!(process.wait(Duration::from_secs(5)).is_some());
+    process.said()
+}
+
+/// Waits until a process has said this.
+fn until(process: &Process, what: &str) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !process.said().contains(what) {
+        assert!(Instant::now() < end, "no {what}: {}", process.said());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn phones_are_reachable_at_once_after_kill_9() {
+    let folder = scratch("restart");
+    let (sip, store) = (free_port(), folder.join("registrations.db"));
+    let text = local(sip, &store, "");
+    let process = started(&folder, &text, sip);
+    let phone = Agent::new(sip);
+    phone.registers("1000", 1, 600);
+    phone.registers("1001", 2, 600);
+    phone.registers("1001", 3, 0);
+    std::thread::sleep(WRITTEN);
+    for file in [store.clone(), folder.join("registrations.db-wal")] {
+        let mode = std::fs::metadata(&file).expect("file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    }
+    kill(process);
+
+    let mut process = started(&folder, &text, sip);
+    let caller = Agent::new(sip);
+    caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 1);
+    let invite = phone.hears("INVITE ").expect("the call reaches the phone");
+    assert!(
+        invite.starts_with("INVITE sip:1000@192.168.3.3:5060"),
+        "{invite}"
+    );
+    assert!(
+        process.said().contains("registrations_restored") && process.said().contains("contacts=1"),
+        "{}",
+        process.said()
+    );
+    caller.call(&format!("sip:1001@127.0.0.1:{sip}"), 2);
+    assert!(caller.hears("SIP/2.0 4").is_some(), "it was removed");
+    // The file follows a stop in order, too.
+    phone.registers("1002", 4, 600);
+    process.signal("TERM");
+    std::thread::sleep(Duration::from_millis(300));
+    process.signal("TERM");
+    assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
+    let _process = started(&folder, &text, sip);
+    caller.call(&format!("sip:1002@127.0.0.1:{sip}"), 3);
+    assert!(phone.hears("INVITE sip:1002@").is_some());
+}
+
+#[test]
+fn after_kill_9_the_pbx_reaches_phones_whose_registrations_were_passed_to_it() {
+    let folder = scratch("restart-pass");
+    let (sip, inner, core) = (free_port(), free_port(), free_port());
+    let text = format!(
+        "[[interface]]\nname = \"out\"\nkind = \"access\"\nlisten = \"udp:127.0.0.1:{sip}\"\nregister = \"pass:pbx\"\n\
+         authenticate = \"trunk\"\n[[interface]]\nname = \"in\"\nkind = \"core\"\nlisten = \"udp:127.0.0.1:{inner}\"\n\
+         [[trunk]]\nname = \"pbx\"\ninterface = \"in\"\ntarget = \"udp:127.0.0.1:{core}\"\n[registrar]\nstore = \"{}\"\n",
+        folder.join("registrations.db").display()
+    );
+    let process = started(&folder, &text, sip);
+    let (phone, core) = (Agent::new(sip), Agent::at(core, inner));
+    phone.register("1000", 1, 600);
+    let passed = core.hears("REGISTER ").expect("passed to the PBX");
+    let contact = passed
+        .lines()
+        .find_map(|line| line.strip_prefix("Contact: <"));
+    let contact = contact.and_then(|rest| rest.split('>').next());
+    let contact = contact.expect("Contact").to_owned();
+    assert!(contact.contains(";hw="), "{passed}");
+    accept(&core, &passed);
+    assert!(phone.hears("SIP/2.0 200").is_some());
+    std::thread::sleep(WRITTEN);
+    kill(process);
+
+    let _process = started(&folder, &text, sip);
+    core.call(&contact, 1);
+    let invite = phone.hears("INVITE ").expect("the call reaches the phone");
+    assert!(
+        invite.starts_with("INVITE sip:1000@192.168.3.3:5060"),
+        "{invite}"
+    );
+    // The border still answers what repeats itself, so that the PBX has peace.
+    let more = "Contact: <sip:1000@192.168.3.3:5060>;expires=600\r\n";
+    phone.send(
+        "REGISTER sip:127.0.0.1",
+        1,
+        "REGISTER",
+        "sip:1000@127.0.0.1",
+        more,
+    );
+    assert!(phone.hears("SIP/2.0 200").is_some());
+    core.socket.set_nonblocking(true).expect("socket");
+    let mut bytes = [0; 8_192];
+    while let Ok(length) = core.socket.recv(&mut bytes) {
+        assert!(!bytes[..length].starts_with(b"REGISTER"), "passed on again");
+    }
+}
+
+#[test]
+fn registrations_of_two_workers_come_back_to_three() {
+    let folder = scratch("restart-workers");
+    let (sip, store) = (free_port(), folder.join("registrations.db"));
+    let process = started(&folder, &local(sip, &store, "[sip]\nworkers = 2\n"), sip);
+    let phone = Agent::new(sip);
+    let users: Vec<String> = (0..20).map(|number| (1_000 + number).to_string()).collect();
+    for (cseq, user) in (1..).zip(&users) {
+        phone.registers(user, cseq, 600);
+    }
+    // A change in the part of a worker that sleeps is written all the same.
+    std::thread::sleep(WRITTEN);
+    kill(process);
+    let process = started(&folder, &local(sip, &store, "[sip]\nworkers = 3\n"), sip);
+    let caller = Agent::new(sip);
+    for (cseq, user) in (1..).zip(&users) {
+        caller.call(&format!("sip:{user}@127.0.0.1:{sip}"), cseq);
+        let invite = format!("INVITE sip:{user}@");
+        assert!(phone.hears(&invite).is_some(), "{user}: {}", process.said());
+    }
+}
+
+#[test]
+fn two_programs_do_not_share_a_file_and_check_says_where_registrations_are() {
+    let folder = scratch("restart-two");
+    let (sip, other, store) = (free_port(), free_port(), folder.join("registrations.db"));
+    let _process = started(&folder, &local(sip, &store, ""), sip);
+    let file = folder.join("second.toml");
+    std::fs::write(&file, local(other, &store, "")).expect("file");
+    let hornwork = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+        command.args(arguments).arg(&file).stdin(Stdio::null());
+        command.env_remove("STATE_DIRECTORY");
+        command
+    };
+    let mut second = Process::start(&mut hornwork(&["run", "-c"]), &folder.join("second.log"));
+    assert_eq!(second.wait(Duration::from_secs(10)), Some(false));
+    let said = second.said();
+    assert!(
+        said.contains("another program uses it") && said.contains("remedy: "),
+        "{said}"
+    );
+
+    let check = |text: String, state: Option<&Path>| {
+        std::fs::write(&file, text).expect("file");
+        let mut command = hornwork(&["check", "--strict", "-c"]);
+        if let Some(state) = state {
+            command.env("STATE_DIRECTORY", state);
+        }
+        let done = command.output().expect("hornwork");
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        (done.status.code(), said)
+    };
+    let trusted = |text: String| {
+        text.replace(
+            "register = \"local\"\n",
+            "register = \"local\"\nallow = \"127.0.0.1/32\"\n",
+        )
+    };
+    let (code, said) = check(trusted(local(other, &store, "")), None);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains(&format!("kept over a restart in {}", store.display())),
+        "{said}"
+    );
+    let nowhere = Path::new("/proc/nowhere/registrations.db");
+    let (code, said) = check(trusted(local(other, nowhere, "")), None);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("WARNING: registrations would not outlive a restart"),
+        "{said}"
+    );
+    let usual = trusted(local(other, nowhere, ""))
+        .replace(&format!("store = \"{}\"\n", nowhere.display()), "");
+    let (_, said) = check(usual.clone(), None);
+    assert!(said.contains("registrations: in memory"), "{said}");
+    let (code, said) = check(usual, Some(&folder));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains(&format!("restart in {}", store.display())),
+        "{said}"
+    );
+    let (_, said) = check(trusted(local(other, Path::new("none"), "")), Some(&folder));
+    assert!(said.contains("registrations: in memory"), "{said}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_moved_aside_and_one_that_cannot_be_written_costs_no_call() {
+    let folder = scratch("restart-corrupt");
+    let (sip, store) = (free_port(), folder.join("registrations.db"));
+    std::fs::write(
+        &store,
+        "no database at all, and longer than the header of one: ".repeat(40),
+    )
+    .expect("file");
+    let process = started(&folder, &local(sip, &store, ""), sip);
+    until(&process, "registration_store_replaced");
+    assert!(folder.join("registrations.db.corrupt").is_file());
+    let phone = Agent::new(sip);
+    phone.registers("1000", 1, 600);
+    std::thread::sleep(WRITTEN);
+    kill(process);
+    let process = started(&folder, &local(sip, &store, ""), sip);
+    let caller = Agent::new(sip);
+    caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 1);
+    assert!(phone.hears("INVITE ").is_some(), "{}", process.said());
+    // The file vanishes under the program: it is written anew.
+    std::fs::remove_file(&store).expect("file");
+    until(&process, "registrations_stored_again");
+    std::thread::sleep(WRITTEN);
+    kill(process);
+    let process = started(&folder, &local(sip, &store, ""), sip);
+    until(&process, "contacts=1");
+    kill(process);
+
+    let nowhere = PathBuf::from("/proc/nowhere/registrations.db");
+    let process = started(&folder, &local(sip, &nowhere, ""), sip);
+    until(&process, "registrations_not_stored");
+    assert!(process.said().contains("remedy="), "{}", process.said());
+    phone.registers("1000", 2, 600);
+    caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 2);
+    assert!(phone.hears("INVITE ").is_some(), "{}", process.said());
+}
+
+/// A file system of its own, which goes with this value.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(at: &Path) -> Option<Tmpfs> {
+        std::fs::create_dir_all(at).expect("folder");
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=1m", "hornwork-test"])
+            .arg(at)
+            .output();
+        if done.is_ok_and(|done| done.status.success()) {
+            return Some(Tmpfs(at.to_owned()));
+        }
+        println!("skipped: no right to mount a file system");
+        None
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_holds_up_nobody_and_what_it_missed_is_written_when_it_has_room() {
+    let folder = scratch("restart-full");
+    let disk = folder.join("disk");
+    let Some(_tmpfs) = Tmpfs::mount(&disk) else {
+        return;
+    };
+    let (sip, store) = (free_port(), disk.join("registrations.db"));
+    let text = local(sip, &store, "");
+    let process = started(&folder, &text, sip);
+    let phone = Agent::new(sip);
+    phone.registers("1000", 1, 600);
+    std::thread::sleep(WRITTEN);
+    let fill = disk.join("fill");
+    let filled = std::fs::write(&fill, vec![0; 2 << 20]);
+    assert!(filled.is_err(), "the disk is full");
+    for number in 0..40 {
+        phone.registers(&(2_000 + number).to_string(), 2 + number, 600);
+    }
+    until(&process, "registrations_not_stored");
+    assert!(process.said().contains("make room"), "{}", process.said());
+    let caller = Agent::new(sip);
+    caller.call(&format!("sip:2000@127.0.0.1:{sip}"), 1);
+    assert!(phone.hears("INVITE ").is_some());
+    // A start on a full disk still reads what it has.
+    kill(process);
+    let process = started(&folder, &text, sip);
+    caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 2);
+    assert!(
+        phone.hears("INVITE sip:1000@").is_some(),
+        "{}",
+        process.said()
+    );
+    phone.registers("3000", 50, 600);
+    for number in 0..40 {
+        phone.registers(&(4_000 + number).to_string(), 60 + number, 600);
+    }
+    until(&process, "registrations_not_stored");
+    std::fs::remove_file(&fill).expect("file");
+    until(&process, "registrations_stored_again");
+    std::thread::sleep(WRITTEN);
+    kill(process);
+    let process = started(&folder, &text, sip);
+    caller.call(&format!("sip:3000@127.0.0.1:{sip}"), 3);
+    assert!(
+        phone.hears("INVITE sip:3000@").is_some(),
+        "{}",
+        process.said()
+    );
+    caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 4);
+    assert!(
+        phone.hears("INVITE sip:1000@").is_some(),
+        "{}",
+        process.said()
+    );
+    assert!(answers_options(sip));
+}
