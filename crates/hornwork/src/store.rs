@@ -112,6 +112,13 @@ impl Queue {
             .unwrap_or_else(PoisonError::into_inner);
         waited.0
     }
+
+    /// All registrations are to be given out again.
+    fn ask_for_all(&self) {
+        self.round.fetch_add(1, Ordering::AcqRel);
+        let wakers = self.state().wakers.clone();
+        wakers.iter().for_each(Waker::wake);
+    }
 }
 
 impl State {
@@ -205,6 +212,7 @@ impl Store {
             database: None,
             batch: Batch::new(),
             wipe: false,
+            asks: false,
             lost: 0,
             holds: false,
             failing: None,
@@ -253,6 +261,8 @@ struct Writer {
     batch: Batch,
     /// All other users are to be removed from the file first.
     wipe: bool,
+    /// All registrations are to be asked for when that was done.
+    asks: bool,
     /// Removals that were lost since writing failed.
     lost: u64,
     /// The file has contacts, as far as is known.
@@ -322,8 +332,10 @@ impl Writer {
 
     fn run(mut self) {
         loop {
+            let begun = self.wipe || !self.batch.is_empty();
             let limit = match self.failing {
                 Some(_) => RETRY,
+                None if begun => Duration::ZERO,
                 None => SIGN_OF_LIFE,
             };
             let failing = self.failing.is_some();
@@ -371,19 +383,13 @@ impl Writer {
         let waiting = waiting.into_iter();
         self.batch
             .extend(waiting.map(|registration| (registration.user, registration.contacts)));
-        if lost > 0 {
-            self.wipe = true;
-            self.ask_for_all();
+        if lost > 0 && !ending {
+            // Any of these users may have been removed since.
+            self.batch.clear();
+            (self.wipe, self.asks) = (true, true);
         }
         wakers.iter().for_each(Waker::wake);
         (current, ending)
-    }
-
-    /// All registrations are given out again.
-    fn ask_for_all(&self) {
-        self.queue.round.fetch_add(1, Ordering::AcqRel);
-        let wakers = self.queue.state().wakers.clone();
-        wakers.iter().for_each(Waker::wake);
     }
 
     fn write(&mut self, current: bool) -> Result<(), Failure> {
@@ -409,6 +415,9 @@ impl Writer {
             self.batch.clear();
             self.wipe = false;
         }
+        if std::mem::take(&mut self.asks) {
+            self.queue.ask_for_all();
+        }
         if self.clock.now().since(self.swept) > SWEEP {
             self.swept = self.clock.now();
             self.holds = database.sweep(&dates)?;
@@ -420,8 +429,7 @@ impl Writer {
     fn reopen(&mut self) -> Result<(), Failure> {
         self.database = None;
         self.database = Some(Database::open(&self.path)?);
-        self.wipe = true;
-        self.ask_for_all();
+        (self.wipe, self.asks) = (true, true);
         Ok(())
     }
 

@@ -16,6 +16,8 @@ pub struct Bench {
     pub spent: Duration,
     socket: SocketId,
     pub out: Vec<Vec<u8>>,
+    /// Registrations that were given out to be written, where the border remembers them.
+    pub given_out: usize,
 }
 
 impl Bench {
@@ -35,6 +37,7 @@ impl Bench {
             spent: Duration::ZERO,
             socket: SocketId(0),
             out: Vec::new(),
+            given_out: 0,
         };
         bench.tick();
         bench.drain();
@@ -66,6 +69,14 @@ impl Bench {
             }),
             self.now,
         );
+        if self.border.has_changed_registrations() {
+            let given_out = &mut self.given_out;
+            self.border.give_out_registrations(&mut |registration| {
+                *given_out += 1;
+                drop(registration);
+                true
+            });
+        }
         self.spent += begin.elapsed();
         self.drain();
     }
