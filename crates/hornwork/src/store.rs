@@ -10,11 +10,11 @@ use border::border::Border;
 use border::config::{Config, Register, RegistrarStore};
 use border::registrar::StoredRegistration;
 use engine::{Event, Note, Time};
-use file::{Batch, Database, Dates, Failure, SIGN_OF_LIFE, move_aside, probe};
+use file::{Batch, DISK, Database, Dates, Failure, SIGN_OF_LIFE, move_aside, probe};
 use net::{Clock, Waker};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ const COLLECT: Duration = Duration::from_millis(250);
 const RETRY: Duration = Duration::from_secs(2);
 /// How often it is logged that it still cannot be.
 const TELL: Duration = Duration::from_secs(600);
+/// A disk that takes longer over one transaction is told of.
+const STALL: Duration = Duration::from_secs(5);
 /// How often contacts that have ended are looked for in the file: the border removes them itself, unless it was not asked.
 const SWEEP: Duration = Duration::from_secs(3_600);
 /// How long the end of the program waits for the last changes to be written.
@@ -79,6 +81,10 @@ struct Queue {
     changed: Condvar,
     /// How often all registrations were asked for.
     round: AtomicU64,
+    /// Since when the writer waits for the disk, nanoseconds of engine time; 0: it does not.
+    busy_since: AtomicU64,
+    /// That it has done so for long was logged.
+    stalled: AtomicBool,
 }
 
 #[derive(Default)]
@@ -148,6 +154,9 @@ impl State {
 pub struct Keeper {
     queue: Arc<Queue>,
     round: u64,
+    path: Arc<Path>,
+    log: Log,
+    clock: Clock,
 }
 
 impl Keeper {
@@ -158,6 +167,7 @@ impl Keeper {
 
     /// Takes what has changed; does not wait for the disk. Whether there is more, for which the next turn is wanted at once.
     pub fn take(&mut self, border: &mut Border) -> bool {
+        self.tell_of_stall();
         let round = self.queue.round.load(Ordering::Acquire);
         if round != self.round {
             self.round = round;
@@ -187,6 +197,23 @@ impl Keeper {
         }
         more && !full
     }
+
+    /// The writer cannot tell that the disk does not answer.
+    fn tell_of_stall(&self) {
+        let since = self.queue.busy_since.load(Ordering::Relaxed);
+        if since == 0 {
+            return;
+        }
+        let now = self.clock.now();
+        if now.since(Time(since)) > STALL && !self.queue.stalled.swap(true, Ordering::AcqRel) {
+            let note = Note::RegistrationsNotStored {
+                store: self.path.display().to_string(),
+                why: format!("its disk has not answered for {} s", STALL.as_secs()),
+                remedy: DISK.to_owned(),
+            };
+            self.log.event(&Event::new(now, note));
+        }
+    }
 }
 
 /// The file of registrations, with the thread that writes there.
@@ -205,9 +232,15 @@ impl Store {
             return Ok(None);
         };
         border.remember_registrations();
-        let queue = Arc::new(Queue::default());
+        let keeper = Keeper {
+            queue: Arc::default(),
+            round: 0,
+            path: path.clone().into(),
+            log: log.clone(),
+            clock,
+        };
         let mut writer = Writer {
-            queue: queue.clone(),
+            queue: keeper.queue.clone(),
             path,
             database: None,
             batch: Batch::new(),
@@ -228,9 +261,7 @@ impl Store {
                 let _ = net::block_signals();
                 writer.run();
             })?;
-        Ok(Some(Store {
-            keeper: Keeper { queue, round: 0 },
-        }))
+        Ok(Some(Store { keeper }))
     }
 
     /// For one of the threads that carry packets.
@@ -347,7 +378,17 @@ impl Writer {
                 drop(self.queue.wait(COLLECT, |state| !state.ending));
             }
             let (current, ending) = self.collect();
-            match self.write(current) {
+            let begun = self.clock.now();
+            self.queue.busy_since.store(begun.0, Ordering::Relaxed);
+            let written = self.write(current);
+            self.queue.busy_since.store(0, Ordering::Relaxed);
+            if self.queue.stalled.swap(false, Ordering::AcqRel) {
+                self.failing.get_or_insert(Failing {
+                    since: begun,
+                    told: begun,
+                });
+            }
+            match written {
                 Ok(()) => self.written(),
                 Err(failure) => self.failed(failure),
             }

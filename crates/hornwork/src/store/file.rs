@@ -73,6 +73,9 @@ pub(super) enum Failure {
 
 const PERMISSION: &str = "let the program's user write in the folder of the file, or name another file by `[registrar] store`";
 
+/// The remedy where the disk is in trouble.
+pub(super) const DISK: &str = "look at its disk: the kernel's log says more";
+
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Failure {
         let why = error.to_string();
@@ -83,9 +86,7 @@ impl From<rusqlite::Error> for Failure {
                 why,
                 remedy: match code {
                     Some(ErrorCode::DiskFull) => "make room on its file system",
-                    Some(ErrorCode::SystemIoFailure) => {
-                        "look at its disk: the kernel's log says more"
-                    }
+                    Some(ErrorCode::SystemIoFailure) => DISK,
                     _ => PERMISSION,
                 },
             },

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Process, answers_options, free_port, scratch};
+use common::{Process, answers_options, free_port, installed, scratch};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -417,4 +417,89 @@ fn a_full_disk_holds_up_nobody_and_what_it_missed_is_written_when_it_has_room() 
         process.said()
     );
     assert!(answers_options(sip));
+}
+
+/// A file system in a file, mounted; it goes with this value.
+struct Image(PathBuf);
+
+impl Image {
+    fn mount(folder: &Path) -> Option<Image> {
+        let (image, at) = (folder.join("image"), folder.join("disk"));
+        std::fs::create_dir_all(&at).expect("folder");
+        std::fs::write(&image, vec![0; 16 << 20]).expect("image");
+        let run = |program: &str, arguments: &[&str], path: &Path| {
+            let mut command = Command::new(program);
+            let done = command.args(arguments).arg(path).output();
+            done.is_ok_and(|done| done.status.success())
+        };
+        let image = image.display().to_string();
+        let made = run("mkfs.ext4", &["-q"], Path::new(&image));
+        if made && run("mount", &["-o", "loop", &image], &at) {
+            return Some(Image(at));
+        }
+        println!("skipped: no right to mount a file system");
+        None
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A file system that answers no write while this value is there. A program that waits for it could not even be killed.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn freeze(at: &Path) -> Frozen {
+        let done = Command::new("fsfreeze").arg("-f").arg(at).status();
+        assert!(done.expect("fsfreeze").success());
+        Frozen(at.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("-u").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_answer_holds_up_no_registration_and_no_call() {
+    if !installed(&["mkfs.ext4", "mount", "fsfreeze"]) {
+        return;
+    }
+    let folder = scratch("restart-frozen");
+    let Some(disk) = Image::mount(&folder) else {
+        return;
+    };
+    let sip = free_port();
+    let text = local(sip, &disk.0.join("registrations.db"), "");
+    let process = started(&folder, &text, sip);
+    let (phone, caller) = (Agent::new(sip), Agent::new(sip));
+    phone.registers("1000", 1, 600);
+    std::thread::sleep(WRITTEN);
+    let frozen = Frozen::freeze(&disk.0);
+    let begun = Instant::now();
+    for number in 0..1_000 {
+        phone.registers(&(2_000 + number).to_string(), 2 + number, 600);
+    }
+    for number in 0..10 {
+        caller.call(
+            &format!("sip:{}@127.0.0.1:{sip}", 2_000 + number),
+            1 + number,
+        );
+        assert!(phone.hears("INVITE ").is_some());
+    }
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    until(&process, "registrations_not_stored");
+    assert!(process.said().contains("has not answered"));
+    drop(frozen);
+    until(&process, "registrations_stored_again");
+    std::thread::sleep(WRITTEN);
+    kill(process);
+    let _process = started(&folder, &text, sip);
+    caller.call(&format!("sip:2999@127.0.0.1:{sip}"), 100);
+    assert!(phone.hears("INVITE sip:2999@").is_some());
 }
