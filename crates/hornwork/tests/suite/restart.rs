@@ -168,10 +168,12 @@ fn phones_are_reachable_at_once_after_kill_9() {
 fn after_kill_9_the_pbx_reaches_phones_whose_registrations_were_passed_to_it() {
     let folder = scratch("restart-pass");
     let (sip, inner, core) = (free_port(), free_port(), free_port());
+    let (first, last) = common::media_ports(20);
+    let media = format!("media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n");
     let text = format!(
         "[[interface]]\nname = \"out\"\nkind = \"access\"\nlisten = \"udp:127.0.0.1:{sip}\"\nregister = \"pass:pbx\"\n\
-         authenticate = \"trunk\"\n[[interface]]\nname = \"in\"\nkind = \"core\"\nlisten = \"udp:127.0.0.1:{inner}\"\n\
-         [[trunk]]\nname = \"pbx\"\ninterface = \"in\"\ntarget = \"udp:127.0.0.1:{core}\"\n[registrar]\nstore = \"{}\"\n",
+         authenticate = \"trunk\"\n{media}[[interface]]\nname = \"in\"\nkind = \"core\"\nlisten = \"udp:127.0.0.1:{inner}\"\n\
+         {media}[[trunk]]\nname = \"pbx\"\ninterface = \"in\"\ntarget = \"udp:127.0.0.1:{core}\"\n[registrar]\nstore = \"{}\"\n",
         folder.join("registrations.db").display()
     );
     let process = started(&folder, &text, sip);
