@@ -1,6 +1,6 @@
 //! What registrations cost: many of them kept in memory, found again, repeated from the cache in front of a core, and made in full
 //! with digest. Prints bytes per registration and the border's own time for each kind. `registered_cost [COUNT [stored]]`, by default
-//! 1,000,000; with `stored` as where registrations outlive a restart: what changed is given out after each message.
+//! 1,000,000; with `stored` the border tracks changes for a file, and they are drained after each message.
 
 mod seven;
 
@@ -46,11 +46,11 @@ fn pass(bench: &mut Bench) {
     bench.tick();
 }
 
-/// A border that remembers what is to be written of its registrations, where that is asked for.
+/// A border that tracks changes of its registrations if `stored`.
 fn bench(config: &str, stored: bool) -> Bench {
     let mut bench = Bench::new(config);
     if stored {
-        bench.border.remember_registrations();
+        bench.border.track_registration_changes();
     }
     bench
 }
@@ -91,7 +91,7 @@ fn kept(count: usize, stored: bool) {
         find(&bench.out, "SIP/2.0 200");
     }
     println!("ns_per_repeated_registration {}", nanos(&mut bench, again));
-    println!("registrations_given_out {}", bench.given_out);
+    println!("registration_changes {}", bench.drained);
 }
 
 /// Phones whose registrations a core has taken repeat them: answered from the cache.
@@ -124,7 +124,7 @@ fn passed(count: usize, stored: bool) {
         "ns_per_registration_from_the_cache {}",
         nanos(&mut bench, count)
     );
-    println!("passed_registrations_given_out {}", bench.given_out);
+    println!("passed_registration_changes {}", bench.drained);
     assert_eq!(bench.border.counters().refreshed, count as u64);
 }
 

@@ -94,7 +94,7 @@ pub struct Location {
     /// Makes Call-IDs for the core out of the phones'.
     disguise: HashKey,
     entropy: Entropy,
-    /// What is to be written, where registrations are.
+    /// Changes for the file, where registrations are kept in one.
     changes: Option<stored::Changes>,
 }
 

@@ -579,10 +579,10 @@ events! {
         store: String,
         /// For how long they were not, seconds.
         seconds: u64,
-        /// Removals that found no room in memory meanwhile: the file was written anew because of them.
+        /// Changes that found no room in memory meanwhile: the file was written anew because of them.
         lost: u64,
     }
-    /// The file of registrations could not be read and was moved aside; a new one was begun with what is in memory.
+    /// The file of registrations could not be read and was moved aside; a new one was begun with the registrations in memory.
     RegistrationStoreReplaced "registration_store_replaced" {
         /// The file.
         store: String,

@@ -1,6 +1,6 @@
 //! Registrations over a restart. Threads that carry packets put the ones that changed into a bounded queue; a thread of its own writes
-//! them to a file in transactions, so that a disk that does not answer holds up no packet. What finds no room in the queue waits in the
-//! border, each user once, and is given out when the queue takes some again. A file that cannot be written costs nothing but the
+//! them to a file in transactions, so that a disk that does not answer holds up no packet. Changes that find no room in the queue wait in
+//! the border, each user once, until the queue takes some again. A file that cannot be written costs nothing but the
 //! memory: the border goes on, an event says so, and everything is written once that is possible.
 
 mod file;
@@ -20,9 +20,9 @@ use std::time::Duration;
 
 /// Bytes that wait at most, as far as they can be counted: some 20,000 registrations.
 const ROOM: usize = 8 << 20;
-/// What a contact takes beside its texts.
+/// Memory of a contact beside its texts.
 const CONTACT: usize = 300;
-/// Registrations that one turn of a packet thread gives out at most: some 0.3 ms of work.
+/// Registrations that one turn of a packet thread drains at most: some 0.3 ms of work.
 const TURN: usize = 256;
 /// The writer collects changes for this long, so that a transaction is worth its synchronisation of the disk.
 const COLLECT: Duration = Duration::from_millis(250);
@@ -91,9 +91,9 @@ struct Queue {
 struct State {
     waiting: Vec<StoredRegistration>,
     bytes: usize,
-    /// Somebody found no room, and is woken when there is some.
+    /// A packet thread found no room, and is woken when there is some.
     refused: bool,
-    /// Removals that were lost, so that the file has to be written anew.
+    /// Changes that were lost, so that the file has to be written anew.
     lost: u64,
     wakers: Vec<Waker>,
     ending: bool,
@@ -119,7 +119,7 @@ impl Queue {
         waited.0
     }
 
-    /// All registrations are to be given out again.
+    /// Asks all packet threads for all registrations.
     fn ask_for_all(&self) {
         self.round.fetch_add(1, Ordering::AcqRel);
         let wakers = self.state().wakers.clone();
@@ -149,7 +149,7 @@ impl State {
     }
 }
 
-/// By which a thread that carries packets hands on what its border changed.
+/// By which a thread that carries packets hands on the changes of its border.
 #[derive(Clone)]
 pub struct Keeper {
     queue: Arc<Queue>,
@@ -165,15 +165,16 @@ impl Keeper {
         self.queue.state().wakers.push(waker);
     }
 
-    /// Takes what has changed; does not wait for the disk. Whether there is more, for which the next turn is wanted at once.
+    /// Moves changes of the border into the queue; does not wait for the disk. Returns whether the next turn is wanted at once, as there
+    /// are more.
     pub fn take(&mut self, border: &mut Border) -> bool {
         self.tell_of_stall();
         let round = self.queue.round.load(Ordering::Acquire);
         if round != self.round {
             self.round = round;
-            border.give_out_all_registrations();
+            border.mark_all_registrations_changed();
         }
-        if !border.has_changed_registrations() {
+        if !border.has_registration_changes() {
             return false;
         }
         let mut state = self.queue.state();
@@ -183,7 +184,7 @@ impl Keeper {
         }
         let was_empty = state.waiting.is_empty();
         let mut left = TURN;
-        let more = border.give_out_registrations(&mut |registration| {
+        let more = border.drain_registration_changes(&mut |registration| {
             state.put(registration);
             left -= 1;
             left > 0 && state.has_room()
@@ -222,8 +223,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Restores the registrations of the file into the borders (of several workers, into what they have in common), and starts to
-    /// write there what changes; `None` where the configuration keeps none.
+    /// Restores the registrations of the file into the border (of several workers, into their common registry), and starts to write
+    /// changes there; `None` where the configuration keeps none.
     ///
     /// # Errors
     /// Another program has the file, or there is no thread.
@@ -231,7 +232,7 @@ impl Store {
         let Some(path) = path_of(border.config()) else {
             return Ok(None);
         };
-        border.remember_registrations();
+        border.track_registration_changes();
         let keeper = Keeper {
             queue: Arc::default(),
             round: 0,
@@ -288,13 +289,13 @@ struct Writer {
     queue: Arc<Queue>,
     path: PathBuf,
     database: Option<Database>,
-    /// What is to be written next.
+    /// Users to be written next.
     batch: Batch,
     /// All other users are to be removed from the file first.
     wipe: bool,
     /// All registrations are to be asked for when that was done.
     asks: bool,
-    /// Removals that were lost since writing failed.
+    /// Changes that were lost since writing failed.
     lost: u64,
     /// The file has contacts, as far as is known.
     holds: bool,
@@ -314,7 +315,7 @@ impl Writer {
         self.path.display().to_string()
     }
 
-    /// Opens the file and restores what it has.
+    /// Opens the file and restores its registrations.
     fn begin(&mut self, border: &mut Border) -> io::Result<()> {
         match self.restore(border) {
             Ok(()) => {}
@@ -393,7 +394,7 @@ impl Writer {
                 Err(failure) => self.failed(failure),
             }
             if ending {
-                // What could not be written now is lost with the program.
+                // Changes that could not be written now are lost with the program.
                 drop(self.database.take());
                 self.queue.state().ended = true;
                 self.queue.changed.notify_all();
@@ -402,7 +403,7 @@ impl Writer {
         }
     }
 
-    /// Takes what waits, where the last batch was written; whether the batch is then all that there is, and whether the program ends.
+    /// Takes the waiting changes, where the last batch was written; returns whether no others are left, and whether the program ends.
     fn collect(&mut self) -> (bool, bool) {
         let queue = self.queue.clone();
         let mut state = queue.state();
@@ -466,7 +467,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Opens the file while the border runs: what it has is written anew.
+    /// Opens the file while the border runs: it is then written anew.
     fn reopen(&mut self) -> Result<(), Failure> {
         self.database = None;
         self.database = Some(Database::open(&self.path)?);
@@ -524,7 +525,7 @@ impl Writer {
     }
 }
 
-/// What `hornwork check` has to say of the file: nothing where it can be written.
+/// The warning of `hornwork check` about the file; none where it can be written.
 pub fn warning(config: &Config) -> Option<String> {
     let path = path_of(config)?;
     let error = probe(&path).err()?;

@@ -16,8 +16,8 @@ pub struct Bench {
     pub spent: Duration,
     socket: SocketId,
     pub out: Vec<Vec<u8>>,
-    /// Registrations that were given out to be written, where the border remembers them.
-    pub given_out: usize,
+    /// Changed registrations that were drained, where the border tracks them.
+    pub drained: usize,
 }
 
 impl Bench {
@@ -37,7 +37,7 @@ impl Bench {
             spent: Duration::ZERO,
             socket: SocketId(0),
             out: Vec::new(),
-            given_out: 0,
+            drained: 0,
         };
         bench.tick();
         bench.drain();
@@ -69,10 +69,10 @@ impl Bench {
             }),
             self.now,
         );
-        if self.border.has_changed_registrations() {
-            let given_out = &mut self.given_out;
-            self.border.give_out_registrations(&mut |registration| {
-                *given_out += 1;
+        if self.border.has_registration_changes() {
+            let drained = &mut self.drained;
+            self.border.drain_registration_changes(&mut |registration| {
+                *drained += 1;
                 drop(registration);
                 true
             });

@@ -26,7 +26,7 @@ pub(super) struct Binding {
     pub(super) since: Time,
     /// Ends.
     pub(super) until: Time,
-    /// The end that was last given out to be written, seconds.
+    /// The end that was last drained for the file, seconds.
     pub(super) written: u32,
     /// Under which it was passed to the core; 0: kept here.
     pub(super) token: u64,

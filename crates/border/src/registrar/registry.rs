@@ -33,7 +33,7 @@ pub struct Parts {
     worker: Worker,
     /// When our own part is next looked through.
     sweep: Time,
-    /// Parts in which this worker left changes to be written, a bit for each: there are at most [`Worker::MOST`].
+    /// Parts in which this worker left changes, a bit for each: there are at most [`Worker::MOST`].
     changed: u64,
 }
 
@@ -68,7 +68,7 @@ impl Parts {
         lock(&self.parts[self.index(user)])
     }
 
-    /// Works on a part, and remembers whether there is something to be written of it.
+    /// Works on a part, and notes whether it has changes.
     fn work<R>(&mut self, index: usize, work: impl FnOnce(&mut Location) -> R) -> Option<R> {
         let mut part = lock(self.parts.get(index)?);
         let done = work(&mut part);
@@ -242,19 +242,19 @@ impl Registry {
         }
     }
 
-    /// See [`Location::remember_changes`]; in all parts.
-    pub fn remember_changes(&mut self) {
+    /// See [`Location::track_changes`]; in all parts.
+    pub fn track_changes(&mut self) {
         match self {
-            Registry::Own(location) => location.remember_changes(),
+            Registry::Own(location) => location.track_changes(),
             Registry::Common(parts) => {
                 for part in parts.parts.iter() {
-                    lock(part).remember_changes();
+                    lock(part).track_changes();
                 }
             }
         }
     }
 
-    /// Whether there is something to give out.
+    /// Whether there are changes to drain.
     pub fn has_changes(&self) -> bool {
         match self {
             Registry::Own(location) => location.has_changes(),
@@ -262,31 +262,31 @@ impl Registry {
         }
     }
 
-    /// See [`Location::give_out_all`]; in common, of the worker's own part.
-    pub fn give_out_all(&mut self) {
+    /// See [`Location::mark_all_changed`]; in common, of the worker's own part.
+    pub fn mark_all_changed(&mut self) {
         match self {
-            Registry::Own(location) => location.give_out_all(),
+            Registry::Own(location) => location.mark_all_changed(),
             Registry::Common(parts) => {
                 let own = usize::from(parts.worker.number);
-                parts.work(own, Location::give_out_all);
+                parts.work(own, Location::mark_all_changed);
             }
         }
     }
 
-    /// See [`Location::give_out`]; in common, of the parts in which this worker left changes. A part is locked while `take` takes from
-    /// it, so that two workers cannot give out the states of one user in the wrong order.
-    pub fn give_out(
+    /// See [`Location::drain_changes`]; in common, of the parts in which this worker left changes. A part is locked while `take` takes from
+    /// it, so that two workers cannot drain the states of one user in the wrong order.
+    pub fn drain_changes(
         &mut self,
         address_of: &dyn Fn(LocalId) -> Option<SocketAddr>,
         take: &mut dyn FnMut(StoredRegistration) -> bool,
     ) -> bool {
         match self {
-            Registry::Own(location) => location.give_out(address_of, take),
+            Registry::Own(location) => location.drain_changes(address_of, take),
             Registry::Common(parts) => {
                 while parts.changed != 0 {
                     let index = parts.changed.trailing_zeros();
                     let part = parts.parts.get(index as usize);
-                    if part.is_some_and(|part| lock(part).give_out(address_of, take)) {
+                    if part.is_some_and(|part| lock(part).drain_changes(address_of, take)) {
                         return true;
                     }
                     parts.changed &= !(1 << index);

@@ -1,6 +1,6 @@
-//! Registrations as plain values, which the program writes to a file and gives back after a restart. A store that is told of every
-//! change would write as often as phones refresh; so a contact is given out when it changes, and a refresh only where the written expiry
-//! has fallen behind by more than [`slack`].
+//! Registrations as plain values, which the program writes to a file and restores after a restart. If each refresh were written, the file
+//! would be written as often as phones register; so a contact is drained when it changes, and a refresh only where the written expiry has
+//! fallen behind by more than [`slack`].
 
 use super::binding::{Binding, Core, Given};
 use super::{Location, MAX_KEPT};
@@ -74,7 +74,7 @@ pub struct StoredContact {
     pub core: Option<StoredCore>,
 }
 
-/// What a core said of a contact that was passed to it.
+/// The core's answer for a contact that was passed to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCore {
     /// By which its calls name the contact; not 0.
@@ -272,20 +272,20 @@ fn given(core: &StoredCore) -> Option<Box<Given>> {
 }
 
 impl Location {
-    /// From now on changes are remembered until [`Location::give_out`] gives them out.
-    pub fn remember_changes(&mut self) {
+    /// From now on changes are tracked until [`Location::drain_changes`] takes them.
+    pub fn track_changes(&mut self) {
         self.changes = Some(Changes::default());
     }
 
-    /// Whether there is something to give out.
+    /// Whether there are changes to drain.
     pub fn has_changes(&self) -> bool {
         self.changes
             .as_ref()
             .is_some_and(|changes| !changes.are_none())
     }
 
-    /// All users are to be given out again.
-    pub fn give_out_all(&mut self) {
+    /// The written form of all users is out of date.
+    pub fn mark_all_changed(&mut self) {
         if let Some(changes) = &mut self.changes {
             changes.rest = Some(0);
         }
@@ -297,9 +297,9 @@ impl Location {
         changes.map_or(0, |changes| std::mem::take(&mut changes.lost))
     }
 
-    /// Gives users whose written form is out of date to `take`, until that takes no more; whether some are left. `address_of` is
+    /// Gives users whose written form is out of date to `take` until it returns false; returns whether some are left. `address_of` is
     /// the address of a listening point.
-    pub fn give_out(
+    pub fn drain_changes(
         &mut self,
         address_of: &dyn Fn(LocalId) -> Option<SocketAddr>,
         take: &mut dyn FnMut(StoredRegistration) -> bool,
@@ -358,8 +358,8 @@ impl Location {
         }
     }
 
-    /// Takes in a registration that was given out before a restart; gives how many of its contacts that were. What has ended, has no
-    /// listening point any more (`place_of`) or finds no room is left out; what is left of the user is then given out again.
+    /// Restores a registration that was drained before a restart; returns the number of restored contacts. Contacts that have ended, have
+    /// no listening point any more (`place_of`) or find no room are left out; the user then counts as changed.
     pub fn restore(
         &mut self,
         stored: &StoredRegistration,

@@ -1,4 +1,4 @@
-//! Registrations out and in again: nothing that counts is lost, and little is given out.
+//! Registrations drained and restored: no property of a contact is lost, and refreshes are drained rarely.
 
 use super::*;
 use engine::Transport;
@@ -20,7 +20,7 @@ const LISTENS: &str = "192.0.2.1:5060";
 
 fn location() -> Location {
     let mut location = Location::new(SETTINGS, 40_000, Entropy::from_number(1));
-    location.remember_changes();
+    location.track_changes();
     location
 }
 
@@ -53,11 +53,11 @@ fn send(location: &mut Location, user: &str, cseq: u32, headers: &str, flow: Flo
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// All that is given out.
-fn given_out(location: &mut Location) -> Vec<StoredRegistration> {
+/// All changes.
+fn drained(location: &mut Location) -> Vec<StoredRegistration> {
     let mut all = Vec::new();
     let address = |local| (local == LocalId(3)).then(|| LISTENS.parse().unwrap());
-    location.give_out(&address, &mut |registration| {
+    location.drain_changes(&address, &mut |registration| {
         all.push(registration);
         true
     });
@@ -82,7 +82,7 @@ fn contacts_come_back_as_they_were() {
     send(&mut store, "1000", 1, headers, nat(), 5);
     let other = "Contact: <sip:1000@10.1.1.2>;expires=900\r\n";
     send(&mut store, "1000", 2, other, nat(), 6);
-    let stored = given_out(&mut store);
+    let stored = drained(&mut store);
     assert_eq!(stored.len(), 1);
     assert_eq!(stored[0].contacts.len(), 2);
     assert_eq!(stored[0].contacts[0].lifetime, 600);
@@ -91,9 +91,9 @@ fn contacts_come_back_as_they_were() {
     assert_eq!(restore(&mut again, &stored[0], 10), 2);
     assert_eq!(again.contacts("1000", None), store.contacts("1000", None));
     assert!(again.holds("1000", nat()) && !again.has_changes());
-    again.give_out_all();
-    assert_eq!(given_out(&mut again), stored);
-    // Who registered when is known still: an older request changes nothing, expiry goes on.
+    again.mark_all_changed();
+    assert_eq!(drained(&mut again), stored);
+    // The order of requests is known still: an older one changes nothing; expiry goes on.
     let old = text("1000", 2, other);
     let old = Message::parse(old.as_bytes()).unwrap();
     let at = Time::from_secs(20);
@@ -124,10 +124,10 @@ fn contacts_that_ended_or_have_no_listener_stay_away_and_the_rest_is_written_ane
         nat(),
         0,
     );
-    let stored = given_out(&mut store).remove(0);
+    let stored = drained(&mut store).remove(0);
     let mut again = location();
     assert_eq!(restore(&mut again, &stored, 60), 1);
-    let left = given_out(&mut again);
+    let left = drained(&mut again);
     assert_eq!(left[0].contacts, stored.contacts[1..]);
     let mut moved = stored.clone();
     for contact in &mut moved.contacts {
@@ -149,38 +149,38 @@ fn contacts_that_ended_or_have_no_listener_stay_away_and_the_rest_is_written_ane
     assert_eq!(again.len(), 1);
 }
 
-/// How often a phone that refreshes each `every` seconds is given out in so many seconds.
-fn given_in(seconds: u64, expires: u32, every: u64) -> usize {
+/// How often a phone that refreshes each `every` seconds is drained in so many seconds.
+fn drained_in(seconds: u64, expires: u32, every: u64) -> usize {
     let mut store = location();
     let contact = format!("Contact: <sip:1000@10.1.1.1>;expires={expires}\r\n");
     let mut count = 0;
     for at in (0..seconds).step_by(every as usize) {
         send(&mut store, "1000", 1 + at as u32, &contact, nat(), at);
-        count += given_out(&mut store).len();
+        count += drained(&mut store).len();
     }
     count
 }
 
 #[test]
-fn refreshes_are_given_out_only_when_the_written_expiry_is_far_behind() {
+fn refreshes_are_drained_only_when_the_written_expiry_is_far_behind() {
     // Once, and each hour.
-    assert_eq!(given_in(3_600, 30, 25), 1);
-    assert_eq!(given_in(7_200, 30, 25), 2);
-    assert_eq!(given_in(7_200, 300, 150), 2);
+    assert_eq!(drained_in(3_600, 30, 25), 1);
+    assert_eq!(drained_in(7_200, 30, 25), 2);
+    assert_eq!(drained_in(7_200, 300, 150), 2);
     // An eighth of 3,600 s is 450 s.
-    assert_eq!(given_in(3_600, 3_600, 100), 8);
-    assert_eq!(given_in(3_600, 3_600, 1_800), 2);
+    assert_eq!(drained_in(3_600, 3_600, 100), 8);
+    assert_eq!(drained_in(3_600, 3_600, 1_800), 2);
 }
 
 #[test]
-fn changes_of_anything_but_time_are_given_out() {
+fn changes_of_anything_but_time_are_drained() {
     let mut store = location();
     let first = "Contact: <sip:1000@10.1.1.1>;expires=60\r\n";
     let mut cseq = 1;
     let mut sends = |headers: &str, flow, changes: usize| {
         send(&mut store, "1000", cseq, headers, flow, u64::from(cseq));
         cseq += 1;
-        assert_eq!(given_out(&mut store).len(), changes, "{headers}");
+        assert_eq!(drained(&mut store).len(), changes, "{headers}");
     };
     sends(first, nat(), 1);
     sends(first, nat(), 0);
@@ -204,7 +204,7 @@ fn changes_of_anything_but_time_are_given_out() {
     sends("Contact: *\r\nExpires: 0\r\n", nat(), 1);
     sends(first, nat(), 1);
     store.expire(Time::from_secs(1_000));
-    let gone = given_out(&mut store);
+    let gone = drained(&mut store);
     assert_eq!(gone.len(), 1);
     assert!(gone[0].contacts.is_empty());
 }
@@ -215,7 +215,7 @@ fn of_streams_only_tcp_contacts_that_take_connections_outlive_a_restart() {
         let mut store = location();
         let headers = format!("Contact: {contact}\r\n");
         send(&mut store, "1000", 1, &headers, flow(transport, remote), 0);
-        let stored = given_out(&mut store).pop()?;
+        let stored = drained(&mut store).pop()?;
         let mut again = location();
         assert_eq!(restore(&mut again, &stored, 1), 1);
         // On its connection it is reached as before; the new one leads where the Contact says.
@@ -248,12 +248,12 @@ fn of_streams_only_tcp_contacts_that_take_connections_outlive_a_restart() {
     ] {
         assert_eq!(kept(transport, from, contact), None, "{contact}");
     }
-    // A phone that changes from UDP to TLS is removed from what was written.
+    // A phone that changes from UDP to TLS is removed from the file.
     let mut store = location();
     let instance = "+sip.instance=\"<urn:x>\"";
     let contact = format!("Contact: <sip:1000@10.1.1.1>;{instance}\r\n");
     send(&mut store, "1000", 1, &contact, nat(), 0);
-    assert_eq!(given_out(&mut store)[0].contacts.len(), 1);
+    assert_eq!(drained(&mut store)[0].contacts.len(), 1);
     let contact = format!("Contact: <sip:1000@10.1.1.1;transport=tls>;{instance}\r\n");
     send(
         &mut store,
@@ -263,7 +263,7 @@ fn of_streams_only_tcp_contacts_that_take_connections_outlive_a_restart() {
         flow(Transport::Tls, from),
         0,
     );
-    assert_eq!(given_out(&mut store)[0].contacts.len(), 0);
+    assert_eq!(drained(&mut store)[0].contacts.len(), 0);
     send(
         &mut store,
         "1000",
@@ -297,7 +297,7 @@ fn a_passed_registration_is_found_by_its_token_and_answered_here_as_before() {
         store.passed(&passing, &answer, Time::from_secs(0)).status,
         200
     );
-    let stored = given_out(&mut store);
+    let stored = drained(&mut store);
     let mut again = location();
     assert_eq!(restore(&mut again, &stored[0], 2), 1);
     let found = again.contacts("1000", Some(token.as_bytes()));
@@ -324,7 +324,7 @@ fn a_passed_registration_is_found_by_its_token_and_answered_here_as_before() {
 }
 
 #[test]
-fn more_changes_than_are_remembered_are_counted_and_all_are_given_out() {
+fn more_changes_than_are_kept_are_counted_and_all_users_are_drained() {
     let mut store = location();
     let names: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
     let contact = "Contact: <sip:x@10.1.1.1>\r\n";
@@ -332,12 +332,12 @@ fn more_changes_than_are_remembered_are_counted_and_all_are_given_out() {
         send(&mut store, name, 1, contact, nat(), 0);
     }
     assert!(store.take_lost_changes() > 0);
-    let all = given_out(&mut store);
+    let all = drained(&mut store);
     let known: std::collections::BTreeSet<&String> = all.iter().map(|one| &one.user).collect();
     assert_eq!(known.len(), names.len());
     assert_eq!(store.take_lost_changes(), 0);
     send(&mut store, "7", 2, "Contact: *\r\nExpires: 0\r\n", nat(), 1);
-    assert_eq!(given_out(&mut store).len(), 1);
+    assert_eq!(drained(&mut store).len(), 1);
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn without_a_file_nothing_is_remembered() {
         0,
     );
     store.expire(Time::from_secs(10_000));
-    store.give_out_all();
+    store.mark_all_changed();
     assert!(!store.has_changes());
 }
 
@@ -400,16 +400,16 @@ fn any_contact() -> impl Strategy<Value = StoredContact> {
 }
 
 proptest! {
-    /// Whatever stands in a file: it is taken or left out, what is taken is given out the same, and nothing is left of it at its end.
+    /// Any content of a file is restored or left out; restored contacts are drained unchanged, and leave nothing behind at their end.
     #[test]
     fn any_file_is_taken_in_or_left_out(contacts in proptest::collection::vec(any_contact(), 0..5)) {
         let mut store = location();
         let stored = StoredRegistration { user: "1000".to_owned(), contacts };
         let taken = restore(&mut store, &stored, 0);
         prop_assert_eq!(taken, store.len());
-        given_out(&mut store);
-        store.give_out_all();
-        for given in given_out(&mut store) {
+        drained(&mut store);
+        store.mark_all_changed();
+        for given in drained(&mut store) {
             prop_assert_eq!(given.contacts.len(), taken);
             for contact in given.contacts {
                 let same = |old: &&StoredContact| {

@@ -1,4 +1,4 @@
-//! A restart: what one border gave out, another one restores before it listens, and its phones are reachable at once.
+//! A restart: registrations drained from one border are restored by another before it listens; their phones are reachable at once.
 
 use crate::neighbourhood;
 
@@ -31,7 +31,7 @@ fn local(workers: u8) -> String {
 
 fn start(config: &str, seed: u64) -> Neighbourhood {
     let mut net = Neighbourhood::crew(config, seed);
-    net.operate(|border, _| border.remember_registrations());
+    net.operate(|border, _| border.track_registration_changes());
     net
 }
 
@@ -67,13 +67,13 @@ fn register(
     net.run(seconds(2));
 }
 
-/// What all workers give out, with times that count from now.
+/// The changes of all workers, with times that count from now.
 fn written(net: &mut Neighbourhood) -> Vec<StoredRegistration> {
     let workers = net.each_worker(|_, _| ()).len();
     let mut all = Vec::new();
     for worker in 0..workers {
         net.operate_worker(worker, |border, _| {
-            border.give_out_registrations(&mut |registration| {
+            border.drain_registration_changes(&mut |registration| {
                 all.push(registration);
                 true
             });
@@ -148,7 +148,7 @@ fn a_call_right_after_a_restart_reaches_the_phone() {
     net.run(seconds(1));
     assert!(is_called(&net, phone));
     assert!(net.has(caller, |told| *told == Told::Answered));
-    // The user that ended meanwhile is not given out; the other ends in its time.
+    // The contact that ended meanwhile is not drained; the other ends in its time.
     net.run(seconds(600));
     let left = written(&mut net);
     assert_eq!(left.len(), 1);
@@ -222,7 +222,7 @@ fn after_a_restart_the_core_reaches_phones_whose_registration_was_passed_to_it()
         net.call(core, uri, IN, &offer());
         net.run(seconds(1));
         assert!(is_called(&net, phone), "{:?}", net.told(core));
-        // A REGISTER that repeats itself is answered from what the core had granted.
+        // A REGISTER that repeats itself is answered from the core's grant.
         register(&mut net, phone, Transport::Udp, "1000", CONTACT);
         assert!(net.has(phone, |told| *told == Told::OutsideResponse(200)));
         assert!(!net.has(core, |told| matches!(told, Told::Outside(_))));

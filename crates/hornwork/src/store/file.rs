@@ -169,7 +169,7 @@ impl Dates {
         i64::try_from(seconds).unwrap_or(i64::MAX)
     }
 
-    /// The start of the program for what was before it.
+    /// The start of the program, for dates before it.
     fn time(&self, unix: i64) -> Time {
         let nanos = i128::from(unix) * 1_000_000_000 - i128::from(self.unix_nanos);
         let nanos = nanos + i128::from(self.now.0);
@@ -177,7 +177,7 @@ impl Dates {
     }
 }
 
-/// What is written at once: users with all of their contacts.
+/// The users of one transaction, with all of their contacts.
 pub(super) type Batch = BTreeMap<String, Vec<StoredContact>>;
 
 /// The open file. SQLite's lock is held for as long as it is open, so that no other program uses it.
@@ -316,7 +316,7 @@ impl Database {
         Ok(left_out + finish(registration))
     }
 
-    /// Removes what has ended; gives whether contacts are left.
+    /// Removes contacts that have ended; returns whether some are left.
     pub(super) fn sweep(&mut self, dates: &Dates) -> Result<bool, Failure> {
         let moment = self.moment(dates)?;
         let ended = format!("DELETE FROM contact WHERE NOT ({CURRENT})");
@@ -325,7 +325,7 @@ impl Database {
         Ok(self.connection.query_row(query, [], |row| row.get(0))?)
     }
 
-    /// Writes users in the place of what was known of them, in one transaction; `wipe`: all others are removed. `alive`: the file is
+    /// Replaces the contacts of these users in one transaction; `wipe`: all others are removed. `alive`: the file is
     /// now as the border has it.
     pub(super) fn write(
         &mut self,
@@ -449,7 +449,7 @@ fn contact(row: &Row<'_>, dates: &Dates, alive: i64) -> rusqlite::Result<Option<
     }))
 }
 
-/// Moves a file that cannot be read out of the way, with what SQLite put beside it; gives where it is.
+/// Moves a file that cannot be read aside, with its write-ahead log; returns its new path.
 pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let beside = |path: &Path, end: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -573,7 +573,7 @@ mod tests {
         assert!(database.sweep(&later(&dates, 60)).unwrap());
         assert_eq!(read(&mut database, &soon).1, 0);
         assert!(!database.sweep(&later(&dates, 4_000)).unwrap());
-        // A clock that was set back gives nobody more than its lifetime.
+        // A clock that was set back gives no contact more than its lifetime.
         database.write(&batch, true, true, &dates).unwrap();
         let past = Dates {
             unix_nanos: 1_000_000_000_000_000_000,

@@ -79,7 +79,7 @@ impl Agent {
     }
 }
 
-/// What another agent sent, answered with 200 and its own Contact.
+/// Answers a REGISTER with 200 and its own Contact.
 fn accept(core: &Agent, request: &str) {
     let kept = ["Via:", "From:", "To:", "Call-ID:", "CSeq:", "Contact:"];
     let same: String = request
@@ -198,7 +198,7 @@ fn after_kill_9_the_pbx_reaches_phones_whose_registrations_were_passed_to_it() {
         invite.starts_with("INVITE sip:1000@192.168.3.3:5060"),
         "{invite}"
     );
-    // The border still answers what repeats itself, so that the PBX has peace.
+    // The border still answers repetitions itself: the PBX hears nothing.
     let more = "Contact: <sip:1000@192.168.3.3:5060>;expires=600\r\n";
     phone.send(
         "REGISTER sip:127.0.0.1",
@@ -364,7 +364,7 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn a_full_disk_holds_up_nobody_and_what_it_missed_is_written_when_it_has_room() {
+fn a_full_disk_holds_up_no_call_and_missed_changes_are_written_later() {
     let folder = scratch("restart-full");
     let disk = folder.join("disk");
     let Some(_tmpfs) = Tmpfs::mount(&disk) else {
@@ -387,7 +387,7 @@ fn a_full_disk_holds_up_nobody_and_what_it_missed_is_written_when_it_has_room() 
     let caller = Agent::new(sip);
     caller.call(&format!("sip:2000@127.0.0.1:{sip}"), 1);
     assert!(phone.hears("INVITE ").is_some());
-    // A start on a full disk still reads what it has.
+    // A start on a full disk still reads the file.
     kill(process);
     let process = started(&folder, &text, sip);
     caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 2);
