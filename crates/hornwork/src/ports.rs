@@ -6,7 +6,7 @@ use engine::Note;
 use net::{ClaimError, Claimant, PortClaims, PortRange};
 use std::io;
 
-/// Ranges that the kernel may lend to other programs, by their numbers, and what it lends.
+/// The numbers of the ranges that the kernel may lend to other programs, with the ports that it lends.
 fn lent(config: &Config) -> Option<(LentPorts, Vec<usize>)> {
     let lent = LentPorts::here();
     let ranges = config.media_ranges.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Media ports among the programs of one host: a port belongs to one program while a call has it, and to nobody before and after.
+//! Media ports among the programs of one host: a port belongs to one program while a call has it, and is free before and after.
 
 use crate::common;
 use crate::stalled::{Called, Caller};
@@ -69,7 +69,7 @@ fn ports_of_another_hornwork_are_refused_until_it_is_gone() {
     });
     let [(one, text), (two, overlapping)] = texts;
     let mut running = border(&scratch("ports-first"), &text, one);
-    // Neither a border nor a media node starts with some of them, and each says who has them.
+    // Neither a border nor a media node starts with some of them; each names the process that has them.
     let process = format!("(process {})", running.id());
     let file = written(&folder, "border.toml", &overlapping);
     let other = written(&folder, "node.toml", &node((first + 100, last + 100)));
@@ -86,7 +86,7 @@ fn ports_of_another_hornwork_are_refused_until_it_is_gone() {
             "{said}"
         );
     }
-    // What only `check` looks at is not run, and the program's own ports do not stand in its way.
+    // `check` claims nothing, and the claims of a program do not stand in the way of its own reload.
     assert_eq!(program(&["check", "-c"], &file).status.code(), Some(0));
     running.signal("HUP");
     until(&running, |said| said.contains("configuration_reloaded"));
@@ -203,7 +203,7 @@ fn ports_come_and_go(name: &str, sockets: &str) {
     let process = border(&scratch(name), &text, sip);
     let mut caller = Caller::new(sip);
     let calls: Vec<_> = (0..100).map(|_| caller.dial(9)).collect();
-    // While a call has a port it is nobody else's: who wants it is told.
+    // While a call has a port, another program that wants it gets "address in use".
     for call in &calls {
         assert!((first..=last).contains(&call.media));
         for port in [call.media, call.media + 1] {
@@ -214,7 +214,7 @@ fn ports_come_and_go(name: &str, sockets: &str) {
     for call in &calls {
         caller.hang_up(call);
     }
-    // Then another program gets it, and all that is sent to it: an answer of the border, and datagrams of others.
+    // Then another program gets it, with all datagrams that are sent to it: an answer of the border, and those of others.
     let mut longest = Duration::ZERO;
     let foreign: Vec<UdpSocket> = (first..=last)
         .map(|port| {

@@ -493,6 +493,26 @@ mod tests {
     }
 
     #[test]
+    fn ports_that_another_border_claims_are_not_free() {
+        // No other program of this machine has this address.
+        let address = IpAddr::from([127, 9, 9, 9]);
+        let span = PortSpan::new(15_000, 64);
+        assert!(span.is_free_at(address));
+        let range = |first| PortRange {
+            address,
+            first,
+            last: first + 1,
+        };
+        let claimant = net::Claimant::new().unwrap();
+        let _beside = claimant.claim(&[range(14_998), range(15_064)]).unwrap();
+        assert!(span.is_free_at(address));
+        let claimed = claimant.claim(&[range(15_062)]).unwrap();
+        assert!(!span.is_free_at(address));
+        drop(claimed);
+        assert!(span.is_free_at(address));
+    }
+
+    #[test]
     fn spans_do_not_overlap_and_stay_in_range() {
         for seed in 0..200 {
             for calls in [0, 1, 100, 1_200, 1_000_000] {

@@ -110,7 +110,7 @@ fn relayed(rig: &mut Rig, world: &World) {
     assert!(b.receive().is_none());
 }
 
-/// A port is closed to peers, and free for other programs, before it is opened and after it was shut; in between it is nobody else's.
+/// A port is closed to peers, and free for other programs, before it is opened and after it was shut; in between no other program can have it.
 fn closed(rig: &mut Rig, world: &World) {
     let ip = world.own(0);
     let local = SocketAddr::new(ip, 40_100);
