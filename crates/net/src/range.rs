@@ -2,8 +2,9 @@
 //! it ([`crate::steer`]), their original destination tells them apart, and a raw socket for each address sends from any port.
 //! To a peer, a port that is open or closed is the same either way.
 //!
-//! An open port is bound as well, by a socket that receives nothing and sends only what is too large for the raw socket: the program overrules the kernel's own lookup, so that
-//! another program with the port would be deaf. While it is bound, no other program can have it, and the kernel does not lend it.
+//! An open port is bound as well, by a socket that receives nothing and sends only what is too large for the raw socket: the
+//! program overrules the kernel's own lookup, so that another program with the port would be deaf. While it is bound, no other
+//! program can have it, and the kernel does not lend it.
 
 use crate::config::DriverConfig;
 use crate::raw::Marks;
