@@ -22,6 +22,7 @@ mod tests;
 
 use crate::border::sockets::{MediaSockets, SocketWork};
 use crate::call::Side;
+use crate::call::figures::{Encoding, Encodings};
 use crate::config::{MediaSecurity, Mux, Transcoding};
 use crate::private_headers::EarlyMedia;
 use codecs::Codecs;
@@ -176,6 +177,7 @@ struct LineSide {
     signalled_rtcp: Option<SocketAddr>,
     direction: Direction,
     clock_rates: SmallVec<[(u8, u32); 2]>,
+    encodings: SmallVec<[(u8, &'static str); 1]>,
     special: SmallVec<[u8; 4]>,
     /// RTCP shares the port with RTP.
     mux: bool,
@@ -582,6 +584,7 @@ impl CallMedia {
             signalled_rtcp: slot.signalled_rtcp,
             direction: slot.direction,
             clock_rates: core::mem::take(&mut slot.clock_rates),
+            encodings: core::mem::take(&mut slot.encodings),
             special: core::mem::take(&mut slot.special),
             mux: slot.mux,
             secure: slot.secure.take(),
@@ -646,6 +649,41 @@ impl CallMedia {
             };
             Some((index, [view(caller), view(callee)]))
         })
+    }
+
+    /// Whether the forwarder has its session, and reports its figures at its end.
+    pub(crate) fn is_added(&self) -> bool {
+        self.added
+    }
+
+    /// The encodings of payload types, by side that sends them.
+    pub(crate) fn encodings(&self) -> Encodings {
+        let mut found = Encodings::new();
+        for (index, line) in self.lines.iter().enumerate() {
+            for side in Side::BOTH {
+                let of = |side: Side| {
+                    let own = line.as_ref().and_then(|line| line.sides.get(side.index()));
+                    own.map_or(&[][..], |own| &own.encodings)
+                };
+                // A side sends by the other's description, where it is not ours that it got instead.
+                let (first, second) = match self.codecs {
+                    Some(_) => (of(side), of(side.other())),
+                    None => (of(side.other()), of(side)),
+                };
+                found.extend(
+                    first
+                        .iter()
+                        .chain(second)
+                        .map(|&(payload_type, name)| Encoding {
+                            line: index as u8,
+                            side,
+                            payload_type,
+                            name,
+                        }),
+                );
+            }
+        }
+        found
     }
 
     /// Whether a socket belongs to this call.
@@ -907,6 +945,7 @@ impl LineSide {
             receives: fact.direction.receives && (ice || !fact.is_zero_held()),
         };
         self.clock_rates.clone_from(&fact.clock_rates);
+        self.encodings.clone_from(&fact.encodings);
         self.special.clone_from(&fact.special);
     }
 }

@@ -9,6 +9,7 @@ mod resolve;
 pub(crate) mod sockets;
 mod subscriptions;
 
+pub use self::core::MediaCarrier;
 pub(crate) use self::core::{ALLOW, Alarm, Core, MEDIA_SOCKETS, Placed, identities};
 pub(crate) use locals::LocalPoint;
 pub(crate) use outside::address_of_record;
@@ -61,6 +62,11 @@ impl Border {
     /// keyed by DTLS, and whoever can do nothing else is refused.
     pub fn set_dtls(&mut self, endpoint: protect::dtls::Endpoint) {
         self.core.plane.keyer.dtls = Some(endpoint);
+    }
+
+    /// What carries the media that is anchored here, where the program has found another way than sockets, or has lost it.
+    pub fn set_media_carrier(&mut self, carrier: MediaCarrier) {
+        self.core.media_carrier = carrier;
     }
 
     /// What comes at a listening point is another worker's, and handed to it.
@@ -383,6 +389,8 @@ impl Control for Border {
                 if last {
                     self.core.counters.media_sessions_ended += 1;
                     self.core.media_passed(CallKey(session), &stats, now);
+                    let number = CallKey(session).number();
+                    self.core.ended_with(number, Some(&stats), now);
                 }
                 self.core.seat_counted(session, last, Some(&stats), now);
                 self.core.last_stats = Some((session, stats));
@@ -394,6 +402,8 @@ impl Control for Border {
                     .seat_event(&mut self.endpoint, CallKey(session), event, now);
             }
             MediaEvent::Refused { session, .. } => {
+                let number = CallKey(session).number();
+                self.core.ended_with(number, None, now);
                 if self.core.slot_of(CallKey(session)).is_none() {
                     // Its seat was gone when the forwarder was asked about it.
                     self.core.seat_counted(session, false, None, now);

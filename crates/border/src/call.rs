@@ -2,6 +2,7 @@
 
 pub(crate) mod challenged;
 mod ending;
+pub(crate) mod figures;
 pub(crate) mod headers;
 pub(crate) mod inside;
 pub(crate) mod join;
@@ -164,6 +165,8 @@ pub(crate) struct SetUp {
     /// Max-Breadth of the INVITE (RFC 5393 section 5), and what each of the hops gets that are called at present.
     pub(crate) breadth: Option<u16>,
     pub(crate) share: Option<u16>,
+    /// Name of the route that decided.
+    pub(crate) route: Box<str>,
     /// Whether media goes through us.
     pub(crate) anchor: bool,
     /// The user that the caller proved to be.
@@ -317,6 +320,8 @@ pub(crate) struct Call {
     pub(crate) status: u16,
     /// Its outcome is among the counters.
     pub(crate) counted: bool,
+    /// Its end was told.
+    pub(crate) end_told: bool,
     /// Its seat in a conference of ours, which is the other side then.
     pub(crate) seat: Option<Box<room::Seat>>,
     /// P-Charging-Vector of the trusted side, for what comes from the other one.

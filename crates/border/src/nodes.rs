@@ -31,8 +31,8 @@ pub(crate) enum What {
     Exchange(Exchange),
     /// Whether the node still knows the call.
     Look(CallKey, NodeId),
-    /// The end of a call, by its number and the node's name.
-    Delete(u64, String),
+    /// The end of what a call has there, by its number and the node's name; whether the call itself has ended.
+    Delete(u64, String, bool),
 }
 
 /// A description of a call that a node is asked about.

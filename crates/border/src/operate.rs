@@ -182,6 +182,7 @@ impl Core {
     /// A call has ended: was it the last one of a drain?
     pub(crate) fn after_call(&mut self, now: Time) {
         if self.calls.is_empty()
+            && self.ended.is_empty()
             && let Some(draining) = self.draining.as_mut()
             && !draining.finished
         {
@@ -213,6 +214,7 @@ impl Core {
             for slot in left {
                 self.abandon_call(endpoint, slot, now);
             }
+            self.tell_all_ended(now);
             return self.after_call(now);
         }
         // What is ending already was ended by somebody else.

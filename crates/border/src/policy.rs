@@ -130,6 +130,8 @@ pub struct Step {
     pub place: Place,
     /// Whether asserted identities (P-Asserted-Identity and the like) go there.
     pub identity: bool,
+    /// A 3xx response named it.
+    pub redirected: bool,
 }
 
 /// Where a step leads.
@@ -599,6 +601,7 @@ impl Router<'_> {
                 routes: contact.path,
                 place: Place::Flow(contact.flow),
                 identity: self.trusted(),
+                redirected: false,
             });
         }
         (!steps.is_empty()).then(|| {
@@ -695,6 +698,7 @@ impl Router<'_> {
                 None => Place::Name(target.host.clone(), target.transport),
             },
             identity: self.trusted() && trunk.identity == Identity::Pass,
+            redirected: false,
         }
     }
 }

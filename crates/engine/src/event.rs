@@ -27,14 +27,61 @@ macro_rules! events {
                 },)*
             ];
 
-            /// Calls `each` with the name and the written form of each field, in order.
+            /// Calls `each` with the name and the written form of each field that has a value, in order.
             pub fn fields(&self, each: &mut dyn FnMut(&'static str, &dyn fmt::Display)) {
                 match self {
-                    $(Note::$variant { $($field,)* } => { let _ = &each; $(each(stringify!($field), $field);)* })*
+                    $(Note::$variant { $($field,)* } => {
+                        let _ = &each;
+                        $(if let Some(value) = Field::value($field) {
+                            each(stringify!($field), value);
+                        })*
+                    })*
                 }
             }
         }
     };
+}
+
+/// A field of an event.
+trait Field {
+    /// Its written form; `None` where it is absent.
+    fn value(&self) -> Option<&dyn fmt::Display>;
+}
+
+macro_rules! fields {
+    ($($type:ty)*) => {
+        $(impl Field for $type {
+            fn value(&self) -> Option<&dyn fmt::Display> {
+                Some(self)
+            }
+        })*
+    };
+}
+
+fields! { u16 u32 u64 bool String Hundredths }
+
+impl<T: fmt::Display> Field for Option<T> {
+    fn value(&self) -> Option<&dyn fmt::Display> {
+        self.as_ref().map(|value| value as &dyn fmt::Display)
+    }
+}
+
+/// A figure with two decimals: events compare exactly, which floating-point numbers do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hundredths(pub u64);
+
+impl Hundredths {
+    /// The nearest one; zero for what is below, and for no number.
+    pub fn of(value: f64) -> Hundredths {
+        // A cast from a float saturates.
+        Hundredths((value * 100.0).round() as u64)
+    }
+}
+
+impl fmt::Display for Hundredths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:02}", self.0 / 100, self.0 % 100)
+    }
 }
 
 /// One row of the reference of events.
@@ -62,12 +109,17 @@ events! {
         /// Number or address called.
         to: String,
     }
-    /// A call was sent on to a target.
+    /// A call was sent on to a target; told for each target that is tried.
     CallRouted "call_routed" {
         /// Number of the call.
         call: u64,
+        /// What decided: the name of the route; `default` (no route did), `registration` (a contact under our own name for it), `rule` (a
+        /// header rule), `redirect` (a 3xx response), `transfer` (REFER).
+        route: String,
         /// Trunk, registration or domain to which it goes.
         target: String,
+        /// Transport and address to which the INVITE was sent.
+        address: String,
         /// Call-ID of the second leg.
         call_id: String,
     }
@@ -83,7 +135,8 @@ events! {
         /// Number of the call.
         call: u64,
     }
-    /// The call came to its end.
+    /// The call has ended: BYE was sent or received, or the final response that refuses it. Its last transactions may go on for 32 s.
+    /// Figures that were not measured are absent.
     CallEnded "call_ended" {
         /// Number of the call.
         call: u64,
@@ -93,6 +146,25 @@ events! {
         why: String,
         /// The final status where it was never answered, else 200.
         status: u16,
+        /// Milliseconds from the answer to the end; absent where it was never answered.
+        duration_ms: Option<u64>,
+        /// The way of its media: sockets, kernel (the kernel has relayed some of it), af_xdp (as far as the interfaces allow it), conference, node
+        /// (a media node), or bypass (not through us); absent where it had none.
+        path: Option<String>,
+        /// Codec of the first media line with one that has a quality model, by its name in SDP; caller's/callee's where they differ.
+        codec: Option<String>,
+        /// RTP packets of the caller's that were lost before they came to us, percent of those that it sent. Of a media node: as the node reports.
+        caller_loss_percent: Option<Hundredths>,
+        /// Mean interarrival jitter (RFC 3550) of the caller's main source where it came to us, milliseconds.
+        caller_jitter_ms: Option<Hundredths>,
+        /// Voice quality of the caller's main source where it came to us, by the E-model (G.107, G.107.1): MOS-CQE, 1 to 4.5.
+        caller_mos: Option<Hundredths>,
+        /// The same as `caller_loss_percent`, of the callee's packets.
+        callee_loss_percent: Option<Hundredths>,
+        /// The same as `caller_jitter_ms`, of the callee's main source.
+        callee_jitter_ms: Option<Hundredths>,
+        /// The same as `caller_mos`, of the callee's main source.
+        callee_mos: Option<Hundredths>,
     }
     /// A registration was taken in or passed on.
     RegistrationStored "registration_stored" {

@@ -19,7 +19,7 @@ pub mod worker;
 
 pub use drops::{DropReason, Drops};
 pub use entropy::Entropy;
-pub use event::{Event, Note};
+pub use event::{Event, Hundredths, Note};
 pub use io::{
     CloseWhy, ConnectionId, Control, Datagram, Engine, Forward, Input, Output, Packet, Record,
     Secure, SocketId, SocketKind, Transport, Verdict,

@@ -258,7 +258,6 @@ impl Log {
             | Note::AuthenticationFailed { .. }
             | Note::MediaTimeout { .. } => write!(WARN),
             Note::CallProgressed { .. }
-            | Note::CallRouted { .. }
             | Note::MediaLatched { .. }
             | Note::MediaNodeChosen { .. }
             | Note::RequestRefused { .. }
@@ -279,8 +278,11 @@ fn json_line(unix_nanos: u64, level: &str, event: &Event) -> String {
     object.insert("at".to_owned(), event.at.to_string().into());
     event.note.fields(&mut |name, value| {
         let text = value.to_string();
-        let value = match text.parse::<u64>() {
-            Ok(number) if number.to_string() == text && !NAMES.contains(&name) => number.into(),
+        let value = match (text.parse::<u64>(), text.parse::<f64>()) {
+            (Ok(number), _) if number.to_string() == text && !NAMES.contains(&name) => {
+                number.into()
+            }
+            (_, Ok(number)) if FIGURES.iter().any(|unit| name.ends_with(unit)) => number.into(),
             _ => text.into(),
         };
         object.insert(name.to_owned(), value);
@@ -310,7 +312,8 @@ fn lost_line(json: bool, clock: &Clock, lines: u64) -> String {
 }
 
 /// Fields that are names, even where one happens to consist of digits.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
+    "route",
     "number",
     "from",
     "to",
@@ -321,6 +324,9 @@ const NAMES: [&str; 9] = [
     "call_id",
     "why",
 ];
+
+/// Endings of fields that have decimals.
+const FIGURES: [&str; 3] = ["_percent", "_ms", "_mos"];
 
 /// RFC 3339 in UTC with microseconds.
 pub(crate) fn timestamp(unix_nanos: u64) -> String {
@@ -351,7 +357,7 @@ pub(crate) fn timestamp(unix_nanos: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::Time;
+    use engine::{Hundredths, Time};
 
     /// Takes so many writes, then holds up the writer until it is let go, or refuses what comes.
     #[derive(Clone, Default)]
@@ -470,6 +476,37 @@ mod tests {
         assert_eq!(value["timestamp"], "2023-11-14T22:13:20.123456Z");
         assert_eq!((&value["call"], &value["to"]), (&7.into(), &"0800".into()));
         assert_eq!(value["call_id"], "a\nb");
+    }
+
+    #[test]
+    fn figures_are_numbers_and_absent_where_there_are_none() {
+        let note = Note::CallEnded {
+            call: 7,
+            by: "caller".into(),
+            why: "bye".into(),
+            status: 200,
+            duration_ms: Some(61_500),
+            path: Some("sockets".into()),
+            codec: Some("PCMA".into()),
+            caller_loss_percent: Some(Hundredths::of(0.0)),
+            caller_jitter_ms: Some(Hundredths::of(1.2345)),
+            caller_mos: Some(Hundredths::of(4.409)),
+            callee_loss_percent: None,
+            callee_jitter_ms: None,
+            callee_mos: None,
+        };
+        let event = Event::new(Time::ZERO, note);
+        let value: serde_json::Value = serde_json::from_str(&json_line(0, "INFO", &event)).unwrap();
+        assert_eq!(value["duration_ms"], 61_500);
+        assert_eq!(value["caller_jitter_ms"], 1.23);
+        assert_eq!(value["caller_mos"], 4.41);
+        assert_eq!(value["caller_loss_percent"], 0.0);
+        assert!(value.get("callee_mos").is_none());
+        let line = text_line(0, "INFO", &event);
+        assert!(
+            line.ends_with("caller_loss_percent=0.00 caller_jitter_ms=1.23 caller_mos=4.41\n"),
+            "{line}"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@
 mod codecs;
 mod emodel;
 
-pub use codecs::{Band, CodecQuality, Source, codec_quality};
+pub use codecs::{Band, CodecQuality, Source, codec_quality, encoding_name};
 pub use emodel::{EModel, Rating, delay_impairment, effective_impairment, mos};
 
 /// Best rating of the wide-band scale (G.107.1).

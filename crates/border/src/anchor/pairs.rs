@@ -43,6 +43,7 @@ pub(super) fn new_side(
                 receives: true,
             },
             clock_rates: SmallVec::new(),
+            encodings: SmallVec::new(),
             special: SmallVec::new(),
             mux: false,
             mux_offered: false,

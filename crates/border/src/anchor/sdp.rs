@@ -59,6 +59,8 @@ pub(crate) struct MediaFacts {
     pub(crate) direction: Direction,
     /// Payload types with their clock rates (`a=rtpmap`).
     pub(crate) clock_rates: SmallVec<[(u8, u32); 2]>,
+    /// Payload types without a fixed meaning whose encoding has a quality model.
+    pub(crate) encodings: SmallVec<[(u8, &'static str); 1]>,
     /// Payload types that are not ordinary media.
     pub(crate) special: SmallVec<[u8; 4]>,
 }
@@ -156,6 +158,7 @@ pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
                     mux: false,
                     direction: session_direction,
                     clock_rates: SmallVec::new(),
+                    encodings: SmallVec::new(),
                     special: SmallVec::new(),
                 });
             }
@@ -208,6 +211,9 @@ fn attribute(attribute: &[u8], media: &mut MediaFacts) {
         && let Some((name, rate)) = mapping(rest)
     {
         media.clock_rates.push(rate);
+        if let Some(name) = encoding(name, rate.0) {
+            media.encodings.push((rate.0, name));
+        }
         if SPECIAL.iter().any(|known| name.eq_ignore_ascii_case(known)) {
             media.special.push(rate.0);
         }
@@ -232,6 +238,14 @@ fn mapping(rest: &[u8]) -> Option<(&[u8], (u8, u32))> {
     let name = parts.next()?;
     let rate = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
     Some((name, (payload_type, rate)))
+}
+
+/// The encoding of a payload type without a fixed meaning, where it has a quality model.
+fn encoding(name: &[u8], payload_type: u8) -> Option<&'static str> {
+    if wire::rtp::static_payload_type(payload_type).is_some() {
+        return None;
+    }
+    media::quality::encoding_name(std::str::from_utf8(name).ok()?)
 }
 
 fn direction_of(attribute: &[u8]) -> Option<Direction> {

@@ -10,6 +10,7 @@ use super::{Counters, Events};
 use crate::admission::Admitted;
 use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
 use crate::call::challenged::Challenged;
+use crate::call::figures::Ended;
 use crate::call::offered::Origin;
 use crate::call::{Call, CallKey, Side, Step};
 use crate::carrier::Carriers;
@@ -38,7 +39,7 @@ use sip::{
 use siphasher::sip::SipHasher13;
 use slab::Slab;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -165,8 +166,24 @@ pub(crate) struct Core {
     pub(crate) flushing: VecDeque<crate::nodes::relay::Waiting>,
     /// What is dispatched has waited for its node.
     pub(crate) resuming: bool,
+    /// Calls that have ended and whose figures are awaited, by their numbers.
+    pub(crate) ended: BTreeMap<u64, Box<Ended>>,
+    /// What carries media that is anchored here.
+    pub(crate) media_carrier: MediaCarrier,
     pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
     pub(crate) now: Time,
+}
+
+/// What carries media that is anchored here, as the program has found this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MediaCarrier {
+    /// Sockets.
+    #[default]
+    Sockets,
+    /// Sockets; streams that are only sent on are relayed in the kernel (XDP).
+    Kernel,
+    /// AF_XDP.
+    AfXdp,
 }
 
 /// Methods that the border takes.
@@ -290,6 +307,8 @@ impl Core {
             nodes,
             flushing: VecDeque::new(),
             resuming: false,
+            ended: BTreeMap::new(),
+            media_carrier: MediaCarrier::default(),
             last_stats: None,
             now: Time::ZERO,
             entropy,

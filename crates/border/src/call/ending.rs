@@ -1,7 +1,9 @@
 //! How calls end: by CANCEL, by BYE, by time, by us; and what is given back then.
 
+use super::figures::Awaited;
 use super::pass::Changes;
 use super::{CallKey, Phase, Side, Sides};
+use crate::anchor::CallMedia;
 use crate::border::{Core, Outcome};
 use engine::{Note, Time};
 use sip::{Body, Content, Ending, Endpoint, LegId};
@@ -236,7 +238,7 @@ impl Core {
             }
         }
         self.close_join(endpoint, slot, now);
-        self.release_media(slot);
+        self.release_media(slot, now);
         self.finish_if_over(slot, now);
     }
 
@@ -246,10 +248,33 @@ impl Core {
         }
     }
 
-    /// Ports and session go back; once.
-    pub(crate) fn release_media(&mut self, slot: usize) {
+    /// The call has ended: ports and session go back, and its end is told; once.
+    fn release_media(&mut self, slot: usize, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if call.end_told {
+            return;
+        }
+        let media = call.media.as_deref();
+        let mut awaited = match media.is_some_and(CallMedia::is_added) {
+            true => Awaited::Forwarder,
+            false => Awaited::Nothing,
+        };
+        let encodings = media.map(CallMedia::encodings).unwrap_or_default();
+        let (answered, status) = (call.answered_at.is_some(), call.status);
+        if call.seat.is_some() && !answered && status == 0 {
+            call.status = 487;
+        }
+        if call.relay.is_some() {
+            awaited = Awaited::Node;
+        }
+        self.tell_ended(slot, awaited, encodings, now);
         self.leave_room(slot);
-        self.release_relay(slot);
+        if !self.release_relay(slot) && awaited == Awaited::Node {
+            let number = self.calls.get(slot).map_or(0, |call| call.number);
+            self.ended_at_node(number, Default::default(), now);
+        }
         if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
             if let Some(timer) = media.wake_timer {
                 self.timers.cancel(timer);
@@ -276,7 +301,7 @@ impl Core {
         if !over {
             return;
         }
-        self.release_media(slot);
+        self.release_media(slot, now);
         let status = self.calls.get(slot).map_or(0, |call| call.status);
         self.came_to(slot, Outcome::of(status));
         let Some(call) = self.calls.try_remove(slot) else {
@@ -289,13 +314,6 @@ impl Core {
             self.trunk_call_ended(Some(trunk));
         }
         self.trunk_call_ended(*call.trunks.get(Side::Caller));
-        let (by, why) = call.end.unwrap_or(("us", "done"));
-        self.events.tell(now, || Note::CallEnded {
-            call: call.number,
-            by: by.to_owned(),
-            why: why.to_owned(),
-            status: call.status,
-        });
         self.after_call(now);
     }
 

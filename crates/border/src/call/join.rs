@@ -16,7 +16,7 @@ use elsewhere::keeper_of;
 use super::inside::refuse;
 use super::offered::Refused;
 use super::pass::{Carried, Role, has_sdp, session_of};
-use super::try_next::text;
+use super::try_next::{address_of, text};
 use super::{CallKey, Phase, Place, Side, Step};
 use crate::border::{Alarm, Core};
 use crate::config::{InterfaceId, TrunkId};
@@ -461,7 +461,9 @@ impl Core {
             self.trunk_call_began(hop.trunk);
             self.events.tell(now, || Note::CallRouted {
                 call: number,
+                route: "transfer".to_owned(),
                 target: hop.label,
+                address: address_of(&flow),
                 call_id: text(endpoint.call_id_of(leg).unwrap_or_default()),
             });
             if let Some(join) = self
@@ -967,5 +969,6 @@ pub(crate) fn known_step(interface: InterfaceId, trunk: Option<TrunkId>) -> Step
             engine::Transport::Udp,
         ),
         identity: false,
+        redirected: false,
     }
 }

@@ -487,6 +487,7 @@ impl Core {
                 best: super::Best::default(),
                 breadth: breadth_of(request),
                 share: None,
+                route: plan.route.into(),
                 anchor: plan.media == MediaMode::Anchor,
                 user,
                 source: flow.remote,
@@ -508,6 +509,7 @@ impl Core {
             tags,
             status: 0,
             counted: false,
+            end_told: false,
             seat: None,
             charging: None,
         });

@@ -464,6 +464,7 @@ impl Core {
             next.place = place;
             next.routes = Vec::new();
             next.uri = uri;
+            next.redirected = true;
             let at = set_up.next + usize::from(added);
             set_up.hops.insert(at.min(set_up.hops.len()), next);
             added = true;

@@ -380,6 +380,7 @@ impl Core {
             tags,
             status: 0,
             counted: false,
+            end_told: false,
             charging: None,
             transcoded: false,
             seat: Some(Box::new(Seat {
@@ -865,9 +866,6 @@ impl Core {
             return;
         };
         let number = call.number;
-        if call.answered_at.is_none() && call.status == 0 {
-            call.status = 487;
-        }
         let waited = seat.entry.is_some();
         if let Some(timer) = seat.entry.as_mut().and_then(pin::Entry::end) {
             self.timers.cancel(timer);

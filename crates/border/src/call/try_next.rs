@@ -258,7 +258,7 @@ impl Core {
                 // What comes back with the Request-URI that rules gave it has looped.
                 call.mark = mark;
             }
-            self.branch_began(endpoint, slot, index, leg, now);
+            self.branch_began(endpoint, slot, index, (leg, &flow), now);
         }
         Ok(())
     }
@@ -556,7 +556,7 @@ impl Core {
         endpoint: &Endpoint,
         slot: usize,
         index: usize,
-        leg: LegId,
+        (leg, flow): (LegId, &Flow),
         now: Time,
     ) {
         let key = self.key_of(slot);
@@ -579,7 +579,12 @@ impl Core {
         let trunk = hop.trunk;
         self.events.tell(now, || Note::CallRouted {
             call: number,
+            route: match hop.redirected {
+                true => "redirect".to_owned(),
+                false => set_up.route.to_string(),
+            },
             target: hop.label.clone(),
+            address: address_of(flow),
             call_id: text(endpoint.call_id_of(leg).unwrap_or_default()),
         });
         if let Some(timeout) = trunk
@@ -594,6 +599,11 @@ impl Core {
         }
         self.trunk_call_began(trunk);
     }
+}
+
+/// Transport and address of a flow's other end, for an event.
+pub(crate) fn address_of(flow: &Flow) -> String {
+    format!("{}:{}", flow.transport, flow.remote)
 }
 
 /// Bytes of a message for an event.

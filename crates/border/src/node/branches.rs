@@ -101,6 +101,7 @@ impl Branch {
             lines: self.media.places().collect(),
             blocked: self.blocked,
             recording: self.recording.is_some(),
+            encodings: self.media.encodings(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::anchor::PlaceView;
 use crate::call::Side;
+use crate::call::figures::{Encodings, encoding_of, main_of};
 use engine::{Note, Time};
 use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
@@ -25,6 +26,7 @@ pub(super) struct BranchView {
     pub(super) lines: Vec<(usize, [PlaceView; 2])>,
     pub(super) blocked: [bool; 2],
     pub(super) recording: bool,
+    pub(super) encodings: Encodings,
 }
 
 /// A call with its branches, each with what the forwarder counted.
@@ -125,12 +127,9 @@ impl CallView {
                     rtcp.add(rtcp_of(own));
                     for source in &own.sources {
                         let key = source.ssrc.to_string();
-                        set(
-                            &mut reply,
-                            "SSRC",
-                            key.as_bytes(),
-                            source_value(source, own),
-                        );
+                        let codec = encoding_of(source, flow.line, side, &branch.encodings);
+                        let value = source_value(source, own, codec);
+                        set(&mut reply, "SSRC", key.as_bytes(), value);
                     }
                 }
                 self.party(&mut reply, branch, stats.as_deref(), side, epoch);
@@ -172,14 +171,14 @@ impl CallView {
                 Some(if side == Side::Caller { caller } else { callee })
             });
             let last = stats.map_or(branch.created, |stats| stats.last_packet);
-            medias.push(media(
-                own,
-                *line,
-                place,
-                figures,
-                blocked,
-                epoch.seconds(last),
-            ));
+            let mut media = media(own, *line, place, figures, blocked, epoch.seconds(last));
+            let main = main_of(figures.into_iter());
+            let codec =
+                main.and_then(|source| encoding_of(source, *line as u8, side, &branch.encodings));
+            if let Some(codec) = codec {
+                media.set("codec", codec);
+            }
+            medias.push(media);
         }
         let relation = |tag: &[u8]| {
             vec![
@@ -257,6 +256,9 @@ fn media(
         if let Some(address) = signalled {
             stream.set("advertised endpoint", endpoint(address));
         }
+        if let Some(source) = main_of(figures.into_iter()).filter(|_| !rtcp) {
+            stream.set("SSRC", u64::from(source.ssrc));
+        }
         stream
     };
     let mut streams = vec![stream(false, place.rtp, place.signalled_rtp)];
@@ -273,7 +275,7 @@ fn media(
 
 /// What is known of a source. `average MOS` has the fields and units that Kamailio's module reads: ten times the score, percent,
 /// milliseconds, microseconds.
-fn source_value(source: &SourceStats, side: &SideStats) -> Value {
+fn source_value(source: &SourceStats, side: &SideStats, codec: Option<&str>) -> Value {
     let summary = &source.summary;
     let jitter = summary.jitter_ms.as_ref().map(|jitter| jitter.mean);
     let mut value = Value::dictionary()
@@ -284,11 +286,7 @@ fn source_value(source: &SourceStats, side: &SideStats) -> Value {
     if let Some(jitter) = jitter {
         value.set("jitter", jitter.round() as i64);
     }
-    let codec = source
-        .main_payload_type
-        .map(super::text::fixed_name)
-        .and_then(codec_quality);
-    if let Some(codec) = codec
+    if let Some(codec) = codec.and_then(codec_quality)
         && summary.received > 1
     {
         let observed = Observation {

@@ -57,13 +57,6 @@ fn fixed(payload_type: &[u8]) -> &'static [u8] {
     }
 }
 
-/// Name of the codec that a payload type with a fixed meaning stands for; empty for all others.
-pub(super) fn fixed_name(payload_type: u8) -> &'static str {
-    let codec = fixed(payload_type.to_string().as_bytes());
-    let name = codec.split(|&byte| byte == b'/').next().unwrap_or_default();
-    core::str::from_utf8(name).unwrap_or_default()
-}
-
 /// The lines of a description with their ends.
 fn lines(sdp: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     sdp.split_inclusive(|&byte| byte == b'\n').map(|raw| {

@@ -5,7 +5,7 @@
 //! The end of a call never waits.
 
 use super::client::{AskId, Heard};
-use super::figures::{counted, text};
+use super::figures::{counted, heard, text};
 use super::relay::{Asking, First, Known, MAX_WAITING, Relay, Waiting, WaitingKind, tag};
 use super::terms::{self, Party};
 use super::{Exchange, NodeId, What};
@@ -591,15 +591,15 @@ impl Core {
         }
     }
 
-    /// A call gives back what it has at its node.
-    pub(crate) fn release_relay(&mut self, slot: usize) {
+    /// A call gives back what it has at its node; whether the node will tell its figures, or that it does not.
+    pub(crate) fn release_relay(&mut self, slot: usize) -> bool {
         let now = self.now;
         let Some(call) = self.calls.get_mut(slot) else {
-            return;
+            return false;
         };
         let number = call.number;
         let Some(relay) = call.relay.take() else {
-            return;
+            return false;
         };
         let mut relay = *relay;
         self.nodes.relays = self.nodes.relays.saturating_sub(1);
@@ -611,12 +611,22 @@ impl Core {
             self.nodes.client.forget(asking.id);
         }
         if let Some(node) = relay.node {
-            self.delete_at(node, number, (&relay.call_id, relay.began), now);
+            let told = self.delete_at(node, number, (&relay.call_id, relay.began), true, now);
             self.nodes.end(node);
+            return told;
         }
+        false
     }
 
-    fn delete_at(&mut self, node: NodeId, number: u64, (call_id, began): (&str, Side), now: Time) {
+    /// Ends what a call has at a node; `last`: the call has ended, and waits for its figures. Whether the node is asked.
+    fn delete_at(
+        &mut self,
+        node: NodeId,
+        number: u64,
+        (call_id, began): (&str, Side),
+        last: bool,
+        now: Time,
+    ) -> bool {
         // rtpengine gives figures where a tag is named, and takes the call away with it.
         let body = Value::dictionary()
             .with("command", "delete")
@@ -624,7 +634,8 @@ impl Core {
             .with("from-tag", tag(began))
             .with("delete-delay", 0i64);
         let name = self.nodes.name(node).to_owned();
-        self.nodes.ask(node, What::Delete(number, name), &body, now);
+        let what = What::Delete(number, name, last);
+        self.nodes.ask(node, what, &body, now).is_some()
     }
 
     /// A datagram at a socket for commands.
@@ -664,7 +675,13 @@ impl Core {
                             self.lost_at(endpoint, key, node, &words(&reply), now);
                         }
                     }
-                    What::Delete(number, node) => self.tell_figures(number, node, &reply, now),
+                    What::Delete(number, node, last) => {
+                        self.tell_figures(number, node, &reply, now);
+                        if last {
+                            let heard = heard(&reply, Side::BOTH.map(tag));
+                            self.ended_at_node(number, heard, now);
+                        }
+                    }
                 }
             }
         }
@@ -751,7 +768,7 @@ impl Core {
         if relay.is_none_or(|relay| relay.node != Some(exchange.node)) {
             let number = exchange.key.number();
             let named = (exchange.call_id.as_str(), exchange.began);
-            self.delete_at(exchange.node, number, named, now);
+            self.delete_at(exchange.node, number, named, false, now);
         }
     }
 
@@ -771,7 +788,7 @@ impl Core {
             self.timers.cancel(timer);
         }
         // It may have begun the call all the same.
-        self.delete_at(node, number, (&call_id, began), now);
+        self.delete_at(node, number, (&call_id, began), false, now);
         self.nodes.end(node);
     }
 
@@ -897,6 +914,9 @@ impl Core {
                 self.exchanged(endpoint, (id, &exchange), outcome, now);
             }
             // The next look sees; and a node that is gone has no calls.
+            What::Delete(number, _, true) => {
+                self.ended_at_node(number, Default::default(), now);
+            }
             What::Look(..) | What::Delete(..) => {}
         }
     }

@@ -1,5 +1,7 @@
 //! What nodes tell of calls and of themselves.
 
+use crate::call::figures::Heard;
+use engine::Hundredths;
 use wire::ng::Value;
 
 fn get<'v>(value: &'v Value, path: &[&str]) -> Option<&'v Value> {
@@ -7,6 +9,15 @@ fn get<'v>(value: &'v Value, path: &[&str]) -> Option<&'v Value> {
         Value::Dictionary(entries) => entries.get(key.as_bytes()),
         _ => None,
     })
+}
+
+/// A number that is there; what is below zero (repeats that outnumber losses) counts as zero.
+fn integer(value: &Value, path: &[&str]) -> Option<u64> {
+    match get(value, path)? {
+        // Beyond 32 bits it is no figure of a call, and could not be multiplied.
+        Value::Integer(number) => Some((*number).clamp(0, i64::from(u32::MAX)) as u64),
+        _ => None,
+    }
 }
 
 fn number(value: &Value, path: &[&str]) -> u64 {
@@ -37,6 +48,48 @@ pub(super) fn sessions(reply: &Value) -> Option<u64> {
     match get(reply, &path)? {
         Value::Integer(number) => u64::try_from(*number).ok(),
         _ => None,
+    }
+}
+
+/// How the sides of a call were heard at a node, as far as its reply to `delete` tells: of each side the source of its first stream
+/// of RTP.
+pub(super) fn heard(reply: &Value, tags: [&str; 2]) -> [Heard; 2] {
+    tags.map(|tag| {
+        let media = items(get(reply, &["tags", tag, "medias"])).first();
+        let stream = media.and_then(|media| items(get(media, &["streams"])).first());
+        let of_stream = stream.and_then(|stream| match get(stream, &["SSRC"]) {
+            Some(Value::Integer(number)) => Some(*number),
+            _ => None,
+        });
+        let source = of_stream.and_then(|ssrc| get(reply, &["SSRC", &ssrc.to_string()]));
+        let Some(source) = source else {
+            return Heard::default();
+        };
+        let codec = media.and_then(|media| text(media, "codec"));
+        let codec = codec.map(|name| String::from_utf8_lossy(name).into_owned());
+        Heard {
+            codec: codec.filter(|name| !name.is_empty()),
+            loss_percent: loss(source),
+            jitter_ms: integer(source, &["average MOS", "jitter"])
+                .or_else(|| integer(source, &["jitter"]))
+                .map(|ms| Hundredths(ms * 100)),
+            // Ten times the score.
+            mos: integer(source, &["average MOS", "MOS"]).map(|tenths| Hundredths(tenths * 10)),
+        }
+    })
+}
+
+/// Packets that a source lost, in percent: as exactly as the node tells.
+fn loss(source: &Value) -> Option<Hundredths> {
+    let lost = integer(source, &["cumulative loss"]);
+    let counted = lost.zip(integer(source, &["packets"]).filter(|packets| *packets > 0));
+    match counted {
+        Some((lost, packets)) => {
+            let sent = lost + packets;
+            Some(Hundredths::of(lost as f64 * 100.0 / sent as f64))
+        }
+        None => integer(source, &["average MOS", "packet loss"])
+            .map(|percent| Hundredths(percent * 100)),
     }
 }
 

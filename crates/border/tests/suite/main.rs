@@ -9,6 +9,7 @@ mod connection_lines;
 mod crew;
 mod crowds;
 mod edges;
+mod ended;
 mod feedback;
 mod forked;
 mod hidden;

@@ -268,6 +268,20 @@ fn a_call_goes_through_a_node_and_its_media_too() {
             _ => None,
         });
     assert_eq!(figures, Some(("one".to_owned(), 5, 5)));
+    let end = world.net.events.iter().find_map(|event| {
+        let mut fields = Vec::new();
+        let note = Some(&event.note).filter(|note| note.name() == "call_ended");
+        note?.fields(&mut |name, value| fields.push(format!("{name}={value}")));
+        Some(fields)
+    });
+    let end = end.expect("call_ended").join(" ");
+    assert!(
+        end.contains(
+            " path=node codec=PCMU caller_loss_percent=0.00 caller_jitter_ms=0.00 caller_mos=4.40 \
+             callee_loss_percent=0.00"
+        ),
+        "{end}"
+    );
     assert_eq!(world.calls(), [0, 0]);
     world.assert_quiet();
 }

@@ -61,6 +61,19 @@ fn callers_hear_all_others_and_leave_nothing_behind() {
     let count = |name: &str| net.names().iter().filter(|other| **other == name).count();
     assert_eq!((count("room_joined"), count("room_left")), (4, 4));
     assert_eq!((count("call_answered"), count("call_ended")), (4, 4));
+    // Each is heard by us, and hears the mix, which is of our making.
+    let ends = net.events.iter().filter_map(|event| match &event.note {
+        engine::Note::CallEnded {
+            path,
+            caller_mos,
+            callee_mos,
+            ..
+        } => Some((path.as_deref(), caller_mos.is_some(), *callee_mos)),
+        _ => None,
+    });
+    for end in ends {
+        assert_eq!(end, (Some("conference"), true, None));
+    }
     assert_eq!(net.border.counters().completed, 4);
     assert_eq!(net.forwarder.rooms().rooms(), 0);
 }

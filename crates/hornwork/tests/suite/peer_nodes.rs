@@ -227,9 +227,10 @@ fn speech_goes_through_rtpengine() {
     };
     let scene = scene(&folder, &[("rtpengine", port)]);
     scene.calls(2, "uac.log");
-    let log = scene.until("media_node_figures", 2);
+    let log = scene.until("call_ended", 2);
     assert_speech(&log, 2);
     assert!(!log.contains("media_node_failed"), "{log}");
+    assert_eq!(log.matches(" path=node").count(), 2, "{log}");
 }
 
 #[test]
@@ -241,9 +242,10 @@ fn speech_goes_through_a_node_of_ours() {
     let (_node, port) = own_node(&folder);
     let scene = scene(&folder, &[("own", port)]);
     scene.calls(2, "uac.log");
-    let log = scene.until("media_node_figures", 2);
+    let log = scene.until("call_ended", 2);
     assert_speech(&log, 2);
     assert!(!log.contains("media_node_failed"), "{log}");
+    assert_eq!(log.matches(" path=node").count(), 2, "{log}");
 }
 
 /// Of two nodes one is killed with a call on it: that call ends, the next one has speech by the other.

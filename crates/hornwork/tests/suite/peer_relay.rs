@@ -168,6 +168,7 @@ fn passed_mostly(log: &str) {
             assert!(*passed > came / 2, "{log}");
         }
     }
+    assert_eq!(log.matches(" path=kernel codec=").count(), 2, "{log}");
 }
 
 /// A stream in a capture, in tshark's figures: from, packets, lost, mean jitter in milliseconds.
@@ -417,7 +418,7 @@ fn speech_by_af_xdp(folder: &Path, wanted: &str, family: Family) {
         .find(|line| line.contains("media_path path=af_xdp"));
     let path = path.unwrap_or_else(|| panic!("{log}"));
     assert!(path.contains("b1: ") && path.contains("b2: "), "{path}");
-    assert_eq!(log.matches("call_ended").count(), 2, "{log}");
+    assert_eq!(log.matches(" path=af_xdp codec=").count(), 2, "{log}");
     let of = |field: &str| {
         let values = values(&log, "media_carried", field);
         assert_eq!(values.len(), 1, "{log}");

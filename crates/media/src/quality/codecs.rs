@@ -149,28 +149,38 @@ impl CodecQuality {
     );
 }
 
-/// The values of a codec by its encoding name in SDP (case does not matter); `None` for codecs without any, and for video.
-/// G.711 is taken with concealment, which receivers of today have.
-pub fn codec_quality(encoding: &str) -> Option<&'static CodecQuality> {
-    const TABLE: [(&str, &CodecQuality); 15] = [
-        ("PCMU", &CodecQuality::G711),
-        ("PCMA", &CodecQuality::G711),
-        ("G729", &CodecQuality::G729),
-        ("G729A", &CodecQuality::G729A_VAD),
-        ("G723", &CodecQuality::G723_63),
-        ("GSM", &CodecQuality::GSM_FR),
-        ("GSM-EFR", &CodecQuality::GSM_EFR),
-        ("AMR", &CodecQuality::GSM_EFR),
-        ("G726-32", &CodecQuality::G726_32),
-        ("G721", &CodecQuality::G726_32),
-        ("G728", &CodecQuality::G728),
-        ("iLBC", &CodecQuality::ILBC),
-        ("G722", &CodecQuality::G722),
-        ("AMR-WB", &CodecQuality::AMR_WB),
-        ("opus", &CodecQuality::OPUS),
-    ];
+/// Encoding names of SDP with their values.
+const TABLE: [(&str, &CodecQuality); 15] = [
+    ("PCMU", &CodecQuality::G711),
+    ("PCMA", &CodecQuality::G711),
+    ("G729", &CodecQuality::G729),
+    ("G729A", &CodecQuality::G729A_VAD),
+    ("G723", &CodecQuality::G723_63),
+    ("GSM", &CodecQuality::GSM_FR),
+    ("GSM-EFR", &CodecQuality::GSM_EFR),
+    ("AMR", &CodecQuality::GSM_EFR),
+    ("G726-32", &CodecQuality::G726_32),
+    ("G721", &CodecQuality::G726_32),
+    ("G728", &CodecQuality::G728),
+    ("iLBC", &CodecQuality::ILBC),
+    ("G722", &CodecQuality::G722),
+    ("AMR-WB", &CodecQuality::AMR_WB),
+    ("opus", &CodecQuality::OPUS),
+];
+
+fn entry(encoding: &str) -> Option<&'static (&'static str, &'static CodecQuality)> {
     TABLE
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case(encoding))
-        .map(|(_, quality)| *quality)
+}
+
+/// The values of a codec by its encoding name in SDP (case does not matter); `None` for codecs without any, and for video.
+/// G.711 is taken with concealment, which receivers of today have.
+pub fn codec_quality(encoding: &str) -> Option<&'static CodecQuality> {
+    entry(encoding).map(|(_, quality)| *quality)
+}
+
+/// The encoding name as it is usually written, of a codec that has values.
+pub fn encoding_name(encoding: &str) -> Option<&'static str> {
+    entry(encoding).map(|(name, _)| *name)
 }
