@@ -29,6 +29,10 @@
 #define SHARED 8
 #define SHORT 16 /* ticks */
 
+/* Differences of transit times that are no jitter: as crates/media/src/stats/jitter.rs has them, for consecutive packets. */
+#define CLOCK_STEP 488281 /* ticks: half a second */
+#define PAUSE 4882812 /* ticks: 5 s */
+
 enum state { CLOSED, OPEN, BUSY };
 
 /* Known to crates/net/src/relay/table.rs. Addresses, ports and checksums are in network order. A tick is 1,024 ns. */
@@ -235,10 +239,13 @@ INLINE void count(struct flow *flow, __u32 now, __u32 timestamp, __u32 octets)
 	if (flow->scale) {
 		__s64 media = ((__s64)(__s32)(timestamp - flow->timestamp) * flow->scale) >> 16;
 		__s64 difference = (__s64)gap - media;
+		__s64 backward = media < 0 || difference < 0;
 		if (difference < 0)
 			difference = -difference;
 		__u64 jitter = flow->jitter;
-		jitter = jitter + (__u64)difference - ((jitter + 8) >> 4);
+		/* The media clock began anew: nothing is known of this packet's jitter. */
+		if (difference <= CLOCK_STEP || (!backward && difference <= PAUSE))
+			jitter = jitter + (__u64)difference - ((jitter + 8) >> 4);
 		if (jitter > 0xffffffff)
 			jitter = 0xffffffff;
 		flow->jitter = (__u32)jitter;

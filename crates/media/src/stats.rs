@@ -3,7 +3,8 @@
 //! Counting starts with the first packet; whether a source is *valid* (two packets in sequence, A.1) is kept apart from it.
 //! Loss is stated in two ways: [`Summary::lost_unique`] is what a listener misses, [`Summary::cumulative_lost`] is RFC 3550's,
 //! in which duplicates count as received. Jitter is computed per payload type, without duplicates, in arrival order, in real
-//! numbers starting at zero (A.8's formula without its integer rounding); [`IntegerJitter`] is the integer form for reports.
+//! numbers starting at zero (A.8's formula without its integer rounding); [`IntegerJitter`] is the integer form for reports. Where a
+//! source's timestamps or sequence numbers start anew, jitter and skew go on behind the break.
 
 mod histogram;
 mod jitter;
@@ -40,6 +41,8 @@ pub struct RtpArrival {
 struct PayloadStatistics {
     payload_type: u8,
     packets: u64,
+    /// Sequence number of the last one.
+    sequence: u16,
     clock_rate: Option<u32>,
     jitter: Jitter,
     integer: IntegerJitter,
@@ -130,15 +133,23 @@ impl ReceiveStatistics {
         if changed || arrival == Arrival::Restart {
             statistics.skew.interrupt();
         }
+        if arrival == Arrival::Restart {
+            // A new sequence has a new timeline (RFC 3550 section 5.1: both begin at random).
+            statistics.jitter.interrupt();
+            statistics.integer.interrupt();
+        }
         if let Some(rate) = statistics.clock_rate
             && !matches!(arrival, Arrival::Duplicate | Arrival::Stray)
         {
-            statistics
-                .jitter
-                .receive(packet.time, packet.timestamp, rate);
-            statistics
-                .integer
-                .receive(packet.time, packet.timestamp, rate);
+            let (time, timestamp) = (packet.time, packet.timestamp);
+            let step = packet.sequence.wrapping_sub(statistics.sequence) as i16;
+            statistics.sequence = packet.sequence;
+            if statistics.jitter.interrupt_at(time, timestamp, rate, step) {
+                statistics.integer.interrupt();
+                statistics.skew.interrupt();
+            }
+            statistics.jitter.receive(time, timestamp, rate);
+            statistics.integer.receive(time, timestamp, rate);
             statistics.skew.receive(packet.time, packet.timestamp, rate);
         }
         arrival
@@ -160,6 +171,7 @@ impl ReceiveStatistics {
             return;
         };
         statistics.packets += u64::from(passed.packets);
+        statistics.sequence = statistics.sequence.wrapping_add(passed.packets as u16);
         if let Some(rate) = statistics.clock_rate {
             statistics.jitter.pass(passed);
             statistics.integer.pass(passed, rate);
@@ -292,6 +304,7 @@ impl ReceiveStatistics {
                 self.payload_types.push(PayloadStatistics {
                     payload_type,
                     packets: 0,
+                    sequence: 0,
                     clock_rate: wire::rtp::static_payload_type(payload_type)
                         .map(|(_, rate, _)| rate),
                     jitter: Jitter::new(),

@@ -102,6 +102,31 @@ fn every_link_type() {
     }
 }
 
+/// One source, no loss, and the timestamps start anew in its midst: that is no jitter, and costs no quality.
+#[test]
+fn a_source_whose_timestamps_start_anew_sounds_as_before() {
+    let first = Talk::default();
+    let behind = Talk {
+        first_sequence: first.first_sequence.wrapping_add(50),
+        first_timestamp: first.first_timestamp.wrapping_add(0x7654_3210),
+        ..first.clone()
+    };
+    let mut packets = first.packets(50);
+    let later = behind.packets(50).into_iter();
+    packets.extend(later.map(|(time, packet)| (time + 50 * 20 * MS, packet)));
+    let packets: Vec<(u64, Vec<u8>)> = packets
+        .into_iter()
+        .map(|(time, packet)| (time, udp(addr(A), addr(B), &packet)))
+        .collect();
+    let analysis = analyse(file_of(LinkType::Raw, &packets, |ip| ip.to_vec()));
+    assert_eq!(analysis.streams.len(), 1);
+    let stream = &analysis.streams[0];
+    assert_eq!((stream.packets_received, stream.lost_unique), (100, 0));
+    let (jitter, mos) = (stream.jitter_ms.unwrap(), stream.mos.unwrap());
+    assert!(jitter.max < 1e-6, "{jitter:?}");
+    assert!((mos - 4.41).abs() < 0.01, "{mos}");
+}
+
 #[test]
 fn tunnels() {
     let outer: (IpAddr, IpAddr) = (

@@ -4,6 +4,26 @@ use super::histogram::LogHistogram;
 use core::time::Duration;
 use engine::{Passed, Time};
 
+/// A difference of transit times above this, in nanoseconds, is no jitter where the media clock made it: see [`is_break`].
+const CLOCK_STEP: f64 = 0.5e9;
+/// Above this it is none whatever made it: the sender has paused with its media clock standing, as in hold.
+const PAUSE: f64 = 5e9;
+/// Most sound in a packet that is taken for the plain course of a stream, in nanoseconds.
+const LONGEST_PACKET: f64 = 0.24e9;
+
+/// Whether the media clock of a source broke between two packets: the timestamp made a step that neither the time that passed nor the
+/// packets between them (`step`, by sequence numbers) explain. RFC 3550 A.8 knows a source's clock as continuous; a sender that chooses
+/// another timestamp without another source (a new talkspurt of a gateway, a re-INVITE, a transfer) would else show as seconds of jitter,
+/// which decay for hundreds of packets. A delay of the network is none of this: there the arrival made the step.
+pub(super) fn is_break(arrival: f64, media: f64, step: i16) -> bool {
+    let difference = arrival - media;
+    if difference.abs() > PAUSE {
+        return true;
+    }
+    let forward = media > f64::from(step) * LONGEST_PACKET;
+    difference.abs() > CLOCK_STEP && step > 0 && (media < 0.0 || (difference < 0.0 && forward))
+}
+
 /// The running jitter J += (|D| - J) / 16 of one payload type, real-valued, starting at zero.
 #[derive(Clone, Debug, Default)]
 pub struct Jitter {
@@ -42,17 +62,38 @@ impl Jitter {
 
     /// Takes a packet in arrival order.
     pub fn receive(&mut self, time: Time, timestamp: u32, clock_rate: u32) {
-        let Some((last_time, last_timestamp)) = self.previous.replace((time, timestamp)) else {
+        let Some(last) = self.previous.replace((time, timestamp)) else {
             return;
         };
-        let arrival = super::signed_nanos(last_time, time) as f64;
-        let media =
-            f64::from(timestamp.wrapping_sub(last_timestamp) as i32) * 1e9 / f64::from(clock_rate);
+        let (arrival, media) = between(last, (time, timestamp), clock_rate);
         self.current += ((arrival - media).abs() - self.current) / 16.0;
         self.samples += 1;
         self.sum += self.current;
         self.max = self.max.max(self.current);
         self.histogram.add(self.current as u64);
+    }
+
+    /// Whether the media clock broke before a packet that is `step` sequence numbers behind the last one; its timeline begins anew then.
+    pub(super) fn interrupt_at(
+        &mut self,
+        time: Time,
+        timestamp: u32,
+        clock_rate: u32,
+        step: i16,
+    ) -> bool {
+        let broke = self.previous.is_some_and(|previous| {
+            let (arrival, media) = between(previous, (time, timestamp), clock_rate);
+            is_break(arrival, media, step)
+        });
+        if broke {
+            self.interrupt();
+        }
+        broke
+    }
+
+    /// The next packet is compared with none before it.
+    pub(super) fn interrupt(&mut self) {
+        self.previous = None;
     }
 
     /// Takes packets whose jitter somebody else computed on from [`Jitter::current`]. The distribution gets them all at their mean.
@@ -84,6 +125,13 @@ impl Jitter {
     }
 }
 
+/// Nanoseconds between two packets by arrival, and by timestamp.
+fn between(last: (Time, u32), next: (Time, u32), clock_rate: u32) -> (f64, f64) {
+    let arrival = super::signed_nanos(last.0, next.0) as f64;
+    let media = f64::from(next.1.wrapping_sub(last.1) as i32) * 1e9 / f64::from(clock_rate);
+    (arrival, media)
+}
+
 /// The integer form of A.8: sixteen times the jitter is kept, arrival times are whole timestamp units.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IntegerJitter {
@@ -106,6 +154,11 @@ impl IntegerJitter {
             let decay = (self.scaled.saturating_add(8)) >> 4;
             self.scaled = self.scaled.saturating_add(difference).saturating_sub(decay);
         }
+    }
+
+    /// The next packet is compared with none before it.
+    pub(super) fn interrupt(&mut self) {
+        self.transit = None;
     }
 
     /// As [`Jitter::pass`].

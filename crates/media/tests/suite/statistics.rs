@@ -198,6 +198,83 @@ fn main_payload_type_only() {
     assert_eq!(summary.delta_ms.unwrap().mean, 20.0);
 }
 
+/// A stream of 20 ms packets whose timestamps and sequence numbers are shifted from the 300th packet on, of which that one comes later
+/// by `pause_ms`.
+fn broken_at_300(sequence: u16, timestamp: u32, pause_ms: u64) -> media::stats::Summary {
+    let mut statistics = ReceiveStatistics::default();
+    for at in 0..600u16 {
+        let behind = at >= 300;
+        let number = if behind {
+            at.wrapping_add(sequence)
+        } else {
+            at
+        };
+        let stamp = u32::from(at) * 160;
+        let stamp = if behind {
+            stamp.wrapping_add(timestamp)
+        } else {
+            stamp
+        };
+        let late = if behind { pause_ms } else { 0 };
+        statistics.receive(&packet(u64::from(at) * 20 + late, number, stamp));
+    }
+    statistics.summary()
+}
+
+#[test]
+fn timestamps_that_start_anew_are_no_jitter() {
+    // Far away, 90 s back, 10 s back, 1 s ahead, 1 s back; and after 60 s of hold, through which the media clock stood.
+    for (timestamp, pause_ms) in [
+        (0x9000_0000, 0),
+        (0u32.wrapping_sub(720_000), 0),
+        (0u32.wrapping_sub(80_000), 0),
+        (8_000, 0),
+        (0u32.wrapping_sub(8_000), 0),
+        (0, 60_000),
+    ] {
+        let summary = broken_at_300(0, timestamp, pause_ms);
+        let what = format!("{timestamp} {pause_ms}");
+        assert_eq!((summary.lost_unique, summary.restarts), (0, 0), "{what}");
+        assert_eq!(summary.jitter_ms.unwrap().max, 0.0, "{what}");
+        assert_eq!(summary.skew_ppm.map(f64::round), Some(0.0), "{what}");
+    }
+}
+
+#[test]
+fn sequences_that_start_anew_are_neither_loss_nor_jitter() {
+    // RFC 3550 A.1: the first packet is on probation, the second begins the new sequence.
+    for sequence in [10_000, 40_000, 60_000] {
+        let summary = broken_at_300(sequence, 0x1234_5678, 0);
+        assert_eq!(summary.restarts, 1, "{sequence}");
+        assert_eq!((summary.lost_unique, summary.strays), (0, 0), "{sequence}");
+        assert_eq!(summary.jitter_ms.unwrap().max, 0.0, "{sequence}");
+    }
+}
+
+#[test]
+fn delays_of_the_network_stay_jitter() {
+    // A stall of 2 s, after which what was held back comes at once.
+    let mut statistics = ReceiveStatistics::default();
+    for at in 0..600u64 {
+        let arrival = if (300..400).contains(&at) {
+            8_000
+        } else {
+            at * 20
+        };
+        statistics.receive(&packet(arrival, at as u16, at as u32 * 160));
+    }
+    let jitter = statistics.summary().jitter_ms.unwrap();
+    assert!((124.0..130.0).contains(&jitter.max), "{jitter:?}");
+    // One packet that is overtaken by 50: late by a second, and then the next one is early by as much.
+    let mut statistics = ReceiveStatistics::default();
+    for at in (0..300u64).chain(301..351).chain([300]).chain(351..600) {
+        let arrival = if at == 300 { 350 * 20 + 1 } else { at * 20 };
+        statistics.receive(&packet(arrival, at as u16, at as u32 * 160));
+    }
+    let jitter = statistics.summary().jitter_ms.unwrap();
+    assert!((115.0..125.0).contains(&jitter.max), "{jitter:?}");
+}
+
 #[test]
 fn skew_of_a_fast_sender() {
     let mut statistics = ReceiveStatistics::default();

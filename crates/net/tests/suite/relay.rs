@@ -268,6 +268,60 @@ fn a_call_through_the_kernel_is_the_same_call() {
     );
 }
 
+/// A source that chooses other timestamps, without a loss and without leaving the kernel's way.
+#[test]
+fn timestamps_that_start_anew_are_no_jitter_on_any_path() {
+    wired(
+        "timestamps_that_start_anew_are_no_jitter_on_any_path",
+        true,
+        |test, world| {
+            for path in [Path::PerPort, Path::Kernel] {
+                let Some(mut rig) = Rig::start(path, world, test) else {
+                    continue;
+                };
+                let phones = world.phones();
+                let [a, a_rtcp, b, b_rtcp] = &phones;
+                let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
+                let mut number = 100;
+                if rig.path.is_kernel() {
+                    number = takes_shortcut(&mut rig, [a, b], ours[0], number);
+                }
+                for step in 0..200u32 {
+                    // Now far ahead, now back.
+                    let shift = if step / 50 % 2 == 0 { 80_000_000 } else { 0 };
+                    let packet = RtpHeader {
+                        payload_type: 8,
+                        sequence: number,
+                        timestamp: u32::from(number) * 160 + shift,
+                        ssrc: 7,
+                        ..RtpHeader::default()
+                    }
+                    .packet(&[0x55; 20]);
+                    a.send(&packet, ours[0]);
+                    assert_eq!(rig.take(b).0, packet, "step {step} {:?}", rig.path);
+                    rig.turn();
+                    number += 1;
+                }
+                rig.operator.stats.clear();
+                rig.operator.commands.push_back(MediaCommand::Remove(1));
+                rig.until(|rig| !rig.operator.stats.is_empty());
+                let (_, stats) = rig.operator.stats.pop().unwrap();
+                let side = &stats.flows[0].sides[0];
+                if rig.path.is_kernel() {
+                    assert!(side.passed.packets > 100, "{:?}", side.passed);
+                }
+                // Sent as fast as it goes, with timestamps 20 ms apart.
+                let jitter = side.sources[0].summary.jitter_ms.unwrap();
+                assert!(jitter.max < 100.0, "{path:?} {jitter:?}");
+                for n in 10..14 {
+                    rig.shut(n);
+                }
+                rig.run(5);
+            }
+        },
+    );
+}
+
 /// Silence is noticed, and only silence.
 #[test]
 fn what_passes_in_the_kernel_is_a_sign_of_life() {
