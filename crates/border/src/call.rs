@@ -302,8 +302,10 @@ pub(crate) struct Call {
     pub(crate) links: Vec<Link>,
     pub(crate) held: Option<Box<Held>>,
     pub(crate) join: Option<Box<join::Join>>,
-    /// The side whose 2xx waits for our ACK until the other side has acknowledged.
+    /// The side whose 2xx the other side has yet to acknowledge; until then neither may change the session.
     pub(crate) ack_due: Option<Side>,
+    /// That 2xx has our ACK: only one that brings an answer has to come from the other side.
+    pub(crate) ack_sent: bool,
     /// What it was admitted for.
     pub(crate) bill: Bill,
     /// That its speech is transcoded is in the bill.

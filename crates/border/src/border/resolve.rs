@@ -312,6 +312,12 @@ impl Core {
         self.locate(endpoint, &host, transport, Waiting::Dialog(leg, hop), now);
     }
 
+    /// Whether the name is being looked up to which a leg's requests go.
+    pub(crate) fn is_locating(&self, leg: LegId) -> bool {
+        let mut waiting = self.names.waiting.values();
+        waiting.any(|waiting| matches!(waiting, Waiting::Dialog(other, _) if *other == leg))
+    }
+
     /// The dialog's requests go to the first place of its name that can be reached from where it stands; they stay where
     /// they go already, where that is one of the places.
     fn lead_dialog(

@@ -5,6 +5,7 @@ use super::{Held, Link, LinkKind, MAX_LINKS, Phase, Side};
 use crate::anchor::AnchorError;
 use crate::border::Core;
 use crate::config::Refer;
+use crate::rules::EditList;
 use engine::Time;
 use sip::{Content, Endpoint, Fork, LegId, Refused, ServerTransaction, TransactionId};
 use wire::sip::{Edit, HeaderId, Message, Method};
@@ -45,7 +46,11 @@ impl Core {
             return self.seat_acked(endpoint, slot, ack, now);
         }
         let due = call.ack_due.take();
+        let sent = std::mem::take(&mut call.ack_sent);
         self.free_set_up(slot);
+        if sent {
+            return;
+        }
         let Some(call) = self.calls.get(slot) else {
             return;
         };
@@ -90,6 +95,52 @@ impl Core {
             }
             Some(_) => self.abandon_offer(slot),
             None => {}
+        }
+    }
+
+    /// A 2xx of `side`, of this leg, has passed to the other side, whose ACK is awaited. It is acknowledged at once, so that it is not
+    /// repeated for 32 s where the other side's ACK is lost or bad (RFC 3261 section 13.3.1.4); unless that ACK brings the answer to
+    /// its offer.
+    pub(crate) fn await_ack(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        (side, leg): (Side, LegId),
+        offers: bool,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        // Where its Contact is a name that is being looked up, nothing is known yet of where the ACK belongs.
+        let at_once = !offers && !self.is_locating(leg);
+        if at_once {
+            self.ack_at_once(endpoint, slot, (side, leg), response, now);
+        }
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.ack_due = Some(side);
+            call.ack_sent = at_once;
+        }
+    }
+
+    fn ack_at_once(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        (side, leg): (Side, LegId),
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        let outgoing = ::rules::Direction::Out;
+        let ruled = self.config.rules.concerns(outgoing, true, &Method::Ack);
+        let bytes = if ruled { ack_of(response) } else { Vec::new() };
+        let mut effects = ::rules::Effects::default();
+        let ack = Message::parse(&bytes).ok();
+        let mut edits = EditList::new();
+        if let (Some(call), Some(ack)) = (self.calls.get(slot), &ack) {
+            self.rules_out(endpoint, call, side.other(), ack, &mut edits, &mut effects);
+        }
+        let content = Content::default().with(&edits);
+        if endpoint.ack(leg, &content, now).is_err() {
+            let _ = endpoint.ack(leg, &Content::default(), now);
         }
     }
 
@@ -487,9 +538,7 @@ impl Core {
         let accepted = link.kind == LinkKind::Invite && success;
         match sent {
             Ok(()) if accepted => {
-                if let Some(call) = self.calls.get_mut(slot) {
-                    call.ack_due = Some(to);
-                }
+                self.await_ack(endpoint, slot, (to, leg), late, response, now);
             }
             Ok(()) => {}
             Err(status) => {
@@ -549,6 +598,24 @@ impl Core {
             .and_then(|trunk| self.config.trunk(trunk))
             .is_some_and(|trunk| trunk.refer == Refer::Act)
     }
+}
+
+/// The ACK of a 2xx, for header rules to look at.
+fn ack_of(response: &Message<'_>) -> Vec<u8> {
+    let mut ack =
+        b"ACK sip:hornwork.invalid SIP/2.0\r\nVia: SIP/2.0/UDP hornwork.invalid\r\n".to_vec();
+    for (id, name) in [
+        (HeaderId::From, "From"),
+        (HeaderId::To, "To"),
+        (HeaderId::CallId, "Call-ID"),
+    ] {
+        let value = response.header(id).unwrap_or_default();
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            ack.extend_from_slice(part);
+        }
+    }
+    ack.extend_from_slice(b"CSeq: 1 ACK\r\nContent-Length: 0\r\n\r\n");
+    ack
 }
 
 /// Answers a request without more.

@@ -749,9 +749,8 @@ impl Core {
                 let Some(new) = join.new else { return };
                 if endpoint.answer(new, 200, &content, now).is_ok() {
                     self.put_in_place(endpoint, slot, &join, new, now);
-                    if let Some(call) = self.calls.get_mut(slot) {
-                        call.ack_due = Some(join.side.other());
-                    }
+                    let answered = (join.side.other(), other);
+                    self.await_ack(endpoint, slot, answered, !offered, response, now);
                 } else {
                     // It has gone in the meantime.
                     self.trunk_call_ended(join.on_trunk);

@@ -264,9 +264,8 @@ impl Core {
         self.cancel_branches(endpoint, slot, Some(200), now);
         match result {
             Ok(()) => {
-                if let Some(call) = self.calls.get_mut(slot) {
-                    call.ack_due = Some(Side::Callee);
-                }
+                let offers = !offered && !settled && has_sdp(response);
+                self.await_ack(endpoint, slot, (Side::Callee, leg), offers, response, now);
                 self.counters.answered += 1;
                 self.events
                     .tell(now, || Note::CallAnswered { call: number });

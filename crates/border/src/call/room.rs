@@ -372,6 +372,7 @@ impl Core {
             held: None,
             join: None,
             ack_due: None,
+            ack_sent: false,
             mark: 0,
             bill,
             offered_at: now,

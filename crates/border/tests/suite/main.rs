@@ -1,5 +1,6 @@
 //! The integration tests of `border`, one program: shared start-up, one link.
 
+mod acknowledge;
 mod amplifier;
 mod authentication;
 mod calls;

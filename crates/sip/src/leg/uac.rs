@@ -620,7 +620,14 @@ impl Endpoint {
             let _ = self.transmit(&flow, start, now);
             return;
         }
-        self.ack_of_response(slot, response, flow, now);
+        // A name was looked up for the dialog: the response does not say what it stands for.
+        let owner = self.clients.get(slot as usize).and_then(|c| match c.owner {
+            Owner::Opening(leg) | Owner::Inside(leg) => Some(leg),
+            _ => None,
+        });
+        let named = owner.filter(|leg| self.named_hop_of(*leg, None).is_some());
+        let place = named.and_then(|leg| self.flow_of(leg)).unwrap_or(*flow);
+        self.ack_of_response(slot, response, &place, now);
     }
 
     /// ACK made from a 2xx alone: target, route set, tags and CSeq all stand in it.
