@@ -24,6 +24,7 @@ use crate::border::sockets::{MediaSockets, SocketWork};
 use crate::call::Side;
 use crate::call::figures::{Encoding, Encodings};
 use crate::config::{MediaSecurity, Mux, Transcoding};
+use crate::hiding;
 use crate::private_headers::EarlyMedia;
 use codecs::Codecs;
 use core::time::Duration;
@@ -235,6 +236,8 @@ pub(crate) struct MediaSide {
     pub(crate) dscp: u8,
     /// How its media is protected, where the configuration says anything about that.
     pub(crate) security: Option<Arc<MediaSecurity>>,
+    /// Other networks are hidden from it.
+    pub(crate) hides: bool,
     /// Codecs of our own towards it, where the configuration names any.
     pub(crate) transcoding: Option<Arc<Transcoding>>,
 }
@@ -904,9 +907,17 @@ impl CallMedia {
         offers: bool,
         out: &mut Vec<u8>,
     ) {
-        if self.protects() {
-            return self.write_protected(plane, towards, sdp, offers, out);
+        let from = out.len();
+        match self.protects() {
+            true => self.write_protected(plane, towards, sdp, offers, out),
+            false => self.write_plain(towards, sdp, out),
         }
+        if self.side(towards).hides {
+            hiding::description(out, from);
+        }
+    }
+
+    fn write_plain(&mut self, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
         let ports: SmallVec<[u16; 4]> = match describe(sdp) {
             Ok(facts) => facts
                 .iter()

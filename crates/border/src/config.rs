@@ -141,6 +141,12 @@ impl Config {
         }
     }
 
+    /// The headers that pass as they came to an interface from which other networks are hidden; `None` where nothing is hidden.
+    pub(crate) fn hiding(&self, interface: InterfaceId) -> Option<&[Box<str>]> {
+        let interface = self.interface(interface).filter(|known| known.hides)?;
+        Some(&interface.pass_headers)
+    }
+
     /// The place at which a message comes or leaves, as header rules see it.
     pub fn place(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> ::rules::Place {
         let core = self
@@ -339,6 +345,10 @@ pub struct Interface {
     pub kind: InterfaceKind,
     /// Whether those who are there, trunks aside, are trusted with asserted identities.
     pub trusted: bool,
+    /// Whether the networks of others are hidden from those who are there: unknown headers, and what names hosts in known ones.
+    pub hides: bool,
+    /// Headers that pass all the same.
+    pub pass_headers: Vec<Box<str>>,
     /// Where it listens; at least one.
     pub listen: Vec<ListenAddress>,
     /// What Via and Contact say instead of the listening address (behind NAT); the port, where none is given, is the

@@ -5,6 +5,7 @@
 
 use crate::call::headers::address_with_host;
 use crate::config::{History, IdentityPolicy};
+use crate::hiding::{self, PassHeaders};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri};
 
@@ -97,6 +98,8 @@ pub(crate) struct Boundary<'a> {
     pub(crate) proven: Option<&'a str>,
     /// Whether media goes through us.
     pub(crate) anchored: bool,
+    /// Headers that pass to a side from which other networks are hidden; `None` where they are not.
+    pub(crate) hiding: Option<&'a PassHeaders>,
 }
 
 /// Header values written for one message.
@@ -107,6 +110,7 @@ pub(crate) struct Texts {
     history: Vec<u8>,
     privacy: Vec<u8>,
     access: Vec<u8>,
+    hidden: hiding::Texts,
 }
 
 impl Texts {
@@ -148,7 +152,7 @@ impl Boundary<'_> {
     pub(crate) fn edits<'e, const N: usize>(
         &self,
         message: &Message<'e>,
-        host: impl FnOnce() -> Vec<u8>,
+        host: impl Fn() -> Vec<u8>,
         texts: &'e mut Texts,
         edits: &mut SmallVec<[Edit<'e>; N]>,
     ) {
@@ -160,8 +164,9 @@ impl Boundary<'_> {
             history: history_text,
             privacy: privacy_text,
             access,
+            hidden,
         } = texts;
-        let asserted = self.asserted(message, wish, host, asserted_text);
+        let asserted = self.asserted(message, wish, &host, asserted_text);
         let diversion = self.diverted(
             message,
             HeaderId::Diversion,
@@ -215,6 +220,9 @@ impl Boundary<'_> {
             for id in INFORMATIONAL {
                 push(edits, message, id, Fate::Goes, b"");
             }
+        }
+        if let Some(passes) = self.hiding {
+            hiding::edits(message, passes, host, hidden, edits);
         }
     }
 

@@ -44,6 +44,7 @@ fn between(policy: &IdentityPolicy, from: bool, to: bool) -> Boundary<'_> {
         wanted: true,
         proven: None,
         anchored: true,
+        hiding: None,
     }
 }
 

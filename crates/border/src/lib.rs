@@ -12,6 +12,7 @@ mod feedback;
 #[doc(hidden)]
 pub mod fuzz;
 mod gate;
+pub(crate) mod hiding;
 pub(crate) mod identity;
 pub mod node;
 mod nodes;

@@ -62,6 +62,7 @@ impl Rig {
         }
         plane.keyer.now = NOW;
         let side = |pool: u16, security| MediaSide {
+            hides: false,
             transcoding: None,
             pool,
             advertised: IpAddr::from([192, 0, 2, pool as u8 + 1]),

@@ -23,6 +23,7 @@ fn plane(pairs: u16) -> MediaPlane {
 
 fn call() -> CallMedia {
     let side = |pool| MediaSide {
+        hides: false,
         transcoding: None,
         pool,
         advertised: IpAddr::from([192, 0, 2, pool as u8 + 1]),

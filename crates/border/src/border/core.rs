@@ -392,6 +392,7 @@ impl Core {
             advertised: address.signalled(),
             latching: Latching::SameAddress(remote),
             dscp: self.config.media.dscp,
+            hides: self.config.hiding(interface).is_some(),
             transcoding: self
                 .config
                 .transcoding(interface, trunk)

@@ -17,6 +17,7 @@ use crate::call::pass::{hide_network, promised_end_to_end, warnings};
 use crate::call::{Place, Step};
 use crate::carrier::{CarrierResult, OurEnd, Registration};
 use crate::config::{Identity, Register, TrunkId};
+use crate::hiding;
 use crate::identity::{ANONYMOUS, Boundary, Texts, Wish};
 use crate::operate::Renaming;
 use crate::policy::CallPlan;
@@ -433,6 +434,7 @@ impl Core {
             wanted: trunk.is_none_or(|trunk| trunk.identity == Identity::Pass),
             proven: sender.proven,
             anchored: false,
+            hiding: config.hiding(hop.interface),
         };
         let (mut from, mut to) = (Vec::new(), Vec::new());
         match boundary.hides_caller(Wish::of(request)) {
@@ -581,14 +583,30 @@ impl Core {
     ) {
         let mut told = Vec::new();
         warnings(response, &mut told);
-        let mut effects = Effects::default();
+        let (mut effects, mut hidden) = (Effects::default(), hiding::Texts::default());
         let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
         hide_network(response, &told, &mut edits);
+        self.hide_from(asker, response, &mut hidden, &mut edits);
         let what = (response.method(), response.status());
         self.rules_answer(asker, Some(response), what, &mut edits, &mut effects);
         let content = Content::like(response).with(&edits);
         // The asker may have gone in the meantime.
         let _ = endpoint.respond(server, response.status(), &content, now);
+    }
+
+    /// Adds the edits that hide other networks in a response from whoever is at the other end of a flow.
+    pub(crate) fn hide_from<'e, const N: usize>(
+        &self,
+        asker: Flow,
+        response: &Message<'e>,
+        texts: &'e mut hiding::Texts,
+        edits: &mut SmallVec<[Edit<'e>; N]>,
+    ) {
+        let interface = self.interface_of(asker.local);
+        if let Some(passes) = interface.and_then(|interface| self.config.hiding(interface)) {
+            let host = || self.advertised_host(asker.local);
+            hiding::edits(response, passes, host, texts, edits);
+        }
     }
 
     /// A request that we sent outside of any dialog got no answer.

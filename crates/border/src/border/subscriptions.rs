@@ -271,6 +271,7 @@ impl Core {
             wanted: trunk.is_none_or(|trunk| trunk.identity == Identity::Pass),
             proven: None,
             anchored: false,
+            hiding: config.hiding(there.0),
         };
         let (mut told, mut supported, mut refer_to) = (Vec::new(), Vec::new(), Vec::new());
         let (mut texts, mut effects) = (Texts::default(), Effects::default());

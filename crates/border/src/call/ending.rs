@@ -28,7 +28,21 @@ impl Core {
         *call.legs.get_mut(Side::Caller) = None;
         call.status = 487;
         self.came_to(slot, Outcome::Cancelled);
-        let reason = request.header(HeaderId::Reason);
+        let callee = self
+            .calls
+            .get(slot)
+            .map(|call| *call.interfaces.get(Side::Callee));
+        let hides = callee.is_some_and(|callee| self.config.hiding(callee).is_some());
+        let mut hidden = Vec::new();
+        let reason = request.header(HeaderId::Reason).filter(|reason| {
+            crate::hiding::reason(reason, &mut hidden);
+            !hides || !hidden.is_empty()
+        });
+        let reason = if hides {
+            reason.map(|_| &*hidden)
+        } else {
+            reason
+        };
         self.end_call(endpoint, slot, "caller", "cancelled", reason, now);
     }
 

@@ -1,6 +1,6 @@
 //! Requests inside a call: they pass to the other leg, and its answers pass back.
 
-use super::pass::{Carried, Changes, Role, body_of, has_sdp, offer_again};
+use super::pass::{Carried, Changes, Role, body_of, has_sdp, offer_again, refusal_body};
 use super::{Held, Link, LinkKind, MAX_LINKS, Phase, Side};
 use crate::anchor::AnchorError;
 use crate::border::Core;
@@ -519,6 +519,10 @@ impl Core {
         let carried = match (answers, late) {
             (true, _) => self.carry_body(slot, to, response, Role::Answer, &mut buffers.sdp),
             (_, true) => self.carry_body(slot, to, response, Role::Offer, &mut buffers.sdp),
+            _ if status >= 300 => {
+                let call = self.calls.get(slot);
+                Ok(call.map_or(Carried::Untouched, |call| refusal_body(call, response)))
+            }
             _ => Ok(Carried::Untouched),
         };
         let why = carried.err().map(AnchorError::text);

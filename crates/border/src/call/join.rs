@@ -437,6 +437,14 @@ impl Core {
             let host = self.advertised_host(flow.local);
             let from = super::try_next::moved_uri(&from, &host);
             let from = [b"<", from.as_slice(), b">"].concat();
+            let referred_by = match self.config.hiding(hop.interface) {
+                Some(_) => {
+                    let mut hidden = Vec::new();
+                    crate::hiding::address(&referred_by, &host, &mut hidden);
+                    hidden
+                }
+                None => referred_by,
+            };
             let edit = [Edit::Add {
                 id: HeaderId::ReferredBy,
                 value: &referred_by,

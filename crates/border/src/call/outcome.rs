@@ -1,7 +1,7 @@
 //! What the called side says before and when it answers.
 
 use super::inside::{reason_of, warning_of};
-use super::pass::{Carried, Changes, Role, body_of, has_sdp, is_multipart};
+use super::pass::{Carried, Changes, Role, body_of, has_sdp, is_multipart, refusal_body};
 use super::{Phase, Place, Side};
 use crate::anchor::AnchorError;
 use crate::border::{Core, Outcome};
@@ -555,9 +555,14 @@ impl Core {
         let mut changes = Changes::default();
         let sent = match &parsed {
             Some(response) => {
-                let edits =
-                    self.pass_edits(endpoint, call, Side::Callee, response, None, &mut changes);
-                let content = Self::passed(response, &edits, sip::Body::Template);
+                // Its leg is the call's no more.
+                let flow = endpoint.flow_of(caller);
+                let host = flow.map(|flow| self.advertised_host(flow.local));
+                let from = Side::Callee;
+                let host = host.as_deref();
+                let edits = self.pass_edits(endpoint, call, from, response, host, &mut changes);
+                let carried = refusal_body(call, response);
+                let content = Self::passed(response, &edits, body_of(carried, b"", response));
                 endpoint.reject(caller, status, &content, now)
             }
             None => {

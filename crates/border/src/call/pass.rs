@@ -259,6 +259,16 @@ impl OwnTexts {
     }
 }
 
+/// What becomes of the body of a response that refuses something: a description in it would tell addresses that media which is
+/// anchored does not go to.
+pub(crate) fn refusal_body(call: &Call, response: &Message<'_>) -> Carried {
+    let anchored = call.media.is_some() || call.relay.is_some();
+    match anchored && has_sdp(response) {
+        true => Carried::Nothing,
+        false => Carried::Untouched,
+    }
+}
+
 impl Core {
     /// Sees to the body of `message`, which came from `from`: the body for the other side is appended to `out`. Parts beside
     /// the session description stay as they came.
@@ -403,6 +413,7 @@ impl Core {
             anchored: call.media.is_some()
                 || call.relay.is_some()
                 || call.set_up.as_ref().is_some_and(|set_up| set_up.anchor),
+            hiding: self.config.hiding(*call.interfaces.get(to)),
         }
     }
 

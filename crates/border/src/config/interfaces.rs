@@ -40,6 +40,7 @@ pub(super) fn interface_of(
         );
     }
     let register = register(raw, interface, &path, sink);
+    let trusted = interface.trusted.unwrap_or(interface.kind == RawKind::Core);
     if authenticate == Authenticate::Trunk && !matches!(register, Register::Pass(_)) {
         sink.report(
             &format!("{path}.authenticate"),
@@ -53,7 +54,13 @@ pub(super) fn interface_of(
             RawKind::Access => InterfaceKind::Access,
             RawKind::Core => InterfaceKind::Core,
         },
-        trusted: interface.trusted.unwrap_or(interface.kind == RawKind::Core),
+        trusted,
+        hides: match interface.headers {
+            None => !trusted,
+            Some(RawHeaders::Known) => true,
+            Some(RawHeaders::All) => false,
+        },
+        pass_headers: pass_headers(interface, trusted, &path, sink),
         allow: cidrs(&interface.allow, &format!("{path}.allow"), sink),
         authenticate,
         rates: interface.rates,
@@ -89,6 +96,50 @@ pub(super) fn interface_of(
         listen,
         advertise,
     }
+}
+
+/// Names of headers that pass although networks are hidden.
+fn pass_headers(
+    interface: &RawInterface,
+    trusted: bool,
+    path: &str,
+    sink: &mut Sink<'_>,
+) -> Vec<Box<str>> {
+    let known = match interface.headers {
+        None => !trusted,
+        Some(headers) => headers == RawHeaders::Known,
+    };
+    let names = &interface.pass_headers;
+    if !known && !names.as_slice().is_empty() {
+        sink.report(
+            &format!("{path}.pass_headers"),
+            "all headers pass to this interface",
+            "set headers = \"known\", or take `pass_headers` out",
+        );
+    }
+    for (index, name) in names.as_slice().iter().enumerate() {
+        let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-.!%*_+`'~".contains(byte);
+        let problem = match name.as_bytes() {
+            [] => Some("is no name of a header"),
+            name if !name.iter().all(token) => Some("is no name of a header"),
+            name if !crate::hiding::may_be_listed(name) => {
+                Some("is written by the border itself, or passes by trust")
+            }
+            _ => None,
+        };
+        if let Some(problem) = problem {
+            sink.report(
+                &names.path(&format!("{path}.pass_headers"), index),
+                format!("\"{name}\" {problem}"),
+                "write names like \"X-Account\"; docs/topology-hiding.md has all others",
+            );
+        }
+    }
+    names
+        .as_slice()
+        .iter()
+        .map(|name| name.as_str().into())
+        .collect()
 }
 
 fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<ListenAddress> {

@@ -185,6 +185,16 @@ pub(super) enum RawPassing {
     Refuse,
 }
 
+/// What its peers see of other networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawHeaders {
+    /// Other networks are hidden.
+    Known,
+    /// Headers and lines pass as they came.
+    All,
+}
+
 fn refused() -> RawPassing {
     RawPassing::Refuse
 }
@@ -203,6 +213,14 @@ pub(super) struct RawInterface {
     /// Whether identities that its peers assert are believed, and may be told to them (RFC 3325). Default: `true` for `core`,
     /// `false` for `access`. A trunk has a setting of its own.
     pub trusted: Option<bool>,
+    /// What of other networks its peers see in messages that pass to them: `known` hides them: unknown headers (`X-...`) go, hosts in
+    /// Alert-Info, Call-Info, Error-Info, Reason, Referred-By and Reply-To go or become ours, and so do the lines `s=`, `i=`, `u=`, `e=`,
+    /// `p=` and `a=tool` of session descriptions; `all`: these pass as they came. Default: `known` where it is not `trusted`, else `all`.
+    /// The whole list: docs/topology-hiding.md.
+    pub headers: Option<RawHeaders>,
+    /// Names of headers that pass to its peers as they came, where `headers` is `known`.
+    #[serde(default)]
+    pub pass_headers: OneOrMany<String>,
     /// Where it listens: `udp:ADDRESS:PORT`, `tcp:`, `tls:`, `ws:` (WebSocket) or `wss:` (WebSocket over TLS). Where no port is
     /// given it is 5060, 5060, 5061, 80 or 443.
     pub listen: OneOrMany<String>,

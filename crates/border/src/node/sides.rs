@@ -237,6 +237,7 @@ impl Node {
         })?;
         let pool = self.pools.get(address.range).copied().unwrap_or(u16::MAX);
         let side = MediaSide {
+            hides: false,
             pool,
             advertised: address.signalled(),
             latching: Latching::Anywhere,

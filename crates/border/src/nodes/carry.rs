@@ -134,6 +134,7 @@ impl Core {
             return Ok(Carried::Untouched);
         };
         let terms = self.terms(call, Side::Caller, callee);
+        let hides = self.config.hiding(callee.0).is_some();
         let Some(relay) = self.relay_mut(slot) else {
             return Ok(Carried::Untouched);
         };
@@ -142,7 +143,11 @@ impl Core {
             return Err(why);
         }
         if let Some(first) = relay.first.as_ref().filter(|first| first.terms == terms) {
-            session.replace(invite.body(), |out| out.extend_from_slice(&first.sdp), out);
+            let mut sdp = first.sdp.clone();
+            if hides {
+                crate::hiding::description(&mut sdp, 0);
+            }
+            session.replace(invite.body(), |out| out.extend_from_slice(&sdp), out);
             relay.open = Some(Side::Caller);
             return Ok(Carried::Rewritten);
         }
@@ -332,11 +337,18 @@ impl Core {
         let Some(came) = session.bytes(message.body()) else {
             return Ok(Carried::Untouched);
         };
+        let hides = self.calls.get(slot).is_some_and(|call| {
+            let interface = *call.interfaces.get(from.other());
+            self.config.hiding(interface).is_some()
+        });
         let Some(relay) = self.relay_mut(slot) else {
             return Ok(Carried::Untouched);
         };
         // A description that nobody asked about does not pass.
-        let sdp = relay.result.take().unwrap_or(Err(AnchorError::NoNode))?;
+        let mut sdp = relay.result.take().unwrap_or(Err(AnchorError::NoNode))?;
+        if hides {
+            crate::hiding::description(&mut sdp, 0);
+        }
         out.extend_from_slice(&sdp);
         match role {
             Role::Offer => {

@@ -440,7 +440,11 @@ fn refer_passes() {
         "<sip:carol@192.0.2.1:5060>",
         "leads back to us"
     );
-    assert_eq!(refer.header("Referred-By"), "<sip:bob@example.org>");
+    assert_eq!(
+        refer.header("Referred-By"),
+        "<sip:bob@192.0.2.1:5060>",
+        "its host is not told to phones"
+    );
     assert!(net.has(bob, |told| matches!(told, Told::Response(202, _))));
     let leg = refer.leg.unwrap();
     net.tell(alice, |endpoint, now| {

@@ -15,8 +15,13 @@ fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
 }
 
+/// Headers that rules add to what comes from the core pass to phones where they are named.
+fn plain() -> String {
+    PLAIN.replace("kind='access'", "kind='access'\npass_headers='X-Ring'")
+}
+
 fn net(rules: &str) -> (Neighbourhood, usize, usize) {
-    let mut net = Neighbourhood::new(&format!("{PLAIN}{rules}"), 7);
+    let mut net = Neighbourhood::new(&format!("{}{rules}", plain()), 7);
     let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
     let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
     (net, alice, bob)
@@ -359,7 +364,7 @@ fn rules_are_read_again_while_calls_stand() {
     );
     net.run(seconds(1));
     assert_eq!(header(&first(&net, bob, "INVITE"), "X-Border"), None);
-    let config = border::config::parse(&format!("{PLAIN}{STUDY}"), "test").unwrap();
+    let config = border::config::parse(&format!("{}{STUDY}", plain()), "test").unwrap();
     net.operate(|border, now: Time| border.reload(config, now));
     assert!(has(
         &net,

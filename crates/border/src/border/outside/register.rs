@@ -138,7 +138,7 @@ impl Core {
             self.events.tell(now, || note);
         }
         let mut told = Vec::new();
-        let mut effects = Effects::default();
+        let (mut effects, mut hidden) = (Effects::default(), crate::hiding::Texts::default());
         if let Some(response) = response {
             warnings(response, &mut told);
         }
@@ -149,6 +149,7 @@ impl Core {
             .collect();
         if let Some(response) = response {
             hide_network(response, &told, &mut edits);
+            self.hide_from(flow, response, &mut hidden, &mut edits);
         }
         let what = (Method::Register, answer.status);
         self.rules_answer(flow, response, what, &mut edits, &mut effects);

@@ -1,0 +1,631 @@
+//! Topology hiding of headers and descriptions that pass from one side to another: what becomes of each towards a side from which the
+//! other's network is hidden (`headers = "known"`). Headers that the border writes itself on each side, and those that only pass
+//! within trust, are others' work: here they stand in the list, so that the page of it is whole.
+//!
+//! Decided for one message on its way from one side to the other; pure.
+
+use crate::call::headers::address_with_host;
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue};
+
+/// What becomes of a header towards a side with `headers = "known"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Treatment {
+    /// It passes as it came.
+    Passes,
+    /// Each side has its own.
+    Own,
+    /// It passes between trusted sides, or as the policy of identities says, whatever `headers` says.
+    Trust,
+    /// Stays on its side, whatever `headers` says, but between trusted sides.
+    Network,
+    /// Its hosts become a pseudonym, whatever `headers` says.
+    Pseudonym,
+    /// Its address gets our host; parameters that name a host go.
+    Host,
+    /// URNs pass; other URIs become ours, their parameters stay but for those that name a host; values with a `purpose` go.
+    Uri,
+    /// URNs, and parts of the body (`cid`), pass; other URIs go.
+    Urn,
+    /// The parameter `text` goes.
+    Text,
+    /// It goes.
+    Goes,
+}
+
+#[cfg(test)]
+impl Treatment {
+    /// For the page: towards `known`, and towards `all`.
+    const fn texts(self) -> [&'static str; 2] {
+        match self {
+            Treatment::Passes => ["passes", "passes"],
+            Treatment::Own => ["each side has its own", "the same"],
+            Treatment::Trust => [
+                "passes by trust ([identities](conformance/identity.md))",
+                "the same",
+            ],
+            Treatment::Network => ["stays on its side", "passes between trusted sides in calls"],
+            Treatment::Pseudonym => ["hosts become a pseudonym", "the same"],
+            Treatment::Host => [
+                "its address gets our host; parameters that name a host go",
+                "passes",
+            ],
+            Treatment::Uri => [
+                "URNs pass; other URIs become ours, with their parameters but for those that name a host; values with `purpose` go",
+                "passes",
+            ],
+            Treatment::Urn => [
+                "URNs and parts of the body (`cid`) pass; other URIs go",
+                "passes",
+            ],
+            Treatment::Text => ["the parameter `text` goes", "passes"],
+            Treatment::Goes => ["goes", "passes"],
+        }
+    }
+}
+
+/// Every header that is known, in the order of [`HeaderId`].
+const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
+    use HeaderId as H;
+    use Treatment::*;
+    [
+        (H::Via, Own),
+        (H::From, Own),
+        (H::To, Own),
+        (H::CallId, Own),
+        (H::CSeq, Own),
+        (H::Contact, Own),
+        (H::MaxForwards, Own),
+        (H::Route, Own),
+        (H::RecordRoute, Own),
+        (H::ContentLength, Own),
+        (H::ContentType, Passes),
+        (H::Accept, Passes),
+        (H::AcceptContact, Passes),
+        (H::AcceptEncoding, Passes),
+        (H::AcceptLanguage, Passes),
+        (H::AlertInfo, Uri),
+        (H::Allow, Passes),
+        (H::AllowEvents, Passes),
+        (H::AuthenticationInfo, Passes),
+        (H::Authorization, Passes),
+        (H::CallInfo, Uri),
+        (H::ContentDisposition, Passes),
+        (H::ContentEncoding, Passes),
+        (H::ContentLanguage, Passes),
+        (H::Date, Passes),
+        (H::Diversion, Trust),
+        (H::ErrorInfo, Urn),
+        (H::Event, Passes),
+        (H::Expires, Passes),
+        (H::FlowTimer, Passes),
+        (H::Geolocation, Urn),
+        (H::HistoryInfo, Trust),
+        (H::Identity, Passes),
+        (H::InfoPackage, Passes),
+        (H::InReplyTo, Goes),
+        (H::Join, Passes),
+        (H::MimeVersion, Passes),
+        (H::MinExpires, Passes),
+        (H::MinSe, Own),
+        (H::Organization, Passes),
+        (H::PAccessNetworkInfo, Trust),
+        (H::PAssertedIdentity, Trust),
+        (H::PAssertedService, Trust),
+        (H::PAssociatedUri, Passes),
+        (H::PCalledPartyId, Passes),
+        (H::PChargingVector, Network),
+        (H::PEarlyMedia, Trust),
+        (H::PPreferredIdentity, Trust),
+        (H::PPreferredService, Trust),
+        (H::PVisitedNetworkId, Network),
+        (H::Path, Own),
+        (H::Priority, Passes),
+        (H::Privacy, Trust),
+        (H::ProxyAuthenticate, Passes),
+        (H::ProxyAuthorization, Passes),
+        (H::ProxyRequire, Own),
+        (H::RAck, Own),
+        (H::Reason, Text),
+        (H::RecvInfo, Passes),
+        (H::ReferredBy, Host),
+        (H::ReferSub, Passes),
+        (H::ReferTo, Passes),
+        (H::RejectContact, Passes),
+        (H::RemotePartyId, Trust),
+        (H::Replaces, Passes),
+        (H::ReplyTo, Host),
+        (H::RequestDisposition, Passes),
+        (H::Require, Own),
+        (H::RetryAfter, Passes),
+        (H::RSeq, Own),
+        (H::SecurityClient, Passes),
+        (H::SecurityServer, Passes),
+        (H::SecurityVerify, Passes),
+        (H::Server, Own),
+        (H::ServiceRoute, Network),
+        (H::SessionExpires, Own),
+        (H::SipEtag, Passes),
+        (H::SipIfMatch, Passes),
+        (H::Subject, Passes),
+        (H::SubscriptionState, Passes),
+        (H::Supported, Own),
+        (H::Timestamp, Passes),
+        (H::Unsupported, Own),
+        (H::UserAgent, Own),
+        (H::UserToUser, Passes),
+        (H::Warning, Pseudonym),
+        (H::WwwAuthenticate, Passes),
+    ]
+};
+
+/// Known headers without an identifier, which pass. They hold tokens and numbers, no addresses.
+const NAMED: [&str; 8] = [
+    "Accept-Resource-Priority",
+    "Answer-Mode",
+    "Geolocation-Routing",
+    "Max-Breadth",
+    "Priv-Answer-Mode",
+    "Resource-Priority",
+    "Session-ID",
+    "Suppress-If-Match",
+];
+
+/// Those of [`HEADERS`] that are written otherwise, or taken out, here.
+const WRITTEN: [HeaderId; 8] = [
+    HeaderId::AlertInfo,
+    HeaderId::CallInfo,
+    HeaderId::ErrorInfo,
+    HeaderId::Geolocation,
+    HeaderId::InReplyTo,
+    HeaderId::Reason,
+    HeaderId::ReferredBy,
+    HeaderId::ReplyTo,
+];
+
+/// Names of headers that an operator lets pass as they came.
+pub(crate) type PassHeaders = [Box<str>];
+
+/// Header values written for one message.
+#[derive(Debug, Default)]
+pub(crate) struct Texts([Vec<u8>; WRITTEN.len()]);
+
+/// Appends the edits that hide the network from which a message comes. Headers that `edits` are about already stay as these say.
+pub(crate) fn edits<'e, const N: usize>(
+    message: &Message<'e>,
+    passes: &PassHeaders,
+    host: impl Fn() -> Vec<u8>,
+    texts: &'e mut Texts,
+    edits: &mut SmallVec<[Edit<'e>; N]>,
+) {
+    for (id, text) in WRITTEN.into_iter().zip(&mut texts.0) {
+        if !message.has(id) || listed(passes, id.name().as_bytes()) || is_edited(edits, id) {
+            continue;
+        }
+        text.clear();
+        write(message, id, &host, text);
+        let value: &'e [u8] = text;
+        edits.push(match value {
+            [] => Edit::Remove(id),
+            value => Edit::Replace { id, value },
+        });
+    }
+    if !message.has(HeaderId::Other) {
+        return;
+    }
+    for header in message.headers() {
+        let name = header.name;
+        if header.id != HeaderId::Other
+            || NAMED
+                .iter()
+                .any(|known| known.as_bytes().eq_ignore_ascii_case(name))
+            || listed(passes, name)
+            || is_removed(edits, name)
+        {
+            continue;
+        }
+        edits.push(Edit::RemoveNamed(name));
+    }
+}
+
+/// The value of Reason as it passes: see [`Treatment::Text`].
+pub(crate) fn reason(value: &[u8], out: &mut Vec<u8>) {
+    let Some(reason) = TokenValue::parse(value) else {
+        return;
+    };
+    separate(out);
+    out.extend_from_slice(reason.token);
+    for param in reason.params.iter() {
+        if !param.name.eq_ignore_ascii_case(b"text") {
+            parameter(param.name, param.value, out);
+        }
+    }
+}
+
+/// An address as it passes: see [`Treatment::Host`].
+pub(crate) fn address(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
+    let Some(address) = NameAddr::parse(value) else {
+        return;
+    };
+    let bare = NameAddr {
+        params: wire::sip::Params::default(),
+        ..address
+    };
+    // A URI of another scheme has its host where only its own rules say.
+    let sip = address.parse_uri().is_some_and(|uri| uri.is_sip());
+    let tel = address
+        .uri
+        .get(..4)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"tel:"));
+    if !sip && !tel {
+        return;
+    }
+    separate(out);
+    // Parameters and headers of the URI may name a host as well.
+    let end = address
+        .uri
+        .iter()
+        .position(|byte| matches!(byte, b'?' | b';'));
+    let uri = address
+        .uri
+        .get(..end.unwrap_or(address.uri.len()))
+        .unwrap_or_default();
+    let uri = if tel { address.uri } else { uri };
+    let bare = NameAddr { uri, ..bare };
+    address_with_host(&bare, Some(host), out);
+    harmless_parameters(&address, out);
+}
+
+/// Whether a header may be let pass: what the border writes itself, and what passes by trust, may not.
+pub(crate) fn may_be_listed(name: &[u8]) -> bool {
+    let id = HeaderId::from_name(name);
+    let refused = [
+        Treatment::Own,
+        Treatment::Trust,
+        Treatment::Network,
+        Treatment::Pseudonym,
+    ];
+    id == HeaderId::Other || !refused.contains(&treatment(id))
+}
+
+fn is_edited(edits: &[Edit<'_>], id: HeaderId) -> bool {
+    edits.iter().any(|edit| match edit {
+        Edit::Remove(other) | Edit::Replace { id: other, .. } => *other == id,
+        _ => false,
+    })
+}
+
+fn is_removed(edits: &[Edit<'_>], name: &[u8]) -> bool {
+    edits
+        .iter()
+        .any(|edit| matches!(edit, Edit::RemoveNamed(other) if other.eq_ignore_ascii_case(name)))
+}
+
+fn listed(passes: &PassHeaders, name: &[u8]) -> bool {
+    passes
+        .iter()
+        .any(|passed| passed.as_bytes().eq_ignore_ascii_case(name))
+}
+
+fn treatment(id: HeaderId) -> Treatment {
+    HEADERS
+        .get(id as usize)
+        .map_or(Treatment::Goes, |known| known.1)
+}
+
+/// Writes the values of a header as they pass; nothing where none does.
+fn write(message: &Message<'_>, id: HeaderId, host: &impl Fn() -> Vec<u8>, out: &mut Vec<u8>) {
+    let treatment = treatment(id);
+    let own = match treatment {
+        Treatment::Host | Treatment::Uri => host(),
+        _ => Vec::new(),
+    };
+    for value in message.values(id) {
+        match treatment {
+            Treatment::Text => reason(value, out),
+            Treatment::Host => address(value, &own, out),
+            Treatment::Uri => uri(value, &own, out),
+            Treatment::Urn => urn(value, out),
+            _ => {}
+        }
+    }
+}
+
+fn separate(out: &mut Vec<u8>) {
+    if !out.is_empty() {
+        out.extend_from_slice(b", ");
+    }
+}
+
+fn parameter(name: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
+    out.push(b';');
+    out.extend_from_slice(name);
+    if let Some(value) = value {
+        out.push(b'=');
+        out.extend_from_slice(value);
+    }
+}
+
+/// The parameters that cannot name a host: numbers and words without what stands in names and addresses.
+fn harmless_parameters(address: &NameAddr<'_>, out: &mut Vec<u8>) {
+    let harmless = |text: &[u8]| {
+        let names = |byte: &u8| matches!(byte, b'.' | b':' | b'@' | b'"' | b'/' | b'%' | b'<');
+        !text.iter().any(names)
+    };
+    for param in address.params.iter() {
+        let tag = param.name.eq_ignore_ascii_case(b"tag");
+        if !tag && harmless(param.name) && param.value.is_none_or(harmless) {
+            parameter(param.name, param.value, out);
+        }
+    }
+}
+
+fn has_scheme(uri: &[u8], scheme: &[u8]) -> bool {
+    uri.get(..scheme.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
+
+/// A URN or the name of a part of the body, which name no host of a network.
+fn is_name(uri: &[u8]) -> bool {
+    has_scheme(uri, b"urn:") || has_scheme(uri, b"cid:")
+}
+
+/// See [`Treatment::Uri`].
+fn uri(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
+    let Some(address) = NameAddr::parse(value) else {
+        return;
+    };
+    if address.params.has(b"purpose") && !is_name(address.uri) {
+        return;
+    }
+    separate(out);
+    out.push(b'<');
+    match is_name(address.uri) {
+        true => out.extend_from_slice(address.uri),
+        false => {
+            out.extend_from_slice(b"sip:");
+            out.extend_from_slice(host);
+        }
+    }
+    out.push(b'>');
+    harmless_parameters(&address, out);
+}
+
+/// See [`Treatment::Urn`].
+fn urn(value: &[u8], out: &mut Vec<u8>) {
+    let named = NameAddr::parse(value).filter(|address| is_name(address.uri));
+    if let Some(address) = named {
+        separate(out);
+        out.push(b'<');
+        out.extend_from_slice(address.uri);
+        out.push(b'>');
+        harmless_parameters(&address, out);
+    }
+}
+
+/// Lines of a description that tell of who wrote it, and what becomes of them: subject, information, URI, addresses of people, tool, and
+/// filters by source, which is ours.
+const LINES: [(&[u8], Option<&[u8]>); 7] = [
+    (b"s=", Some(b"s=-")),
+    (b"i=", None),
+    (b"u=", None),
+    (b"e=", None),
+    (b"p=", None),
+    (b"a=tool:", None),
+    (b"a=source-filter:", None),
+];
+
+/// Takes such lines out of the description that begins at `from` in `out`.
+pub(crate) fn description(out: &mut Vec<u8>, from: usize) {
+    let lines = || {
+        out.get(from..)
+            .unwrap_or_default()
+            .split_inclusive(|byte| *byte == b'\n')
+    };
+    let told = |line: &[u8]| LINES.iter().find(|(start, _)| line.starts_with(start));
+    if !lines()
+        .any(|line| told(line).is_some_and(|(_, instead)| *instead != Some(line.trim_ascii_end())))
+    {
+        return;
+    }
+    let mut hidden = Vec::with_capacity(out.len() - from);
+    for line in lines() {
+        match told(line) {
+            None => hidden.extend_from_slice(line),
+            Some((_, None)) => {}
+            Some((_, Some(instead))) => {
+                hidden.extend_from_slice(instead);
+                let end = line.trim_ascii_end().len();
+                hidden.extend_from_slice(line.get(end..).unwrap_or_default());
+            }
+        }
+    }
+    out.truncate(from);
+    out.append(&mut hidden);
+}
+
+/// The page of it.
+#[cfg(test)]
+fn page() -> String {
+    let mut page = String::from(
+        "# Topology hiding: headers and lines of descriptions\n\n\
+         What becomes of each header, and of each line of a session description, on its way from one side of the border to the other, in\n\
+         requests and responses, inside and outside of calls. `known` and `all` are the `headers` of the interface to which it goes\n\
+         ([configuration](configuration.md)): `known` is the default towards interfaces that are not `trusted`, `all` towards those that\n\
+         are. Headers named in that interface's `pass_headers` pass as they came, unknown ones among them. Header rules in direction\n\
+         `out` come after all this: what they add or set leaves.\n\n\
+         A test holds this page against the list in `crates/border/src/hiding.rs`; `HORNWORK_WRITE_PAGES=1 cargo test -p border --lib hiding`\n\
+         writes it anew.\n\n\
+         ## Headers\n\n| header | towards `known` | towards `all` |\n| --- | --- | --- |\n",
+    );
+    let mut rows: Vec<(&str, Treatment)> = HEADERS
+        .iter()
+        .map(|(id, treatment)| (id.name(), *treatment))
+        .collect();
+    rows.extend(NAMED.map(|name| (name, Treatment::Passes)));
+    rows.push(("P-Charging-Function-Addresses", Treatment::Network));
+    rows.sort_by_key(|row| row.0);
+    for (name, treatment) in rows {
+        let [known, all] = treatment.texts();
+        page.push_str(&format!("| `{name}` | {known} | {all} |\n"));
+    }
+    page.push_str(
+        "| all others | go | pass |\n\n\
+         Refer-To with our address on one side has our address on the other. Bodies other than session descriptions pass as they came.\n\n\
+         ## Lines of session descriptions\n\n\
+         Where media is anchored here or at a media node; where it is passed by, descriptions pass as they came.\n\n\
+         | line | towards `known` | towards `all` |\n| --- | --- | --- |\n\
+         | `o=` | user `-`, our address | the same |\n\
+         | `c=`, `m=`, `a=rtcp`, `a=candidate` and what belongs to ICE | ours | the same |\n",
+    );
+    for (start, instead) in LINES {
+        let line = String::from_utf8_lossy(start);
+        let known = match instead {
+            Some(instead) => format!("becomes `{}`", String::from_utf8_lossy(instead)),
+            None => "goes".to_owned(),
+        };
+        page.push_str(&format!(
+            "| `{}` | {known} | passes |\n",
+            line.trim_end_matches(':')
+        ));
+    }
+    page.push_str("| all others | pass | pass |\n");
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::sip::emit;
+
+    fn passed(headers: &str, passes: &[&str]) -> String {
+        let bytes = format!(
+            "INVITE sip:b@h SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\nFrom: <sip:a@x>;tag=1\r\nTo: <sip:b@x>\r\n\
+             Call-ID: 1\r\nCSeq: 1 INVITE\r\n{}\r\n",
+            headers.replace('\n', "\r\n")
+        )
+        .into_bytes();
+        let message = Message::parse(&bytes).unwrap();
+        let passes: Vec<Box<str>> = passes.iter().map(|name| Box::from(*name)).collect();
+        let (mut texts, mut list) = (Texts::default(), SmallVec::<[Edit<'_>; 8]>::new());
+        edits(
+            &message,
+            &passes,
+            || b"192.0.2.1".to_vec(),
+            &mut texts,
+            &mut list,
+        );
+        let mut out = Vec::new();
+        emit(&message, &list, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let rest = text.split_once("CSeq: 1 INVITE\r\n").unwrap().1;
+        rest.trim_end().replace("\r\n", "\n")
+    }
+
+    #[test]
+    fn the_list_is_whole_and_in_order() {
+        for (index, (id, treatment)) in HEADERS.into_iter().enumerate() {
+            assert_eq!(id as usize, index, "{}", id.name());
+            let written = matches!(
+                treatment,
+                Treatment::Host
+                    | Treatment::Uri
+                    | Treatment::Urn
+                    | Treatment::Text
+                    | Treatment::Goes
+            );
+            assert_eq!(WRITTEN.contains(&id), written, "{}", id.name());
+        }
+        for name in NAMED {
+            assert_eq!(
+                HeaderId::from_name(name.as_bytes()),
+                HeaderId::Other,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_page_says_what_is_done() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/topology-hiding.md");
+        if std::env::var_os("HORNWORK_WRITE_PAGES").is_some() {
+            std::fs::write(path, page()).unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap();
+        assert_eq!(written, page(), "HORNWORK_WRITE_PAGES=1 writes it anew");
+    }
+
+    #[test]
+    fn what_names_no_host_passes() {
+        for same in [
+            "Subject: lunch at pbx.example",
+            "Alert-Info: <urn:alert:source:external>;info=ring2",
+            "Call-Info: <cid:picture@a.example>;purpose=icon",
+            "Reason: Q.850;cause=16, SIP;cause=200",
+            "Answer-Mode: Auto",
+            "User-to-User: 00aa;encoding=hex",
+        ] {
+            assert_eq!(passed(&format!("{same}\n"), &[]), same);
+        }
+    }
+
+    #[test]
+    fn what_names_hosts_is_written_anew_or_goes() {
+        for (came, goes) in [
+            (
+                "Alert-Info: <http://10.2.0.7/ring.wav>;info=alert-autoanswer;delay=0;x=\"pbx\"",
+                "Alert-Info: <sip:192.0.2.1>;info=alert-autoanswer;delay=0",
+            ),
+            (
+                "Call-Info: <sip:10.2.0.7>;answer-after=0, <http://pbx/me.png>;purpose=icon",
+                "Call-Info: <sip:192.0.2.1>;answer-after=0",
+            ),
+            ("Call-Info: <http://pbx/me.png>;purpose=icon", ""),
+            ("Error-Info: <sip:sorry@10.2.0.7>", ""),
+            ("In-Reply-To: 1@10.2.0.7", ""),
+            (
+                "Reason: Q.850;cause=34;text=\"pbx7, 10.2.0.7; full\"",
+                "Reason: Q.850;cause=34",
+            ),
+            (
+                "Referred-By: \"Bob\" <sip:bob@10.2.0.7:5070;maddr=10.2.0.8?X=y>;cid=\"1@10.2.0.7\"",
+                "Referred-By: \"Bob\" <sip:bob@192.0.2.1>",
+            ),
+            ("Referred-By: <http://10.2.0.7/>", ""),
+            ("Reply-To: <tel:+431234>", "Reply-To: <tel:+431234>"),
+            ("X-Asterisk-HangupCause: Normal", ""),
+            ("x-a: 1\nX-B: 2\nX-A: 3", ""),
+        ] {
+            assert_eq!(passed(&format!("{came}\n"), &[]), goes, "{came}");
+        }
+    }
+
+    #[test]
+    fn what_is_listed_passes() {
+        let came = "X-Account: 7\nError-Info: <sip:sorry@10.2.0.7>";
+        assert_eq!(
+            passed(&format!("{came}\n"), &["x-account", "error-info"]),
+            came
+        );
+    }
+
+    #[test]
+    fn descriptions_lose_what_tells_of_their_writer() {
+        let hide = |text: &str| {
+            let mut out = b"before".to_vec();
+            out.extend_from_slice(text.as_bytes());
+            description(&mut out, 6);
+            String::from_utf8(out.split_off(6)).unwrap()
+        };
+        assert_eq!(
+            hide(
+                "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=pbx7\r\ni=at pbx7\r\nu=http://pbx7/\r\ne=a@pbx7\r\np=+43\r\nc=IN IP4 192.0.2.1\r\n\
+                 t=0 0\r\na=tool:pbx7 1.0\r\nm=audio 4000 RTP/AVP 0\r\ni=line of pbx7\r\na=toolbox\r\na=source-filter: incl IN IP4 * 10.2.0.7\r\n"
+            ),
+            "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\na=toolbox\r\n"
+        );
+        let plain = "v=0\ns=-\nt=0 0\n";
+        assert_eq!(hide(plain), plain);
+        assert_eq!(hide("s="), "s=-");
+    }
+}
