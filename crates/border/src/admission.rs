@@ -4,8 +4,10 @@
 //! The costs (`price.rs`) are twice what was measured of standing calls, relayed packets, transcoders, SRTP and handshakes on the machine
 //! of the project; no other machine was calibrated for them. `[limits] memory` and `processor` say what there is.
 
+mod carrier;
 mod price;
 
+pub use carrier::{MediaCarrier, MediaWay};
 pub(crate) use price::Bill;
 pub use price::{Cost, Part};
 
@@ -162,7 +164,10 @@ impl Core {
             Place::Name(_, transport) => *transport,
         });
         let anchored = plan.media == MediaMode::Anchor;
-        let mut bill = Bill::of_call(anchored, [Some(flow.transport), callee.flatten()]);
+        let far = first.map_or(origin.interface, |step| step.interface);
+        let between = [origin.interface, far];
+        let way = anchored.then(|| self.media_carrier.between(&self.config, between));
+        let mut bill = Bill::of_call(way, [Some(flow.transport), callee.flatten()]);
         if anchored {
             // Who must have keys will have them, or end. Of which kind is known then; until then of the dearest.
             let sides = [
@@ -176,6 +181,9 @@ impl Core {
                 {
                     bill.protect(0, side, Cost::of_security(security));
                 }
+            }
+            if let Some(way) = way {
+                bill.lead(way);
             }
         }
         self.take(uri, bill, now)
@@ -230,6 +238,8 @@ impl Core {
             self.events.tell(now, || Note::AdmissionRefused {
                 what: what.to_owned(),
                 calls,
+                calls_max: limit.holds(bill.total()),
+                path: bill.way().map(|way| way.name().to_owned()),
                 refused,
                 memory: by_part(&by_parts, limit.memory, |cost| cost.memory),
                 processor: by_part(&by_parts, limit.processor, |cost| cost.processor),
@@ -261,6 +271,9 @@ impl Core {
             let cost = Cost::of_transcoding(kinds);
             call.bill.add(Part::Transcoding, cost);
             self.admitted.add(Part::Transcoding, cost);
+            if let Some(slot) = self.slot_of(key) {
+                self.price_media(slot);
+            }
         }
     }
 
@@ -284,6 +297,9 @@ impl Core {
         let sum = &mut self.admitted.taken[Part::Srtp as usize];
         *sum -= before;
         *sum += cost;
+        if let Some(slot) = self.slot_of(key) {
+            self.price_media(slot);
+        }
     }
 
     /// A call that cost this is over.

@@ -9,13 +9,12 @@ mod resolve;
 pub(crate) mod sockets;
 mod subscriptions;
 
-pub use self::core::MediaCarrier;
 pub(crate) use self::core::{ALLOW, Alarm, Core, MEDIA_SOCKETS, Placed, identities};
 pub(crate) use locals::LocalPoint;
 pub(crate) use outside::address_of_record;
 pub use report::{BorderCensus, CallInfo, Counters, Outcome};
 
-use crate::admission::Cost;
+use crate::admission::{Cost, MediaCarrier};
 use crate::call::CallKey;
 use crate::config::Config;
 use crate::crew::Share;
@@ -66,7 +65,7 @@ impl Border {
 
     /// What carries the media that is anchored here, where the program has found another way than sockets, or has lost it.
     pub fn set_media_carrier(&mut self, carrier: MediaCarrier) {
-        self.core.media_carrier = carrier;
+        self.core.set_media_carrier(carrier);
     }
 
     /// What comes at a listening point is another worker's, and handed to it.

@@ -242,6 +242,10 @@ events! {
         what: String,
         /// Calls that stand.
         calls: u64,
+        /// Calls like the last one refused that fit at most.
+        calls_max: u64,
+        /// The way of that one's media by which it is counted: sockets, kernel, af_xdp; absent where it has none that is anchored.
+        path: Option<String>,
         /// Calls refused since this was last told.
         refused: u64,
         /// KiB that are taken, by what for (call, connection, media, srtp, transcoding, conference, registrations), and of how many.

@@ -2,10 +2,10 @@
 
 use crate::ports;
 use crate::security::Loaded;
-use border::admission::Cost;
+use border::admission::{Cost, MediaCarrier, MediaWay};
 use border::config::{
-    Action, Authenticate, Config, Interface, InterfaceKind, MediaMode, Mistake, Register, Room,
-    Route, SrtpPolicy, Trunk, TrunkId,
+    Action, Authenticate, Config, Interface, InterfaceId, InterfaceKind, MediaMode, Mistake,
+    Register, Room, Route, SrtpPolicy, Trunk, TrunkId,
 };
 use clap::Args;
 use std::io::ErrorKind;
@@ -110,6 +110,9 @@ pub fn check(options: &Check) -> ExitCode {
         Ok((config, loaded)) => {
             if !config.interfaces.is_empty() {
                 print!("{}", summary(&config));
+                let (carrier, why) = crate::machine::assumed_path(&config);
+                println!("media path: {} ({why})", carrier.way.name());
+                print!("{}", capacity(&config, &carrier));
             }
             print!("{}", node_summary(&config));
             let mut warnings = config.warnings();
@@ -261,22 +264,42 @@ pub fn summary(config: &Config) -> String {
         ));
     }
     text.push_str(&crate::store::summary(config));
-    text.push_str(&admission_line(config));
     if !config.users.is_empty() {
         text.push_str(&format!("users: {}\n", config.users.len()));
     }
     text
 }
 
-/// How many calls of either kind fit into the machine.
-fn admission_line(config: &Config) -> String {
+/// How many calls of either kind fit into the machine, where this carries their media.
+pub fn capacity(config: &Config, carrier: &MediaCarrier) -> String {
     let Some(limit) = config.admission.limit() else {
         return String::new();
     };
     let most = config.limits.calls as u64;
-    let fit = |anchored| {
-        let calls = limit.holds(Cost::of_call(anchored, [None, None]));
-        calls.min(most)
+    let fit = |cost: Cost| limit.holds(cost).min(most);
+    // The faster way is that of calls between interfaces that it serves.
+    let ways = config.interfaces.iter().enumerate().map(|(index, _)| {
+        let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
+        carrier.between(config, [id, id])
+    });
+    let served = ways.filter(|way| *way != MediaWay::Sockets).count();
+    let sockets = fit(Cost::of_call_by(MediaWay::Sockets, [None, None]));
+    let anchored = match (served, carrier.way) {
+        (0, _) | (_, MediaWay::Sockets) => format!("{sockets} calls with media anchored"),
+        (served, way) => {
+            let calls = fit(Cost::of_call_by(way, [None, None]));
+            let (name, rest) = match way {
+                MediaWay::Kernel => ("the kernel", "in sockets (SRTP, transcoding, IPv4 to IPv6)"),
+                _ => ("AF_XDP", "in sockets"),
+            };
+            let all = config.interfaces.len();
+            match served == all {
+                true => format!("{calls} calls with media anchored in {name}, {sockets} {rest}"),
+                false => format!(
+                    "{sockets} calls with media anchored in sockets, {calls} in {name} (between {served} of {all} interfaces)"
+                ),
+            }
+        }
     };
     // Where some side may be protected: as many in which one is, by the dearest of its suites.
     let sides = config
@@ -296,9 +319,8 @@ fn admission_line(config: &Config) -> String {
         format!(", {calls} where one side has SRTP")
     });
     format!(
-        "room for {} calls with media anchored{protected}, or {} with media passed by: {} MiB, {} % of a core; beyond that {}\n",
-        fit(true),
-        fit(false),
+        "room for {anchored}{protected}, or {} with media passed by: {} MiB, {} % of a core; beyond that {}\n",
+        fit(Cost::of_call(false, [None, None])),
         limit.memory / 1_024,
         limit.processor / 10_000,
         config.admission.status

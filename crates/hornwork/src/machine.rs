@@ -1,6 +1,8 @@
 //! What this machine, or the control group that we are in, has.
 
-use border::admission::Machine;
+use border::admission::{Machine, MediaCarrier, MediaWay};
+use border::config::{Config, Wanted};
+use std::net::IpAddr;
 use std::path::Path;
 
 /// Threads that work at a time: signalling and media share one.
@@ -109,6 +111,90 @@ impl LentPorts {
     }
 }
 
+/// Rights that the faster ways of media need, by their bits in the sets of `/proc/self/status`.
+const RIGHTS: [(u32, &str); 4] = [
+    (39, "CAP_BPF"),
+    (38, "CAP_PERFMON"),
+    (12, "CAP_NET_ADMIN"),
+    (13, "CAP_NET_RAW"),
+];
+
+/// The way that media would take here, as far as that can be told without trying: by the configuration, the rights of this process and
+/// the kernel; and why.
+pub fn assumed_path(config: &Config) -> (MediaCarrier, String) {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    path_of(
+        config,
+        &read("/proc/self/status"),
+        &read("/proc/sys/kernel/osrelease"),
+    )
+}
+
+fn path_of(config: &Config, status: &str, release: &str) -> (MediaCarrier, String) {
+    let (way, key, wanted, version, rights) = match (config.media.kernel, config.media.af_xdp) {
+        (Wanted::Never, Wanted::Never) => {
+            let why = "`[media] kernel` and `af_xdp` are \"never\"".to_owned();
+            return (MediaCarrier::default(), why);
+        }
+        (Wanted::Never, wanted) => (MediaWay::AfXdp, "af_xdp", wanted, (5, 11), &RIGHTS[..]),
+        (wanted, _) => (MediaWay::Kernel, "kernel", wanted, (6, 3), &RIGHTS[..3]),
+    };
+    let wanted = match wanted {
+        Wanted::Require => "require",
+        _ => "auto",
+    };
+    let asked = format!("`[media] {key} = \"{wanted}\"`");
+    let sockets = |why: String| (MediaCarrier::default(), format!("{asked}, but {why}"));
+    let missing = missing_rights(status, rights);
+    if !missing.is_empty() {
+        return sockets(format!(
+            "this process lacks {}; where `run` has these rights, check with them",
+            missing.join(", ")
+        ));
+    }
+    if release_of(release).is_none_or(|own| own < version) {
+        let (major, minor) = version;
+        return sockets(format!(
+            "it needs Linux {major}.{minor}, and this is {}",
+            release.trim()
+        ));
+    }
+    let ranges = config.media_ranges.iter().map(|range| range.address);
+    let mut addresses: Vec<IpAddr> = ranges.filter(|address| !address.is_loopback()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    if addresses.is_empty() {
+        return sockets("the loopback has no XDP".to_owned());
+    }
+    let carrier = MediaCarrier {
+        way,
+        addresses: addresses.into(),
+    };
+    (
+        carrier,
+        format!(
+            "assumed: {asked}, and rights and kernel allow it; `run` finds out whether the interfaces do"
+        ),
+    )
+}
+
+/// Which of these rights are not in the effective set.
+fn missing_rights(status: &str, rights: &[(u32, &'static str)]) -> Vec<&'static str> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    let set = set.unwrap_or(0);
+    let missing = rights.iter().filter(|(bit, _)| set >> bit & 1 == 0);
+    missing.map(|(_, name)| *name).collect()
+}
+
+/// Major and minor number of a kernel.
+fn release_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release
+        .trim()
+        .split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// Our control group (version 2), relative to the root of all.
 fn own_group(cgroup: &str) -> String {
     let line = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -139,6 +225,48 @@ fn machine_of(meminfo: &str, memory_max: &str, cpu_max: &str) -> Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_path_is_assumed_by_configuration_rights_and_kernel() {
+        let config = |media: &str, address: &str| {
+            let text = format!(
+                "[[interface]]\nname='a'\nlisten='udp:{address}:5060'\nmedia={{address='{address}'}}\n[media]\n{media}\n"
+            );
+            border::config::parse(&text, "test").expect("a configuration")
+        };
+        let all = "CapEff:\t000001ffffffffff\n";
+        let path = |media: &str, address: &str, status: &str, release: &str| {
+            let (carrier, why) = path_of(&config(media, address), status, release);
+            (carrier.way, why)
+        };
+        let (kernel, v6) = ("kernel='auto'", "6.8.0-1\n");
+        let (way, why) = path("", "192.0.2.1", all, v6);
+        assert!(
+            way == MediaWay::Sockets && why.contains("are \"never\""),
+            "{why}"
+        );
+        let (way, why) = path(kernel, "192.0.2.1", all, v6);
+        assert!(
+            way == MediaWay::Kernel && why.starts_with("assumed: "),
+            "{why}"
+        );
+        assert_eq!(
+            path("af_xdp='require'", "192.0.2.1", all, v6).0,
+            MediaWay::AfXdp
+        );
+        // CAP_NET_RAW and CAP_NET_ADMIN alone.
+        let (way, why) = path(kernel, "192.0.2.1", "CapEff:\t0000000000003000\n", v6);
+        let lacks = "lacks CAP_BPF, CAP_PERFMON;";
+        assert!(way == MediaWay::Sockets && why.contains(lacks), "{why}");
+        let (way, why) = path(kernel, "192.0.2.1", all, "6.1.0-18\n");
+        let old = "needs Linux 6.3, and this is 6.1.0-18";
+        assert!(way == MediaWay::Sockets && why.contains(old), "{why}");
+        let (way, why) = path(kernel, "127.0.0.1", all, v6);
+        assert!(
+            way == MediaWay::Sockets && why.contains("loopback"),
+            "{why}"
+        );
+    }
 
     #[test]
     fn ports_that_the_kernel_lends() {

@@ -11,6 +11,7 @@ use crate::security::Loaded;
 use crate::store::{Keeper, Store};
 use crate::threads::Placing;
 use crate::workers::{Mates, shared};
+use border::admission::{MediaCarrier, MediaWay};
 use border::border::Border;
 use border::config::{Config, Wanted};
 use clap::{Args, ValueEnum};
@@ -227,10 +228,29 @@ fn by_queue(queues: &[(&str, u32, u64)]) -> String {
     words.collect::<Vec<String>>().join("; ")
 }
 
-/// Logs when interfaces begin or cease to send what the kernel relays.
-pub(crate) fn kernel_news(relay: Option<&KernelRelay>, log: &Log, clock: &Clock) {
-    if let Some((relays, why)) = relay.and_then(KernelRelay::news) {
+/// Logs when interfaces begin or cease to send what the kernel relays; whether they have.
+pub(crate) fn kernel_news(relay: Option<&KernelRelay>, log: &Log, clock: &Clock) -> bool {
+    let news = relay.and_then(KernelRelay::news);
+    let any = news.is_some();
+    if let Some((relays, why)) = news {
         log.event(&Event::new(clock.now(), kernel_path(relays, why)));
+    }
+    any
+}
+
+/// What carries media beside sockets at present.
+fn carrier_of(relay: Option<&KernelRelay>, af_xdp: Option<&AfXdp>) -> MediaCarrier {
+    let of = |way, addresses: Vec<IpAddr>| match addresses.is_empty() {
+        true => MediaCarrier::default(),
+        false => MediaCarrier {
+            way,
+            addresses: addresses.into(),
+        },
+    };
+    match (relay, af_xdp) {
+        (Some(relay), _) => of(MediaWay::Kernel, relay.serves()),
+        (None, Some(af_xdp)) => of(MediaWay::AfXdp, af_xdp.serves()),
+        (None, None) => MediaCarrier::default(),
     }
 }
 
@@ -335,7 +355,8 @@ fn serve(
     let mut entropy = net::entropy()?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let workers = config.sip.workers;
-    let mut borders = Border::crew(config, workers, entropy);
+    let config = Arc::new(config);
+    let mut borders = Border::crew(config.clone(), workers, entropy);
     for border in &mut borders {
         border.reserve(TRANSACTIONS);
     }
@@ -343,13 +364,18 @@ fn serve(
     for border in &mut borders {
         border.set_dtls(keying.clone());
     }
+    let cpus = net::allowed_cpus();
+    let relay = kernel_relay(&config, &log, &clock)?;
+    let relay = relay.as_ref();
+    let af_xdp = af_xdp(&config, &log, &clock)?;
+    let carrier = carrier_of(relay, af_xdp.as_ref());
+    print!("{}", configuration::capacity(&config, &carrier));
+    for border in &mut borders {
+        border.set_media_carrier(carrier.clone());
+    }
     let mut border = borders.remove(0);
     let store = Store::start(&mut border, &log, clock)?;
     let keeper = store.as_ref().map(Store::keeper);
-    let cpus = net::allowed_cpus();
-    let relay = kernel_relay(border.config(), &log, &clock)?;
-    let relay = relay.as_ref();
-    let af_xdp = af_xdp(border.config(), &log, &clock)?;
     let settings = DriverConfig {
         af_xdp: af_xdp.clone(),
         ..driver_config(border.config(), relay)
@@ -424,7 +450,7 @@ fn serve(
         service.mates.look()?;
         let mates = &mut service.mates;
         service.watchdog.feed(clock.now(), || mates.all_turn());
-        kernel_news(relay, &service.log, &service.clock);
+        service.path_news(relay, &mut border);
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
@@ -579,6 +605,18 @@ impl Service<'_> {
             notify("READY=1");
         }
         true
+    }
+
+    /// The kernel relays other media than before: the log says so, and admission counts with it from now on.
+    fn path_news(&mut self, relay: Option<&KernelRelay>, border: &mut Border) {
+        if !kernel_news(relay, &self.log, &self.clock) {
+            return;
+        }
+        let carrier = carrier_of(relay, None);
+        let capacity = configuration::capacity(border.config(), &carrier);
+        tracing::info!("{}", capacity.trim_end());
+        border.set_media_carrier(carrier.clone());
+        self.mates.carry(&carrier);
     }
 
     /// Tells of certificates that must be renewed: at the start and daily.

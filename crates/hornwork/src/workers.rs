@@ -5,6 +5,7 @@ use crate::log::Log;
 use crate::service::{driver_config, opened};
 use crate::store::Keeper;
 use crate::threads::Placing;
+use border::admission::MediaCarrier;
 use border::border::Border;
 use border::config::Config;
 use border::rooms::{RoomName, RoomReply, RoomWish};
@@ -27,6 +28,7 @@ const ASKED: Duration = Duration::from_millis(1);
 enum Order {
     Reload(Arc<Config>, Security),
     Drain(Duration),
+    Carry(MediaCarrier),
     Ask(u64, RoomName, RoomWish),
     Stop,
 }
@@ -157,6 +159,11 @@ impl Mates {
         self.order(|| Order::Reload(config.clone(), security.clone()));
     }
 
+    /// Tells all of them what carries media from now on.
+    pub(crate) fn carry(&self, carrier: &MediaCarrier) {
+        self.order(|| Order::Carry(carrier.clone()));
+    }
+
     /// Lets all of them drain.
     pub(crate) fn drain(&self, limit: Duration) {
         self.order(|| Order::Drain(limit));
@@ -270,6 +277,7 @@ impl Thread {
                         self.border.reload(config, now);
                     }
                     Order::Drain(limit) => self.border.drain(limit, now),
+                    Order::Carry(carrier) => self.border.set_media_carrier(carrier),
                     Order::Ask(number, name, wish) => {
                         self.asked += 1;
                         self.border.ask_rooms(number, &name, &wish, now);

@@ -169,7 +169,22 @@ impl KernelRelay {
         (any, why.join("; "))
     }
 
-    /// The same, once after each change.
+    /// Addresses whose streams it can relay at present, both ways.
+    pub fn serves(&self) -> Vec<IpAddr> {
+        let locals = self.0.locals.iter().enumerate();
+        let sends = |at: usize| {
+            self.0
+                .sends
+                .get(at)
+                .is_some_and(|sends| sends.load(Ordering::Relaxed))
+        };
+        locals
+            .filter(|(at, local)| local.interface != 0 && sends(*at))
+            .map(|(_, local)| local.address)
+            .collect()
+    }
+
+    /// The same as [`KernelRelay::state`], once after each change.
     pub fn news(&self) -> Option<(bool, String)> {
         let changed = self.0.changed.swap(false, Ordering::Acquire);
         changed.then(|| self.state())

@@ -135,6 +135,12 @@ impl AfXdp {
         (self.0.how.clone(), self.0.unserved.clone())
     }
 
+    /// Addresses that it serves.
+    pub fn serves(&self) -> Vec<IpAddr> {
+        let served = self.0.locals.iter().filter(|local| local.interface != 0);
+        served.map(|local| local.address).collect()
+    }
+
     /// The sockets; `None` where a driver has them already.
     pub(crate) fn take(&self) -> Option<Vec<Xsk>> {
         let sockets = self.0.sockets.lock();

@@ -7,7 +7,7 @@ use super::resolve::Names;
 use super::sockets::{MEDIA_BASE, SocketWork};
 use super::subscriptions::Subscription;
 use super::{Counters, Events};
-use crate::admission::Admitted;
+use crate::admission::{Admitted, MediaCarrier};
 use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
 use crate::call::challenged::Challenged;
 use crate::call::figures::Ended;
@@ -172,18 +172,6 @@ pub(crate) struct Core {
     pub(crate) media_carrier: MediaCarrier,
     pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
     pub(crate) now: Time,
-}
-
-/// What carries media that is anchored here, as the program has found this machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MediaCarrier {
-    /// Sockets.
-    #[default]
-    Sockets,
-    /// Sockets; streams that are only sent on are relayed in the kernel (XDP).
-    Kernel,
-    /// AF_XDP.
-    AfXdp,
 }
 
 /// Methods that the border takes.

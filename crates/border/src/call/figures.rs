@@ -3,7 +3,8 @@
 //! Nothing is computed while packets pass: what the statistics of sources hold is read out once.
 
 use super::{Call, Side};
-use crate::border::{Core, MediaCarrier};
+use crate::admission::MediaWay;
+use crate::border::Core;
 use engine::{Hundredths, Note, Time};
 use media::forward::{FlowStats, SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
@@ -65,7 +66,7 @@ impl Core {
         encodings: Encodings,
         now: Time,
     ) {
-        let carrier = self.media_carrier;
+        let carrier = self.media_carrier.way;
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
@@ -149,7 +150,7 @@ impl Core {
 }
 
 /// The way of a call's media, as far as the call knows; that the kernel has relayed some of it is known later.
-fn path_of(call: &Call, carrier: MediaCarrier) -> Option<&'static str> {
+fn path_of(call: &Call, carrier: MediaWay) -> Option<&'static str> {
     if call.seat.is_some() {
         return Some("conference");
     }
@@ -158,8 +159,8 @@ fn path_of(call: &Call, carrier: MediaCarrier) -> Option<&'static str> {
     }
     if call.media.is_some() {
         return Some(match carrier {
-            MediaCarrier::AfXdp => "af_xdp",
-            MediaCarrier::Sockets | MediaCarrier::Kernel => "sockets",
+            MediaWay::AfXdp => "af_xdp",
+            MediaWay::Sockets | MediaWay::Kernel => "sockets",
         });
     }
     call.answered_at.map(|_| "bypass")

@@ -990,7 +990,7 @@ pub(super) struct RawLimits {
     /// 4 with SRTP (AES-GCM 6, DTLS 20 more), 64 where it is transcoded, 160 to 200 in a conference, a registration 1. Calls beyond are refused. 0: 60 % of the machine's, or of its control group's.
     #[schemars(range(max = 16_777_216))]
     pub memory: u32,
-    /// Processor time for calls that stand, percent of one core: anchored media takes 0.05 for each call, each side with SRTP 0.01 (AES-GCM 0.006), transcoding 0.02 (G.711) to 1.2 (Opus) for each
+    /// Processor time for calls that stand, percent of one core: anchored media takes 0.05 for each call (0.009 where the kernel relays it, 0.03 by AF_XDP), each side with SRTP 0.01 (AES-GCM 0.006), transcoding 0.02 (G.711) to 1.2 (Opus) for each
     /// side, a conference 0.15 to 0.55, a TLS handshake 0.09 and a DTLS handshake 0.11 for a second. Calls beyond are refused, and `admission_refused` tells what is taken by what. 0: 70 % of what the border can use.
     #[schemars(range(max = 100_000))]
     pub processor: u32,

@@ -3,7 +3,7 @@
 
 use crate::neighbourhood;
 
-use border::admission::{Cost, Part};
+use border::admission::{Cost, MediaCarrier, MediaWay, Part};
 use border::config::Keying;
 use engine::{DropReason, Note, Transport};
 use neighbourhood::*;
@@ -505,6 +505,74 @@ fn calls_that_do_not_fit_into_the_machine_are_refused() {
     }
     net.run(seconds(2));
     assert_eq!((count(&net, answered), count(&net, refused)), (fit + 1, 6));
+}
+
+/// Where the kernel relays media more calls fit; those that it cannot relay take what sockets cost, and all do when it ceases to.
+#[test]
+fn the_path_of_media_says_how_many_calls_fit() {
+    let config = format!(
+        "{PLAIN}
+[limits]
+processor=1
+status=486
+"
+    );
+    let config = config.replace(
+        "kind='access'",
+        "kind='access'
+srtp='prefer'",
+    );
+    let mut net = Neighbourhood::new(&config, 1);
+    let caller = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let kernel = |addresses: &[&str]| MediaCarrier {
+        way: MediaWay::Kernel,
+        addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+    };
+    let sockets = Cost::of_call(true, [None, None]).processor;
+    let fit = 10_000 / Cost::of_call_by(MediaWay::Kernel, [None, None]).processor;
+    assert!(fit > 5 * (10_000 / sockets), "{fit}");
+    // Half a path is none: what comes in at one interface leaves by the other.
+    net.operate(|border, _| border.set_media_carrier(kernel(&["192.0.2.1"])));
+    let (answered, legs) = answered_of(&mut net, caller, 25, SDP_A, true);
+    assert_eq!(answered as u64, 10_000 / sockets);
+    for leg in legs {
+        net.tell(caller, |endpoint, now| {
+            let _ = endpoint.bye(leg, &Content::default(), now);
+        });
+    }
+    net.run(seconds(2));
+    let both = kernel(&["192.0.2.1", "198.51.100.1"]);
+    net.operate(|border, _| border.set_media_carrier(both.clone()));
+    let (answered, _) = answered_of(&mut net, caller, 50, SDP_A, true);
+    assert_eq!(answered, 50);
+    assert_eq!(taken(&mut net, Part::Media), 50 * 90);
+    // One with keys goes through sockets.
+    let secret = SDP_A.replace("RTP/AVP", "RTP/SAVP") + KEYS[0];
+    let (answered, _) = answered_of(&mut net, caller, 1, &secret, true);
+    assert_eq!(answered, 1);
+    assert_eq!(taken(&mut net, Part::Media), 50 * 90 + 500);
+    // The path is lost: what stands takes more than there is, and nothing else comes in.
+    net.run(seconds(10));
+    net.events.clear();
+    net.operate(|border, _| border.set_media_carrier(MediaCarrier::default()));
+    assert_eq!(taken(&mut net, Part::Media), 51 * 500);
+    let (answered, _) = answered_of(&mut net, caller, 1, SDP_A, true);
+    assert_eq!(answered, 0);
+    let refused = net.events.iter().find_map(|event| match &event.note {
+        Note::AdmissionRefused {
+            calls,
+            calls_max,
+            path,
+            ..
+        } => Some((*calls, *calls_max, path.clone())),
+        _ => None,
+    });
+    let (calls, calls_max, path) = refused.unwrap();
+    assert_eq!((calls, calls_max), (51, 10_000 / sockets));
+    assert_eq!(path.as_deref(), Some("sockets"));
+    net.operate(|border, _| border.set_media_carrier(both));
+    assert_eq!(taken(&mut net, Part::Media), 50 * 90 + 500);
 }
 
 /// A key of 30 bytes, of a suite in counter mode; and one of 28 for GCM.

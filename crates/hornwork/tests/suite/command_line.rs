@@ -63,8 +63,52 @@ fn every_example_is_good() {
             said.contains("room for ") && said.contains("of a core; beyond that 503"),
             "{said}"
         );
+        let never = "media path: sockets (`[media] kernel` and `af_xdp` are \"never\")";
+        assert!(said.contains(never), "{said}");
     }
     assert!(seen >= 5, "{seen} examples");
+}
+
+#[test]
+fn check_says_which_path_media_takes_and_how_many_calls_fit() {
+    let folder = scratch("check-path");
+    let file = folder.join("kernel.toml");
+    let config = |address: &str| {
+        format!(
+            "[[interface]]\nname = \"x\"\nlisten = \"udp:{address}:5060\"\nmedia = {{ address = \"{address}\" }}\n\
+             [media]\nkernel = \"auto\"\n"
+        )
+    };
+    let said = |address: &str| {
+        std::fs::write(&file, config(address)).expect("file");
+        let output = hornwork(&["check", &file.display().to_string()]);
+        assert_eq!(code(&output), 0, "{}", error(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let loopback = said("127.0.0.1");
+    let but = "media path: sockets (`[media] kernel = \"auto\"`, but ";
+    assert!(loopback.contains(but), "{loopback}");
+    let calls = |said: &str| -> u64 {
+        let rest = said.split("room for ").nth(1).expect("room for");
+        rest.split(' ').next().unwrap().parse().expect("a number")
+    };
+    // By the rights of whoever runs this test, and its kernel.
+    let other = said("192.0.2.1");
+    match other.contains("media path: kernel (assumed: ") {
+        true => {
+            assert!(
+                other.contains(" calls with media anchored in the kernel, "),
+                "{other}"
+            );
+            assert!(calls(&other) > 3 * calls(&loopback), "{other}");
+        }
+        false => {
+            let lacks =
+                other.contains("this process lacks CAP_") || other.contains("it needs Linux");
+            assert!(lacks, "{other}");
+            assert_eq!(calls(&other), calls(&loopback), "{other}");
+        }
+    }
 }
 
 #[test]
