@@ -34,7 +34,7 @@ pub use codecs::{TranscodeWhen, Transcoding};
 pub use control::ControlSpec;
 pub use media_node::{Node as MediaNode, NodeInterface};
 pub use mistake::{Mistake, did_you_mean};
-pub use nodes::{NodeCare, NodeLoad, RemoteNode};
+pub use nodes::{NodeCare, NodeFailure, NodeLoad, RemoteNode};
 pub use rates::Rates;
 pub use rooms::{MAX_PIN, Pin, Room};
 pub use rules::{History, IdentityPolicy};

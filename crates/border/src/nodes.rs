@@ -5,8 +5,10 @@
 
 mod carry;
 pub(crate) mod client;
+mod failure;
 mod figures;
 pub(crate) mod fuzz;
+mod origin;
 pub(crate) mod relay;
 mod terms;
 
@@ -15,8 +17,32 @@ use crate::config::{Config, NodeCare, NodeLoad, RemoteNode};
 use client::{AskId, Client};
 use core::time::Duration;
 use engine::{Deadline, Entropy, Note, SocketId, Time, Worker};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use wire::ng::Value;
+
+/// How long between two questions for the load of a node that reports it.
+const REPORTS: Duration = Duration::from_secs(1);
+/// How long between two looks at whether a node still knows one of its calls.
+const SAMPLES: Duration = Duration::from_secs(1);
+/// So many calls one after the other that a node does not know: it was started anew.
+const UNKNOWN: u8 = 3;
+/// So many checks in a row a node that was down answers before it is up.
+const ANSWERS: u8 = 2;
+/// After a node was found to have been started anew its calls are looked after for so long; what it does not know is no news.
+const RESTART: Duration = Duration::from_secs(10);
+/// Calls kept for a node that is down, to be deleted there when it is up again.
+const MAX_OWED: usize = 16_384;
+/// Of which so many are deleted with each check.
+const PAID: usize = 256;
+
+/// A call that has left a node which could not be told so.
+#[derive(Debug)]
+struct Owed {
+    number: u64,
+    call_id: String,
+    began: Side,
+}
 
 /// Names a node; that of one that has left the configuration is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +81,18 @@ struct Member {
     gone: bool,
     /// When it was found not to answer.
     down: Option<Time>,
-    /// Its calls were ended for that.
-    ended: bool,
+    /// Checks that it has answered since then.
+    answers: u8,
+    /// Calls to be deleted there when it is up again.
+    owed: VecDeque<Owed>,
+    /// Whether it knows one of its calls is looked at next.
+    sample_at: Time,
+    /// Calls one after the other that it did not know.
+    unknown: u8,
+    /// That it was started anew was told; what it does not know is no news until then.
+    restarted: Time,
+    /// Its load is asked for next.
+    report_at: Time,
     /// Calls of ours.
     calls: u32,
     /// Sessions as it told last, and calls of ours then.
@@ -97,6 +133,12 @@ pub(crate) struct Nodes {
     sockets: [Option<SocketId>; 2],
     saying: Vec<u8>,
     notes: Vec<Note>,
+    /// Nodes that have failed just now, and why: their calls are to be looked after.
+    failed: Vec<(NodeId, &'static str)>,
+    /// Calls whose node has failed.
+    failures: failure::Failures,
+    /// The slot of the call that a node was asked about last.
+    cursor: usize,
     /// Calls whose media goes through nodes.
     pub(crate) relays: usize,
 }
@@ -112,6 +154,9 @@ impl Nodes {
             sockets: [None; 2],
             saying: Vec::new(),
             notes: Vec::new(),
+            failed: Vec::new(),
+            failures: failure::Failures::default(),
+            cursor: 0,
             relays: 0,
         };
         nodes.reload(config, Time::ZERO);
@@ -146,7 +191,12 @@ impl Nodes {
                         spec: spec.clone(),
                         gone: false,
                         down: None,
-                        ended: false,
+                        answers: 0,
+                        owed: VecDeque::new(),
+                        sample_at: now,
+                        unknown: 0,
+                        restarted: Time::ZERO,
+                        report_at: now,
                         calls: 0,
                         reported: None,
                         check_at: now,
@@ -266,12 +316,15 @@ impl Nodes {
             // What is begun from now on comes to the node behind the check.
             member.checking = Some(member.calls);
             let (id, to) = (member.id, member.spec.control);
-            let command = match member.spec.load {
-                NodeLoad::Calls => "ping",
-                NodeLoad::Reported => "statistics",
-            };
+            let reports = member.spec.load == NodeLoad::Reported && member.report_at <= now;
+            if reports {
+                member.report_at = now + REPORTS;
+            }
+            let command = if reports { "statistics" } else { "ping" };
             let body = Value::dictionary().with("command", command);
-            if self.client.ask(to, What::Check(id), &body, now).is_none()
+            let (what, within) = (What::Check(id), Some(self.care.timeout));
+            let asked = self.client.ask_within(to, what, &body, within, now);
+            if asked.is_none()
                 && let Some(member) = self.member_mut(id)
             {
                 member.checking = None;
@@ -279,11 +332,78 @@ impl Nodes {
         }
     }
 
-    /// A node has said something.
-    fn is_up(&mut self, control: SocketAddr) {
+    /// A call has left a node that is down.
+    fn owe(&mut self, id: NodeId, owed: Owed) {
+        if let Some(member) = self.member_mut(id) {
+            if member.owed.len() >= MAX_OWED {
+                member.owed.pop_front();
+            }
+            member.owed.push_back(owed);
+        }
+    }
+
+    /// Some of the calls that have left nodes which are up again.
+    fn take_owed(&mut self) -> Vec<(NodeId, Owed)> {
+        let mut due = Vec::new();
         for member in &mut self.members {
-            if member.spec.control == control && member.down.take().is_some() {
-                member.ended = false;
+            if member.down.is_some() {
+                continue;
+            }
+            let some = member.owed.len().min(PAID);
+            due.extend(member.owed.drain(..some).map(|owed| (member.id, owed)));
+        }
+        due
+    }
+
+    /// Nodes of which one call is to be looked at.
+    fn samples(&mut self, now: Time) -> Vec<NodeId> {
+        let mut due = Vec::new();
+        for member in &mut self.members {
+            if member.calls > 0 && member.down.is_none() && member.sample_at <= now {
+                member.sample_at = now + SAMPLES;
+                due.push(member.id);
+            }
+        }
+        due
+    }
+
+    /// A node knows a call of ours, or does not.
+    fn looked(&mut self, id: NodeId, known: bool, now: Time) {
+        let Some(member) = self.member_mut(id) else {
+            return;
+        };
+        if known {
+            member.unknown = 0;
+        }
+        if known || now < member.restarted {
+            return;
+        }
+        member.unknown += 1;
+        // Another one, at once.
+        member.sample_at = now;
+        if member.unknown < UNKNOWN {
+            return;
+        }
+        member.unknown = 0;
+        member.sample_at = now + SAMPLES;
+        member.restarted = now + RESTART;
+        let note = Note::MediaNodeRestarted {
+            node: member.spec.name.clone(),
+            calls: u64::from(member.calls),
+        };
+        self.notes.push(note);
+        self.failed.push((id, "started anew"));
+    }
+
+    /// A node has answered a check.
+    fn has_answered(&mut self, control: SocketAddr) {
+        for member in &mut self.members {
+            if member.spec.control != control || member.down.is_none() {
+                continue;
+            }
+            member.answers += 1;
+            if member.answers >= ANSWERS {
+                member.down = None;
                 self.notes.push(Note::MediaNodeUp {
                     node: member.spec.name.clone(),
                 });
@@ -296,18 +416,24 @@ impl Nodes {
         let sessions = reply.and_then(figures::sessions);
         if let Some(member) = self.member_mut(id) {
             let then = member.checking.take().unwrap_or(member.calls);
-            member.reported = sessions.map(|sessions| (sessions, then));
+            if let Some(sessions) = sessions {
+                member.reported = Some((sessions, then));
+            }
         }
     }
 
-    /// A node does not answer. Whether that is new.
-    fn is_silent(&mut self, control: SocketAddr, why: &str, now: Time) -> bool {
-        let mut new = false;
+    /// A node does not answer.
+    fn is_silent(&mut self, control: SocketAddr, why: &'static str, now: Time) {
         for member in &mut self.members {
-            if member.spec.control == control && member.down.is_none() {
-                new = true;
+            if member.spec.control != control {
+                continue;
+            }
+            member.answers = 0;
+            if member.down.is_none() {
                 member.down = Some(now);
                 member.reported = None;
+                member.unknown = 0;
+                self.failed.push((member.id, why));
                 self.notes.push(Note::MediaNodeDown {
                     node: member.spec.name.clone(),
                     calls: u64::from(member.calls),
@@ -315,22 +441,6 @@ impl Nodes {
                 });
             }
         }
-        new
-    }
-
-    /// Nodes that have not answered for so long that their calls end.
-    fn lost(&mut self, now: Time) -> Vec<NodeId> {
-        let Some(keep) = self.care.keep else {
-            return Vec::new();
-        };
-        let mut lost = Vec::new();
-        for member in &mut self.members {
-            if !member.ended && member.down.is_some_and(|down| down + keep <= now) {
-                member.ended = true;
-                lost.push(member.id);
-            }
-        }
-        lost
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Deadline> {
@@ -340,11 +450,14 @@ impl Nodes {
             .iter()
             .filter(|member| member.checking.is_none());
         let checks = checks.map(|member| member.check_at).min();
-        let losses = self.care.keep.and_then(|keep: Duration| {
-            let open = self.members.iter().filter(|member| !member.ended);
-            open.filter_map(|member| Some(member.down? + keep)).min()
-        });
-        let at = [client, checks, losses].into_iter().flatten().min()?;
+        let samples = self
+            .members
+            .iter()
+            .filter(|member| member.calls > 0 && member.down.is_none());
+        let samples = samples.map(|member| member.sample_at).min();
+        let failures = self.failures.next_at();
+        let all = [client, checks, samples, failures];
+        let at = all.into_iter().flatten().min()?;
         Some(Deadline::new(at, "media nodes"))
     }
 

@@ -557,7 +557,7 @@ events! {
         /// Its name in the configuration.
         node: String,
     }
-    /// A media node does not answer: it gets no new calls. Those that it has go on for a while, because media may pass all the same.
+    /// A media node does not answer: it gets no new calls. Those that it has are moved to other nodes, or ended, as the configuration says.
     MediaNodeDown "media_node_down" {
         /// Its name in the configuration.
         node: String,
@@ -591,14 +591,32 @@ events! {
         /// Its words, or: no answer, unreachable.
         why: String,
     }
-    /// A media node has lost a call, which ends: the node has forgotten it, or did not answer for too long.
+    /// A media node answers and does not know calls that it had: it was started anew. Its other calls are looked after, too.
+    MediaNodeRestarted "media_node_restarted" {
+        /// Its name in the configuration.
+        node: String,
+        /// Calls of ours that it should have.
+        calls: u64,
+    }
+    /// A call ends because its media node has failed: it is not to be moved to another one, or could not be.
     MediaNodeLost "media_node_lost" {
         /// Number of the call.
         call: u64,
-        /// The node's name.
+        /// The name of the node that failed.
         node: String,
-        /// Its words, or: no answer.
+        /// The node's words, or: no answer, unreachable, no other node, re-INVITE not answered, and the like.
         why: String,
+    }
+    /// A call whose media node has failed has its media at a node that works: both sides have agreed by re-INVITE.
+    CallReanchored "call_reanchored" {
+        /// Number of the call.
+        call: u64,
+        /// The name of the node that failed.
+        from: String,
+        /// The name of the node that has the call now.
+        to: String,
+        /// Milliseconds since the failure was noticed.
+        took_ms: u64,
     }
     /// What a media node counted in a call, told when it has ended.
     MediaNodeFigures "media_node_figures" {

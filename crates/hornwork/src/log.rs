@@ -251,6 +251,7 @@ impl Log {
             | Note::MediaNodeDown { .. }
             | Note::MediaNodeFailed { .. }
             | Note::MediaNodeLost { .. }
+            | Note::MediaNodeRestarted { .. }
             | Note::ControlRefused { .. }
             | Note::LogLost { .. }
             | Note::RegistrationsNotStored { .. }

@@ -78,6 +78,8 @@ pub(crate) enum Alarm {
     Keying(CallKey),
     /// Whether a media node still knows a call is to be asked.
     NodeLook(CallKey),
+    /// A call whose media node has failed is to be looked after again.
+    NodeFailed(CallKey),
     /// A caller has not given a conference's PIN.
     PinLate(CallKey),
     /// A question about a conference goes on with its next seats.
@@ -757,6 +759,7 @@ impl Core {
                 Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
                 Alarm::Keying(key) => self.keying_due(key),
                 Alarm::NodeLook(key) => self.node_look(key, now),
+                Alarm::NodeFailed(key) => self.node_failed_again(key),
                 Alarm::PinLate(key) => self.pin_late(endpoint, key, now),
                 Alarm::RoomLook(number) => self.look_at_seats(endpoint, number, now),
                 Alarm::TransferLook(number, call) => {

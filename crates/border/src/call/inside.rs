@@ -48,6 +48,9 @@ impl Core {
         let due = call.ack_due.take();
         let sent = std::mem::take(&mut call.ack_sent);
         self.free_set_up(slot);
+        if first {
+            self.node_call_confirmed(slot, now);
+        }
         if sent {
             return;
         }
@@ -191,11 +194,13 @@ impl Core {
         let joining = call.join.is_some() || call.ack_due.is_some();
         let negotiates = matches!(request.method(), Method::Invite | Method::Update);
         let held = call.held.is_some();
+        // Where media is at a node, an UPDATE's offer would cross ours there.
+        let crosses = call.relay.is_some() && call.join.is_some() && has_sdp(request);
         if negotiates {
             // Its Contact may name another host.
             self.locate_dialog(endpoint, leg, None, now);
         }
-        if negotiates && joining && request.method() == Method::Invite {
+        if negotiates && ((joining && request.method() == Method::Invite) || crosses) {
             return refuse(endpoint, transaction, 491, now);
         }
         let Some(other) = self.peer_leg(slot, from).filter(|_| !(held && negotiates)) else {

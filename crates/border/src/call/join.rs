@@ -8,6 +8,7 @@
 mod consulted;
 mod elsewhere;
 mod late;
+mod reanchor;
 
 use consulted::refuse_transfer;
 pub(crate) use elsewhere::Transfers;
@@ -38,6 +39,11 @@ const TRIES: u8 = 3;
 pub(crate) enum Purpose {
     /// The session of this side has to be refreshed.
     Refresh,
+    /// The media of the call moves to another node.
+    Reanchor {
+        /// The other side was asked for an offer first, and gave none.
+        swapped: bool,
+    },
     /// The referrer's place is taken by the new leg.
     Transfer {
         /// Whose place is taken.
@@ -72,8 +78,10 @@ pub(crate) enum Stage {
     Offer,
     /// The answerer was given the offer.
     Answer,
-    /// Glare: the re-INVITE is tried again when the alarm comes.
+    /// Glare: the re-INVITE with the offer is tried again when the alarm comes.
     Waiting,
+    /// Glare: the offerer is asked again when the alarm comes.
+    AskAgain,
 }
 
 /// Two legs being brought together.
@@ -314,7 +322,7 @@ impl Core {
             return;
         };
         let leg = match join.purpose {
-            Purpose::Refresh => *call.legs.get(join.side),
+            Purpose::Refresh | Purpose::Reanchor { .. } => *call.legs.get(join.side),
             _ => join.new,
         };
         let sent = leg.and_then(|leg| {
@@ -633,7 +641,10 @@ impl Core {
         join.tries += 1;
         match wait.filter(|_| join.tries < TRIES && status == 491) {
             Some(wait) => {
-                join.stage = Stage::Waiting;
+                join.stage = match join.stage {
+                    Stage::Offer => Stage::AskAgain,
+                    _ => Stage::Waiting,
+                };
                 join.waiting = None;
                 self.timers.schedule(now + wait, Alarm::JoinAgain(key));
             }
@@ -650,6 +661,7 @@ impl Core {
             .map(|join| join.stage);
         match stage {
             Some(Stage::Waiting) => self.offer_to_other(endpoint, slot, now),
+            Some(Stage::AskAgain) => self.ask_for_offer(endpoint, slot, now),
             Some(Stage::Asking) => self.asked_long_enough(endpoint, slot, now),
             _ => {}
         }
@@ -682,6 +694,9 @@ impl Core {
         match stage {
             Some(Stage::Offer) if success && has_sdp(response) => {
                 self.offer_of_new(endpoint, slot, None, response, now);
+            }
+            Some(Stage::Offer) if status == 491 && self.reanchors(slot) => {
+                self.join_again(endpoint, slot, leg, status, now);
             }
             Some(Stage::Offer) => {
                 if success {
@@ -735,7 +750,7 @@ impl Core {
             media.stay(&mut self.plane);
         }
         match join.purpose {
-            Purpose::Refresh => {
+            Purpose::Refresh | Purpose::Reanchor { .. } => {
                 let _ = endpoint.ack(other, &Content::default(), now);
                 let leg = self.calls.get(slot).and_then(|call| call.leg(join.side));
                 if let Some(leg) = leg {
@@ -768,8 +783,14 @@ impl Core {
                 }
             }
         }
-        if !good {
-            self.end_call(endpoint, slot, "us", "answer cannot be passed", None, now);
+        let moves = matches!(join.purpose, Purpose::Reanchor { .. });
+        match (good, moves) {
+            (true, true) => self.reanchored(slot, now),
+            (true, false) => {}
+            (false, true) if self.is_without_node(slot) => self.reanchor_later(endpoint, slot, now),
+            (false, _) => {
+                self.end_call(endpoint, slot, "us", "answer cannot be passed", None, now);
+            }
         }
     }
 
@@ -814,7 +835,12 @@ impl Core {
         }
         self.trunk_call_ended(join.on_trunk);
         match join.purpose {
+            Purpose::Reanchor { .. } => self.reanchor_failed(endpoint, slot, &join, status, now),
             Purpose::Refresh => {
+                if leg.is_none() {
+                    // Its offer could not be passed, and its 2xx wants its ACK all the same.
+                    self.acknowledge_both(endpoint, slot, now);
+                }
                 if let Some(leg) = leg {
                     // Its offer was not answered: there is no agreement to go back to.
                     let _ = endpoint.ack(leg, &Content::default(), now);

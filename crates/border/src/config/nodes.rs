@@ -37,12 +37,31 @@ pub enum NodeLoad {
     Reported,
 }
 
+/// What becomes of the calls of a media node that has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeFailure {
+    /// They are moved to another media node.
+    #[default]
+    Reanchor,
+    /// They are ended.
+    End,
+}
+
 /// What is the same for all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeCare {
-    /// How long between two looks at whether a node answers.
+    /// How long between two checks of a node.
     pub check: Duration,
-    /// How long calls of a node that does not answer go on; `None`: until they end by themselves.
+    /// That was said by the key's former name.
+    pub former_key: bool,
+    /// A node that leaves a check unanswered for so long is down.
+    pub timeout: Duration,
+    /// What becomes of the calls of a node that has failed.
+    pub failure: NodeFailure,
+    /// Calls that are re-anchored, or ended for that, in a second at most.
+    pub failure_rate: u32,
+    /// How long a call waits for a node that takes it; `None`: until it ends by itself.
     pub keep: Option<Duration>,
 }
 
@@ -133,7 +152,14 @@ pub(super) fn nodes(raw: &Raw, sink: &mut Sink<'_>) -> Vec<RemoteNode> {
 /// What is the same for all nodes.
 pub(super) fn care(raw: &Raw) -> NodeCare {
     NodeCare {
-        check: seconds(raw.media.node_check),
+        check: match raw.media.node_check {
+            Some(check) => seconds(check),
+            None => Duration::from_millis(raw.media.node_check_ms.into()),
+        },
+        former_key: raw.media.node_check.is_some(),
+        timeout: Duration::from_millis(raw.media.node_timeout_ms.into()),
+        failure: raw.media.node_failure,
+        failure_rate: raw.media.node_failure_rate,
         keep: optional_seconds(raw.media.node_keep),
     }
 }

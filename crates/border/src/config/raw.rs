@@ -1,6 +1,7 @@
 //! The configuration as it is written: one type per table, each key with its text, unit, bounds and default. The JSON
 //! Schema and the reference page are made from these.
 
+use super::nodes::NodeFailure;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -775,11 +776,25 @@ impl Default for RawRegistrar {
 pub(super) struct RawMedia {
     /// Where media is anchored: `here`, or at `nodes`: each call at one of `[[media_node]]`. Conferences are always here.
     pub anchor: RawMediaAnchor,
-    /// Seconds between two looks at whether a media node answers; one that does not gets no new calls.
+    /// Milliseconds between two `ping`s to a media node.
+    #[schemars(range(min = 50, max = 3_600_000))]
+    pub node_check_ms: u32,
+    /// The same in seconds, by its former name: accepted in this release, with a warning. Takes the place of `node_check_ms`.
     #[schemars(range(min = 1, max = 3600))]
-    pub node_check: u32,
-    /// Seconds for which calls go on whose media node does not answer: media may pass all the same. Then they are ended. 0: they are
-    /// not.
+    pub node_check: Option<u32>,
+    /// A media node that leaves a `ping` unanswered for so many milliseconds is down; the `ping` is sent three times in that time. So a
+    /// dead node is noticed within `node_check_ms` + `node_timeout_ms`, and at once where its host answers by ICMP port unreachable.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub node_timeout_ms: u32,
+    /// Calls whose media node is down, or has lost them: `reanchor` moves each to another media node by re-INVITE to both sides; `end`
+    /// ends them by BYE with Reason.
+    pub node_failure: NodeFailure,
+    /// Calls of this border that are re-anchored, or ended, in a second at most after a media node has failed; of several workers each
+    /// has its part. 5,000 calls of one node take 2 s by default.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub node_failure_rate: u32,
+    /// Seconds for which a call waits for a media node where none is up or has room; then it is ended. 0: it waits until it ends by
+    /// itself.
     #[schemars(range(max = 86400))]
     pub node_keep: u32,
     /// A call whose media stops this long is ended; seconds. 0: never. Media nodes have limits of their own.
@@ -857,7 +872,11 @@ impl Default for RawMedia {
     fn default() -> Self {
         RawMedia {
             anchor: RawMediaAnchor::Here,
-            node_check: 5,
+            node_check_ms: 250,
+            node_check: None,
+            node_timeout_ms: 600,
+            node_failure: NodeFailure::Reanchor,
+            node_failure_rate: 2500,
             node_keep: 60,
             timeout: 60,
             hold_timeout: 1800,

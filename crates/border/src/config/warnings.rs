@@ -4,9 +4,14 @@ use super::*;
 
 impl Config {
     /// Each way by which an unauthenticated source reaches a trunk or a registered phone, one sentence each. Networks in
-    /// `allow`, `authenticate = "trunk"` and `unauthenticated = true` of a route are consent.
+    /// `allow`, `authenticate = "trunk"` and `unauthenticated = true` of a route are consent. Keys by their former names, too.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
+        if self.node_care.former_key {
+            warnings.push(
+                "media.node_check is the former name of media.node_check_ms and will be refused by the next release; set node_check_ms, in milliseconds".to_owned(),
+            );
+        }
         for (index, interface) in self.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
             if interface.authenticate != Authenticate::None || !interface.allow.is_empty() {

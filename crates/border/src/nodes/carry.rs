@@ -6,9 +6,10 @@
 
 use super::client::{AskId, Heard};
 use super::figures::{counted, heard, text};
+use super::origin::Origin;
 use super::relay::{Asking, First, Known, MAX_WAITING, Relay, Waiting, WaitingKind, tag};
 use super::terms::{self, Party};
-use super::{Exchange, NodeId, What};
+use super::{Exchange, NodeId, Owed, What};
 use crate::anchor::AnchorError;
 use crate::border::sockets::SocketWork;
 use crate::border::{Alarm, Core};
@@ -18,7 +19,7 @@ use crate::call::{Call, CallKey, LinkKind, MAX_LINKS, Phase, Side};
 use crate::config::{InterfaceId, MediaSecurity, TrunkId};
 use core::time::Duration;
 use engine::{DropReason, Note, SocketId, SocketKind, Time};
-use sip::{Endpoint, Indication};
+use sip::{Endpoint, Indication, LegId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use wire::ng::Value;
 use wire::sip::{Message, Method, Session};
@@ -66,11 +67,16 @@ impl Core {
     /// What a new call has at nodes.
     pub(crate) fn new_relay(&mut self) -> Relay {
         self.nodes.relays += 1;
-        let (high, low) = (self.entropy.u64(), self.entropy.u64());
-        Relay::new(format!("{high:016x}{low:016x}"))
+        Relay::new(self.relay_name())
     }
 
-    fn relay_mut(&mut self, slot: usize) -> Option<&mut Relay> {
+    /// A name for a call at a node; no other call has it.
+    pub(super) fn relay_name(&mut self) -> String {
+        let (high, low) = (self.entropy.u64(), self.entropy.u64());
+        format!("{high:016x}{low:016x}")
+    }
+
+    pub(super) fn relay_mut(&mut self, slot: usize) -> Option<&mut Relay> {
         self.calls.get_mut(slot)?.relay.as_deref_mut()
     }
 
@@ -144,11 +150,13 @@ impl Core {
         }
         if let Some(first) = relay.first.as_ref().filter(|first| first.terms == terms) {
             let mut sdp = first.sdp.clone();
+            let origin = Origin::of(&sdp).map(Box::new);
             if hides {
                 crate::hiding::description(&mut sdp, 0);
             }
             session.replace(invite.body(), |out| out.extend_from_slice(&sdp), out);
             relay.open = Some(Side::Caller);
+            relay.set_origin(Side::Callee, origin);
             return Ok(Carried::Rewritten);
         }
         if !relay.is_busy() {
@@ -197,7 +205,8 @@ impl Core {
         body.set("command", command);
         body.set("call-id", relay.call_id.as_str());
         body.set("from-tag", tag(one));
-        if !offers || (first.is_none() && call.answered_at.is_some()) {
+        let known = relay.established && first.is_none() && call.answered_at.is_some();
+        if !offers || known {
             body.set("to-tag", tag(other));
         }
         let supported: Vec<Value> = vec!["load limit".into()];
@@ -225,6 +234,21 @@ impl Core {
         Ok(())
     }
 
+    /// Asks a node that does not know the call about the INVITE's own offer.
+    ///
+    /// # Errors
+    /// [`AnchorError`].
+    pub(super) fn relay_offer_first(
+        &mut self,
+        slot: usize,
+        callee: (InterfaceId, Option<TrunkId>),
+        sdp: &[u8],
+    ) -> Result<(), AnchorError> {
+        let call = self.calls.get(slot).ok_or(AnchorError::NoNode)?;
+        let terms = self.terms(call, Side::Caller, callee);
+        self.relay_ask(slot, Side::Caller, Role::Offer, sdp, Some(terms))
+    }
+
     /// Holds a description against the policy of its side.
     fn judge_side(&mut self, slot: usize, from: Side, sdp: &[u8]) -> Result<(), AnchorError> {
         let Some(call) = self.calls.get(slot) else {
@@ -234,6 +258,12 @@ impl Core {
         let usual = MediaSecurity::default();
         let (interface, trunk) = (*call.interfaces.get(from), *call.trunks.get(from));
         let judged = terms::judge(sdp, self.party(interface, trunk, &usual).security);
+        let holds = terms::holds(sdp);
+        if let Some(relay) = self.relay_mut(slot)
+            && let Some(holding) = relay.holding.get_mut(from.index())
+        {
+            *holding = holds;
+        }
         match judged {
             Ok(profile) => {
                 if let Some(relay) = self.relay_mut(slot)
@@ -345,7 +375,8 @@ impl Core {
             return Ok(Carried::Untouched);
         };
         // A description that nobody asked about does not pass.
-        let mut sdp = relay.result.take().unwrap_or(Err(AnchorError::NoNode))?;
+        let sdp = relay.result.take().unwrap_or(Err(AnchorError::NoNode))?;
+        let mut sdp = relay.for_side(from.other(), sdp);
         if hides {
             crate::hiding::description(&mut sdp, 0);
         }
@@ -471,17 +502,21 @@ impl Core {
                 let refused = call.phase == Phase::Ending
                     || call.held.is_some()
                     || call.links.len() >= MAX_LINKS
-                    || (invites && (call.join.is_some() || call.ack_due.is_some()))
+                    || call.join.is_some()
+                    || (invites && call.ack_due.is_some())
                     || call.links.iter().any(glare);
                 (!refused).then_some((from, Role::Offer))
             }
             Indication::Response {
+                leg,
                 transaction,
                 response,
-                ..
             } if has_sdp(response) && (200..300).contains(&response.status()) => {
                 let mut links = call.links.iter();
-                let link = links.find(|link| link.client == transaction)?;
+                let Some(link) = links.find(|link| link.client == transaction) else {
+                    let role = call.join.as_deref()?.awaits(transaction)?;
+                    return Some((call.side_of(leg)?, role));
+                };
                 let to = link.from.other();
                 match (link.offer, link.kind) {
                     (true, _) => Some((to, Role::Answer)),
@@ -494,7 +529,7 @@ impl Core {
     }
 
     /// Goes on with what waits, as far as that can be without the node's next word.
-    fn relay_go_on(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+    pub(super) fn relay_go_on(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let key = self.key_of(slot);
         loop {
             // Whatever was carried out may have ended the call.
@@ -513,8 +548,9 @@ impl Core {
             let known = relay.result.is_some();
             if let (Ok(message), false) = (Message::parse(&waiting.bytes), known) {
                 let exchange = self.exchange_of(slot, &waiting.indication(&message));
-                let asked =
-                    exchange.is_some_and(|exchange| self.begin_exchange(slot, exchange, &message));
+                let asked = exchange.is_some_and(|exchange| {
+                    self.begin_exchange(slot, waiting.leg, exchange, &message)
+                });
                 if asked {
                     if let Some(relay) = self.relay_mut(slot) {
                         relay.queue.push_front(waiting);
@@ -536,6 +572,7 @@ impl Core {
     fn begin_exchange(
         &mut self,
         slot: usize,
+        leg: LegId,
         (from, role): (Side, Role),
         message: &Message<'_>,
     ) -> bool {
@@ -543,6 +580,18 @@ impl Core {
         let Some(sdp) = session.bytes(message.body()) else {
             return false;
         };
+        if role != Role::Offer {
+            match self.offer_before_answer(slot, leg) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => {
+                    if let Some(relay) = self.relay_mut(slot) {
+                        relay.result = Some(Err(error));
+                    }
+                    return false;
+                }
+            }
+        }
         if role != Role::Offer
             && let Some(relay) = self.relay_mut(slot)
             && let Some(known) = &relay.last_answer
@@ -623,15 +672,27 @@ impl Core {
             self.nodes.client.forget(asking.id);
         }
         if let Some(node) = relay.node {
-            let told = self.delete_at(node, number, (&relay.call_id, relay.began), true, now);
+            let (call_id, began) = (relay.call_id, relay.began);
+            let asked = match self.nodes.is_down(node) {
+                true => {
+                    let owed = Owed {
+                        number,
+                        call_id,
+                        began,
+                    };
+                    self.nodes.owe(node, owed);
+                    false
+                }
+                false => self.delete_at(node, number, (&call_id, began), true, now),
+            };
             self.nodes.end(node);
-            return told;
+            return asked;
         }
         false
     }
 
     /// Ends what a call has at a node; `last`: the call has ended, and waits for its figures. Whether the node is asked.
-    fn delete_at(
+    pub(super) fn delete_at(
         &mut self,
         node: NodeId,
         number: u64,
@@ -661,43 +722,56 @@ impl Core {
         match self.nodes.client.hear(source, bytes) {
             Heard::Unasked => self.drops.count(DropReason::NgUnasked),
             Heard::Late(what) => {
+                // It does not make a node that is down one that works: that answers in time.
                 self.drops.count(DropReason::NgLate);
-                self.nodes.is_up(source);
                 if let What::Exchange(exchange) = what {
                     self.take_back(&exchange, now);
                 }
             }
-            Heard::Reply(id, what, reply) => {
-                self.nodes.is_up(source);
-                match what {
-                    What::Check(node) => self.nodes.checked(node, Some(&reply)),
-                    What::Exchange(exchange) => {
-                        let sdp = match text(&reply, "result") {
-                            Some(b"ok") => text(&reply, "sdp"),
-                            _ => None,
-                        };
-                        let outcome = match sdp {
-                            Some(sdp) => Ok(sdp.to_vec()),
-                            None => Err((words(&reply), is_unknown(&reply))),
-                        };
-                        self.exchanged(endpoint, (id, &exchange), outcome, now);
+            Heard::Reply(id, what, reply) => match what {
+                What::Check(node) => {
+                    self.nodes.has_answered(source);
+                    self.nodes.checked(node, Some(&reply));
+                }
+                What::Exchange(exchange) => {
+                    let sdp = match text(&reply, "result") {
+                        Some(b"ok") => text(&reply, "sdp"),
+                        _ => None,
+                    };
+                    let outcome = match sdp {
+                        Some(sdp) => Ok(sdp.to_vec()),
+                        None => Err((words(&reply), is_unknown(&reply))),
+                    };
+                    self.exchanged(endpoint, (id, &exchange), outcome, now);
+                }
+                What::Look(key, node) => {
+                    let unknown = is_unknown(&reply);
+                    let ours = self.is_at(key, node);
+                    if ours {
+                        self.nodes.looked(node, !unknown, now);
                     }
-                    What::Look(key, node) => {
-                        if is_unknown(&reply) {
-                            self.lost_at(endpoint, key, node, &words(&reply), now);
-                        }
-                    }
-                    What::Delete(number, node, last) => {
-                        self.tell_figures(number, node, &reply, now);
-                        if last {
-                            let heard = heard(&reply, Side::BOTH.map(tag));
-                            self.ended_at_node(number, heard, now);
-                        }
+                    if ours && unknown {
+                        self.lost_at(endpoint, key, node, &words(&reply), now);
                     }
                 }
-            }
+                What::Delete(number, node, last) => {
+                    self.tell_figures(number, node, &reply, now);
+                    if last {
+                        let heard = heard(&reply, Side::BOTH.map(tag));
+                        self.ended_at_node(number, heard, now);
+                    }
+                }
+            },
         }
+        self.nodes_failed(endpoint, now);
         self.tell_of_nodes(now);
+    }
+
+    /// Whether a call is at this node, as far as we know, and stays there.
+    fn is_at(&self, key: CallKey, node: NodeId) -> bool {
+        let call = self.slot_of(key).and_then(|slot| self.calls.get(slot));
+        call.and_then(|call| call.relay.as_deref())
+            .is_some_and(|relay| relay.node == Some(node) && relay.failing.is_none())
     }
 
     fn tell_figures(&mut self, call: u64, node: String, reply: &Value, now: Time) {
@@ -753,8 +827,15 @@ impl Core {
                     command,
                     why: told,
                 });
-                if established && unknown {
-                    return self.lost_at(endpoint, key, node, &why, now);
+                if established && unknown && self.is_at(key, node) {
+                    self.lost_at(endpoint, key, node, &why, now);
+                }
+                let Some(relay) = self.relay_mut(slot) else {
+                    return;
+                };
+                if established != relay.established {
+                    // One that is being set up has turned to another node.
+                    return;
                 }
                 if established {
                     let failed = Err(AnchorError::NoNode);
@@ -763,7 +844,7 @@ impl Core {
                         (None, Some(relay)) => relay.result = Some(failed),
                         (_, None) => {}
                     }
-                } else {
+                } else if relay.node == Some(node) {
                     // Nobody has been told of this node's ports: another one may take the call.
                     self.leave_node(slot, node, now);
                 }
@@ -804,7 +885,7 @@ impl Core {
         self.nodes.end(node);
     }
 
-    /// A call's node has lost it: media has ended, and so does the call.
+    /// A call's node answers, and has lost it.
     fn lost_at(
         &mut self,
         endpoint: &mut Endpoint,
@@ -813,23 +894,9 @@ impl Core {
         why: &str,
         now: Time,
     ) {
-        let Some(slot) = self.slot_of(key) else {
-            return;
-        };
-        if self
-            .relay_mut(slot)
-            .is_none_or(|relay| relay.node != Some(node))
-        {
-            return;
+        if let Some(slot) = self.slot_of(key) {
+            self.node_failed(endpoint, slot, node, (why, true), now);
         }
-        let name = self.nodes.name(node).to_owned();
-        self.events.tell(now, || Note::MediaNodeLost {
-            call: key.number(),
-            node: name,
-            why: why.to_owned(),
-        });
-        let reason = b"SIP;cause=408;text=\"Media lost\"";
-        self.give_up(endpoint, slot, "media node lost", reason, now);
     }
 
     /// It is time to ask whether a node still knows a call.
@@ -843,15 +910,11 @@ impl Core {
             return;
         };
         relay.look = Some(timer);
-        let (node, established) = (relay.node, relay.established);
-        let call_id = relay.call_id.clone();
-        let Some(node) = node.filter(|node| established && !self.nodes.is_down(*node)) else {
-            return;
-        };
-        let body = Value::dictionary()
-            .with("command", "query")
-            .with("call-id", call_id);
-        self.nodes.ask(node, What::Look(key, node), &body, now);
+        let stands = relay.established && relay.failing.is_none();
+        let node = relay.node.filter(|_| stands);
+        if let Some(node) = node.filter(|node| !self.nodes.is_down(*node)) {
+            self.look_at(slot, key, node, now);
+        }
     }
 
     /// What is due by time at nodes.
@@ -860,20 +923,17 @@ impl Core {
             return;
         }
         for (id, control, what) in self.nodes.client.timeout(now) {
+            // Checks alone say that a node is down: another command may be lost for reasons of its own.
+            let checks = matches!(what, What::Check(_));
             self.given_up(endpoint, (id, what), Silence::NoAnswer, now);
-            self.node_silent(endpoint, control, Silence::NoAnswer, now);
-        }
-        self.nodes.check(now);
-        self.open_command_sockets();
-        for node in self.nodes.lost(now) {
-            let at = |call: &Call| call.relay.as_deref().is_some_and(|r| r.node == Some(node));
-            let calls = self.calls.iter().filter(|(_, call)| at(call));
-            let slots: Vec<usize> = calls.map(|(slot, _)| slot).collect();
-            for slot in slots {
-                let key = self.key_of(slot);
-                self.lost_at(endpoint, key, node, Silence::NoAnswer.text(), now);
+            if checks {
+                self.node_silent(endpoint, control, Silence::NoAnswer, now);
             }
         }
+        self.nodes.check(now);
+        self.sample_nodes(now);
+        self.open_command_sockets();
+        self.serve_failures(endpoint, now);
         self.tell_of_nodes(now);
     }
 
@@ -903,6 +963,8 @@ impl Core {
         now: Time,
     ) {
         self.nodes.is_silent(control, why.text(), now);
+        // Before messages that wait are told so: those of calls that are being set up turn to another node.
+        self.nodes_failed(endpoint, now);
         for over in self.nodes.client.give_up(control) {
             self.given_up(endpoint, over, why, now);
         }
@@ -918,10 +980,6 @@ impl Core {
         match what {
             What::Check(node) => self.nodes.checked(node, None),
             What::Exchange(exchange) => {
-                // Others must not go there again.
-                if let Some(control) = self.nodes.control(exchange.node) {
-                    self.nodes.is_silent(control, why.text(), now);
-                }
                 let outcome = Err((why.text().to_owned(), false));
                 self.exchanged(endpoint, (id, &exchange), outcome, now);
             }

@@ -16,6 +16,10 @@ const AGAIN: [Duration; 4] = [
     Duration::from_millis(1_000),
     Duration::from_millis(1_000),
 ];
+/// How often a check is sent in its time.
+const CHECKS: u32 = 3;
+/// A command that is found due so late was not waited for: we stood still ourselves.
+const STALLED: Duration = Duration::from_millis(100);
 /// Commands under way at most.
 const MAX_ASKED: usize = 16_384;
 /// Commands that were given up and are still known.
@@ -34,6 +38,20 @@ struct Asked<W> {
     bytes: Vec<u8>,
     sent: usize,
     due: Time,
+    /// It is given up after so long, where that is not as long as for others.
+    within: Option<Duration>,
+    /// It was sent once more because we stood still ourselves.
+    stalled: bool,
+}
+
+impl<W> Asked<W> {
+    /// How long to wait after the sending with this number; `None`: it is given up.
+    fn wait(&self, sending: usize) -> Option<Duration> {
+        match self.within {
+            None => AGAIN.get(sending).copied(),
+            Some(within) => (sending < CHECKS as usize).then(|| within / CHECKS),
+        }
+    }
 }
 
 /// What came of a datagram.
@@ -92,6 +110,18 @@ impl<W> Client<W> {
         body: &Value,
         now: Time,
     ) -> Option<AskId> {
+        self.ask_within(to, what, body, None, now)
+    }
+
+    /// The same for a command that is given up `within` a time of its own.
+    pub(crate) fn ask_within(
+        &mut self,
+        to: SocketAddr,
+        what: W,
+        body: &Value,
+        within: Option<Duration>,
+        now: Time,
+    ) -> Option<AskId> {
         if self.asked.len() >= MAX_ASKED {
             return None;
         }
@@ -101,20 +131,19 @@ impl<W> Client<W> {
         let cookie = format!("{:x}_{:016x}", self.next, self.entropy.u64());
         let mut bytes = Vec::new();
         Message::write(cookie.as_bytes(), body, &mut bytes);
-        let first = AGAIN.first().copied().unwrap_or_default();
-        let due = now + first;
-        self.due.insert((due, id));
-        self.asked.insert(
-            id,
-            Asked {
-                to,
-                cookie,
-                what,
-                bytes,
-                sent: 1,
-                due,
-            },
-        );
+        let mut asked = Asked {
+            to,
+            cookie,
+            what,
+            bytes,
+            sent: 1,
+            due: now,
+            within,
+            stalled: false,
+        };
+        asked.due = now + asked.wait(0).unwrap_or_default();
+        self.due.insert((asked.due, id));
+        self.asked.insert(id, asked);
         self.going.push_back(id);
         Some(id)
     }
@@ -179,8 +208,14 @@ impl<W> Client<W> {
             let Some(asked) = self.asked.get_mut(&id) else {
                 continue;
             };
-            match AGAIN.get(asked.sent) {
-                Some(&wait) => {
+            let mut wait = asked.wait(asked.sent);
+            if wait.is_none() && !asked.stalled && now > due + STALLED {
+                // Its reply may lie unread.
+                asked.stalled = true;
+                wait = asked.wait(asked.sent.saturating_sub(1));
+            }
+            match wait {
+                Some(wait) => {
                     asked.sent += 1;
                     // From now on, not from when it was due: whoever stood still himself gives nobody up for that.
                     asked.due = now + wait;
@@ -329,6 +364,33 @@ mod tests {
         assert!(client.timeout(now).is_empty(), "sent again, not given up");
         assert_eq!(sent(&mut client).len(), 1);
         assert_eq!(client.next_deadline(), Some(now + AGAIN[1]));
+    }
+
+    #[test]
+    fn a_check_is_given_up_within_its_time_unless_we_stood_still() {
+        let mut client = client();
+        let body = Value::dictionary().with("command", "ping");
+        let within = Some(Duration::from_millis(600));
+        let ask = |client: &mut Client<u8>, at| {
+            client.ask_within(node(), 7, &body, within, at).unwrap();
+            sent(client);
+        };
+        ask(&mut client, Time::ZERO);
+        for millis in [200, 400] {
+            let at = Time::from_millis(millis);
+            assert_eq!(client.next_deadline(), Some(at));
+            assert!(client.timeout(at).is_empty());
+            assert_eq!(sent(&mut client).len(), 1);
+        }
+        assert_eq!(client.timeout(Time::from_millis(600)).len(), 1);
+        ask(&mut client, Time::from_secs(1));
+        client.timeout(Time::from_millis(1_200));
+        client.timeout(Time::from_millis(1_400));
+        sent(&mut client);
+        let late = Time::from_millis(3_000);
+        assert!(client.timeout(late).is_empty(), "nothing was read for long");
+        assert_eq!(sent(&mut client).len(), 1);
+        assert_eq!(client.timeout(Time::from_millis(3_200)).len(), 1);
     }
 
     #[test]

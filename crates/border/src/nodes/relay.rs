@@ -2,6 +2,8 @@
 
 use super::NodeId;
 use super::client::AskId;
+use super::failure::Failing;
+use super::origin::Origin;
 use crate::anchor::AnchorError;
 use crate::anchor::protected::Profile;
 use crate::call::Side;
@@ -169,6 +171,14 @@ pub(crate) struct Relay {
     /// The profile of each side's first line of RTP, as it said last.
     pub(super) profiles: [Option<Profile>; 2],
     pub(super) look: Option<TimerKey>,
+    /// Its node has failed.
+    pub(super) failing: Option<Box<Failing>>,
+    /// It is not at its first node any more.
+    pub(super) moved: bool,
+    /// Sides whose last description lets nothing come to them: they have put the other one on hold.
+    pub(super) holding: [bool; 2],
+    /// The origin that each side was told last.
+    pub(super) origins: [Option<Box<Origin>>; 2],
 }
 
 impl Relay {
@@ -189,6 +199,34 @@ impl Relay {
             last_answer: None,
             profiles: [None; 2],
             look: None,
+            failing: None,
+            moved: false,
+            holding: [false; 2],
+            origins: [None, None],
+        }
+    }
+
+    /// What only the set-up needed.
+    pub(crate) fn forget_set_up(&mut self) {
+        self.first = None;
+        self.last_answer = None;
+    }
+
+    /// A description for a side, with the origin that the side knows where the call has moved.
+    pub(super) fn for_side(&mut self, to: Side, sdp: Vec<u8>) -> Vec<u8> {
+        let known = self.origins.get_mut(to.index()).and_then(Option::as_mut);
+        match known.filter(|_| self.moved) {
+            Some(origin) => origin.follow(&sdp),
+            None => {
+                self.set_origin(to, Origin::of(&sdp).map(Box::new));
+                sdp
+            }
+        }
+    }
+
+    pub(super) fn set_origin(&mut self, to: Side, origin: Option<Box<Origin>>) {
+        if let Some(known) = self.origins.get_mut(to.index()) {
+            *known = origin;
         }
     }
 

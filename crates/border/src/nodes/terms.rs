@@ -91,6 +91,13 @@ fn usual(security: &MediaSecurity) -> Profile {
     }
 }
 
+/// Whether a description lets nothing come to its side: it puts the other one on hold (RFC 3264 section 8.4).
+pub(super) fn holds(sdp: &[u8]) -> bool {
+    let facts = describe(sdp).unwrap_or_default();
+    let mut used = facts.iter().filter(|fact| fact.port != 0).peekable();
+    used.peek().is_some() && used.all(|fact| !fact.direction.receives || fact.is_zero_held())
+}
+
 /// Why a description is not taken; where policy says so the line and the reason.
 pub(super) type Refusal = (AnchorError, Option<(usize, &'static str)>);
 

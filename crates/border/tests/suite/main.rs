@@ -19,6 +19,7 @@ mod media;
 mod neighbourhood;
 mod node;
 mod node_edges;
+mod node_failure;
 mod node_play;
 mod node_rig;
 mod nodes;

@@ -117,12 +117,23 @@ struct Scene {
 }
 
 fn scene(folder: &Path, nodes: &[(&str, u16)]) -> Scene {
+    scene_with(folder, nodes, &["-sn", "uas"], "")
+}
+
+/// A scenario of ours.
+fn scenario(name: &str) -> String {
+    let file = root().join("crates/hornwork/tests/sipp").join(name);
+    let file = file.canonicalize().expect("scenario");
+    file.to_str().expect("path").to_owned()
+}
+
+fn scene_with(folder: &Path, nodes: &[(&str, u16)], callee: &[&str], media: &str) -> Scene {
     let (sip, core, called) = (free_port(), free_port(), free_port());
     let mut text = format!(
         "[[interface]]\nname='access'\nkind='access'\nlisten='udp:127.0.0.1:{sip}'\nmedia={{address='127.0.0.1',ports='18000-18003'}}\n\
          [[interface]]\nname='core'\nkind='core'\nlisten='udp:127.0.0.1:{core}'\nmedia={{address='127.0.0.1',ports='18000-18003'}}\n\
          [[trunk]]\nname='server'\ninterface='core'\ntarget='udp:127.0.0.1:{called}'\n\
-         [[route]]\ntrunk='server'\n[media]\nanchor='nodes'\nnode_check=1\nnode_keep=2\n"
+         [[route]]\ntrunk='server'\n[media]\nanchor='nodes'\nnode_keep=2\n{media}"
     );
     for (name, port) in nodes {
         text.push_str(&format!(
@@ -131,7 +142,8 @@ fn scene(folder: &Path, nodes: &[(&str, u16)]) -> Scene {
     }
     let called_process = Process::start(
         Command::new("sipp")
-            .args(["-sn", "uas", "-i", "127.0.0.1", "-mi", "127.0.0.1"])
+            .args(callee)
+            .args(["-i", "127.0.0.1", "-mi", "127.0.0.1"])
             .args(["-p", &called.to_string(), "-mp", &free_port().to_string()])
             .args(["-rtp_echo", "-nostdin"])
             .stdin(Stdio::null()),
@@ -149,12 +161,10 @@ fn scene(folder: &Path, nodes: &[(&str, u16)]) -> Scene {
 }
 
 impl Scene {
-    fn caller(&self, calls: u32, name: &str) -> Process {
-        let scenario = root().join("crates/hornwork/tests/sipp/uac-speech.xml");
+    fn caller(&self, calls: u32, file: &str, name: &str) -> Process {
         Process::start(
             Command::new("sipp")
-                .arg("-sf")
-                .arg(scenario.canonicalize().expect("scenario"))
+                .args(["-sf", &scenario(file)])
                 .args(["-i", "127.0.0.1", "-mi", "127.0.0.1"])
                 .args(["-p", &free_port().to_string()])
                 .args(["-mp", &free_port().to_string()])
@@ -168,7 +178,7 @@ impl Scene {
 
     /// Calls one after the other, each with speech; they end well.
     fn calls(&self, calls: u32, name: &str) {
-        let mut caller = self.caller(calls, name);
+        let mut caller = self.caller(calls, "uac-speech.xml", name);
         let ended = caller.wait(Duration::from_secs(90));
         assert_eq!(
             ended,
@@ -248,10 +258,39 @@ fn speech_goes_through_a_node_of_ours() {
     assert_eq!(log.matches(" path=node").count(), 2, "{log}");
 }
 
-/// Of two nodes one is killed with a call on it: that call ends, the next one has speech by the other.
+/// Of two nodes the first is killed with a call on it: its speech arrives again by the other one within 3 s, in both directions.
+fn killed(folder: &Path, victim: (&str, Process, u16), other: (&str, u16)) {
+    let (name, process, port) = victim;
+    let uas = scenario("uas-moved.xml");
+    let scene = scene_with(folder, &[(name, port), other], &["-sf", &uas], "");
+    let mut caller = scene.caller(1, "uac-speech-moved.xml", "uac.log");
+    scene.until("call_answered", 1);
+    std::thread::sleep(Duration::from_millis(500));
+    process.signal("KILL");
+    let killed = Instant::now();
+    let log = scene.until("call_reanchored", 1);
+    let took = killed.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}: {log}");
+    assert!(
+        log.contains(&format!("from={name} to={}", other.0)),
+        "{log}"
+    );
+    let ended = caller.wait(Duration::from_secs(60));
+    assert_eq!(
+        ended,
+        Some(true),
+        "{}\n{}",
+        caller.said(),
+        scene.border.said()
+    );
+    let log = scene.until("media_node_figures", 1);
+    assert_speech(&log, 1);
+    assert!(!log.contains("media_node_lost"), "{log}");
+}
+
 #[test]
-fn a_node_is_killed_and_the_other_goes_on() {
-    let folder = scratch("nodes-killed");
+fn a_node_of_ours_is_killed_and_its_call_goes_on_at_rtpengine() {
+    let folder = scratch("nodes-killed-own");
     if !able() {
         return;
     }
@@ -259,13 +298,38 @@ fn a_node_is_killed_and_the_other_goes_on() {
     let Some((_rtpengine, second)) = rtpengine(&folder) else {
         return;
     };
-    let scene = scene(&folder, &[("own", first), ("rtpengine", second)]);
-    let mut lost = scene.caller(1, "uac-lost.log");
+    killed(&folder, ("own", own, first), ("rtpengine", second));
+}
+
+#[test]
+fn rtpengine_is_killed_and_its_call_goes_on_at_a_node_of_ours() {
+    let folder = scratch("nodes-killed-rtpengine");
+    if !able() {
+        return;
+    }
+    let Some((rtpengine, first)) = rtpengine(&folder, 0) else {
+        return;
+    };
+    let (_own, second) = own_node(&folder, 1);
+    killed(&folder, ("rtpengine", rtpengine, first), ("own", second));
+}
+
+/// Where calls are to end with their node, both sides get BYE at once, and the next call goes elsewhere.
+#[test]
+fn a_node_is_killed_and_its_call_ends() {
+    let folder = scratch("nodes-killed-end");
+    if !able() {
+        return;
+    }
+    let (own, first) = own_node(&folder, 0);
+    let (_other, second) = own_node(&scratch("nodes-killed-end-other"), 1);
+    let nodes = [("own", first), ("other", second)];
+    let scene = scene_with(&folder, &nodes, &["-sn", "uas"], "node_failure='end'\n");
+    let mut lost = scene.caller(1, "uac-speech.xml", "uac-lost.log");
     scene.until("call_answered", 1);
     own.signal("KILL");
-    let log = scene.until("media_node_down", 1);
+    let log = scene.until("media_node_lost", 1);
     assert!(log.contains("node=own"), "{log}");
-    scene.until("media_node_lost", 1);
     scene.calls(1, "uac.log");
     let log = scene.until("media_node_figures", 1);
     assert_speech(&log, 1);

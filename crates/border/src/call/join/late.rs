@@ -9,16 +9,20 @@ use sip::{Content, Endpoint, TransactionId};
 
 /// How long. Phones that ask their user need seconds, those that do not need none.
 const LATE: Duration = Duration::from_secs(20);
+/// The same for a call without media, which moves to another node: four sendings over UDP.
+const LATE_SILENT: Duration = Duration::from_secs(8);
 
 impl Core {
     /// A re-INVITE left for a call's join.
     pub(super) fn expect_in_time(&mut self, slot: usize, sent: TransactionId, now: Time) {
         let join = self.calls.get(slot).and_then(|call| call.join.as_deref());
-        if !join.is_some_and(|join| matches!(join.purpose, Purpose::Transfer { .. })) {
-            return;
-        }
+        let late = match join.map(|join| join.purpose) {
+            Some(Purpose::Transfer { .. }) => LATE,
+            Some(Purpose::Reanchor { .. }) => LATE_SILENT,
+            Some(Purpose::Refresh | Purpose::Replace { .. }) | None => return,
+        };
         let alarm = Alarm::JoinLate(self.key_of(slot), sent);
-        self.timers.schedule(now + LATE, alarm);
+        self.timers.schedule(now + late, alarm);
     }
 
     /// It was waited for long enough, where it is waited for still.
@@ -37,6 +41,9 @@ impl Core {
         };
         if join.waiting != Some(sent) {
             return;
+        }
+        if matches!(join.purpose, Purpose::Reanchor { .. }) {
+            return self.join_failed(endpoint, slot, 408, now);
         }
         let asked = match join.stage {
             Stage::Answer => call.leg(join.side.other()),

@@ -39,6 +39,7 @@ impl Neighbourhood {
             phones: Vec::new(),
             now: Time::from_millis(1),
             weather: Weather::fine(),
+            spared: Vec::new(),
             events: Vec::new(),
             entropy,
             arrivals: BTreeMap::new(),

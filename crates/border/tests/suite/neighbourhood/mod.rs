@@ -331,6 +331,8 @@ pub struct Neighbourhood {
     pub phones: Vec<Phone>,
     pub now: Time,
     pub weather: Weather,
+    /// Datagrams from and to these ports go through the finest weather.
+    pub spared: Vec<u16>,
     pub events: Vec<Event>,
     entropy: Entropy,
     arrivals: BTreeMap<(Time, u64), Arrival>,
@@ -580,7 +582,7 @@ impl Neighbourhood {
     }
 
     fn send_datagram(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
-        if self.silent.contains(&to) || self.silent.contains(&from) {
+        if self.is_silent(to, from) || self.spares(to, from, bytes) {
             return;
         }
         let from = self.disguises.get(&from).copied().unwrap_or(from);

@@ -1,11 +1,29 @@
 //! What may go wrong on the way.
 
-use super::{Arrival, Neighbourhood, Node};
+use super::{Arrival, Neighbourhood, Node, Weather};
+use std::net::SocketAddr;
 
 impl Neighbourhood {
     /// From now on no datagram comes from an address, nor gets there.
     pub fn silence(&mut self, address: &str) {
         self.silent.push(address.parse().unwrap());
+    }
+
+    pub(super) fn is_silent(&self, to: SocketAddr, from: SocketAddr) -> bool {
+        self.silent.contains(&to) || self.silent.contains(&from)
+    }
+
+    /// Sends a datagram from or to a port that the weather spares; `false` where it does not.
+    pub(super) fn spares(&mut self, to: SocketAddr, from: SocketAddr, bytes: &[u8]) -> bool {
+        let mut ends = [from, to].into_iter();
+        if !ends.any(|end| self.spared.contains(&end.port())) {
+            return false;
+        }
+        let weather = std::mem::replace(&mut self.weather, Weather::fine());
+        let bytes = bytes.to_vec();
+        self.arrive(Arrival::Datagram { to, from, bytes });
+        self.weather = weather;
+        true
     }
 
     /// Breaks every stream of a phone.

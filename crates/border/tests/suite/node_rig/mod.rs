@@ -123,8 +123,12 @@ pub fn number(value: &Value, path: &[&str]) -> i64 {
 
 impl Rig {
     pub fn new(config: &str) -> Rig {
+        Rig::seeded(config, 1)
+    }
+
+    pub fn seeded(config: &str, seed: u64) -> Rig {
         let config = parse(config, "test").unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
-        let node = Node::new(config, EPOCH * 1_000_000_000, Entropy::from_number(1)).unwrap();
+        let node = Node::new(config, EPOCH * 1_000_000_000, Entropy::from_number(seed)).unwrap();
         let mut rig = Rig {
             node,
             forwarder: Forwarder::new(ForwarderLimits::default(), HashKey::default()),
