@@ -1,0 +1,210 @@
+//! The list of what is hidden against its page, and what is done.
+
+use super::*;
+use wire::sip::emit;
+
+impl Treatment {
+    /// For the page: towards `known`, and towards `all`.
+    const fn texts(self) -> [&'static str; 2] {
+        match self {
+            Treatment::Passes => ["passes", "passes"],
+            Treatment::Own => ["each side has its own", "the same"],
+            Treatment::Trust => [
+                "passes by trust ([identities](conformance/identity.md))",
+                "the same",
+            ],
+            Treatment::Network => ["stays on its side", "passes between trusted sides in calls"],
+            Treatment::Pseudonym => ["hosts become a pseudonym", "the same"],
+            Treatment::Host => [
+                "its address gets our host; parameters that name a host go",
+                "passes",
+            ],
+            Treatment::Uri => [
+                "URNs pass; other URIs become ours, with their parameters but for those that name a host; values with `purpose` go",
+                "passes",
+            ],
+            Treatment::Urn => [
+                "URNs and parts of the body (`cid`) pass; other URIs go",
+                "passes",
+            ],
+            Treatment::Text => ["the parameter `text` goes", "passes"],
+            Treatment::Goes => ["goes", "passes"],
+        }
+    }
+}
+
+/// The page of it.
+fn page() -> String {
+    let mut page = String::from(
+        "# Topology hiding: headers and lines of descriptions\n\n\
+         What becomes of each header, and of each line of a session description, on its way from one side of the border to the other, in\n\
+         requests and responses, inside and outside of calls. `known` and `all` are the `headers` of the interface to which it goes\n\
+         ([configuration](configuration.md)): `known` is the default towards interfaces that are not `trusted`, `all` towards those that\n\
+         are. Headers named in that interface's `pass_headers` pass as they came, unknown ones among them. Header rules in direction\n\
+         `out` come after all this: what they add or set leaves; what rules in direction `in` add is as if it came so.\n\n\
+         A test holds this page against the list in `crates/border/src/hiding.rs`; `HORNWORK_WRITE_PAGES=1 cargo test -p border --lib hiding`\n\
+         writes it anew.\n\n\
+         ## Headers\n\n| header | towards `known` | towards `all` |\n| --- | --- | --- |\n",
+    );
+    let mut rows: Vec<(&str, Treatment)> = HEADERS
+        .iter()
+        .map(|(id, treatment)| (id.name(), *treatment))
+        .collect();
+    rows.extend(NAMED.map(|name| (name, Treatment::Passes)));
+    rows.push(("P-Charging-Function-Addresses", Treatment::Network));
+    rows.sort_by_key(|row| row.0);
+    for (name, treatment) in rows {
+        let [known, all] = treatment.texts();
+        page.push_str(&format!("| `{name}` | {known} | {all} |\n"));
+    }
+    page.push_str(
+        "| all others | go | pass |\n\n\
+         Refer-To with our address on one side has our address on the other. Bodies other than session descriptions pass as they came.\n\n\
+         ## Lines of session descriptions\n\n\
+         Where media is anchored here or at a media node; where it is passed by, descriptions pass as they came.\n\
+         A description in a response that refuses something stays on its side where media is anchored.\n\n\
+         | line | towards `known` | towards `all` |\n| --- | --- | --- |\n\
+         | `o=` | user `-`, our address | the same |\n\
+         | `c=`, `m=`, `a=rtcp`, `a=candidate` and what belongs to ICE | ours | the same |\n",
+    );
+    for (start, instead) in LINES {
+        let line = String::from_utf8_lossy(start);
+        let known = match instead {
+            Some(instead) => format!("becomes `{}`", String::from_utf8_lossy(instead)),
+            None => "goes".to_owned(),
+        };
+        page.push_str(&format!(
+            "| `{}` | {known} | passes |\n",
+            line.trim_end_matches(':')
+        ));
+    }
+    page.push_str("| all others | pass | pass |\n");
+    page
+}
+
+fn passed(headers: &str, passes: &[&str]) -> String {
+    let bytes = format!(
+        "INVITE sip:b@h SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\nFrom: <sip:a@x>;tag=1\r\nTo: <sip:b@x>\r\n\
+         Call-ID: 1\r\nCSeq: 1 INVITE\r\n{}\r\n",
+        headers.replace('\n', "\r\n")
+    )
+    .into_bytes();
+    let message = Message::parse(&bytes).unwrap();
+    let passes: Vec<Box<str>> = passes.iter().map(|name| Box::from(*name)).collect();
+    let (mut texts, mut list) = (Texts::default(), SmallVec::<[Edit<'_>; 8]>::new());
+    edits(
+        &message,
+        &passes,
+        || b"192.0.2.1".to_vec(),
+        &mut texts,
+        &mut list,
+    );
+    let mut out = Vec::new();
+    emit(&message, &list, &mut out);
+    let text = String::from_utf8(out).unwrap();
+    let rest = text.split_once("CSeq: 1 INVITE\r\n").unwrap().1;
+    rest.trim_end().replace("\r\n", "\n")
+}
+
+#[test]
+fn the_list_is_whole_and_in_order() {
+    for (index, (id, treatment)) in HEADERS.into_iter().enumerate() {
+        assert_eq!(id as usize, index, "{}", id.name());
+        let written = matches!(
+            treatment,
+            Treatment::Host | Treatment::Uri | Treatment::Urn | Treatment::Text | Treatment::Goes
+        );
+        assert_eq!(WRITTEN.contains(&id), written, "{}", id.name());
+    }
+    for name in NAMED {
+        assert_eq!(
+            HeaderId::from_name(name.as_bytes()),
+            HeaderId::Other,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_page_says_what_is_done() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/topology-hiding.md");
+    if std::env::var_os("HORNWORK_WRITE_PAGES").is_some() {
+        std::fs::write(path, page()).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap();
+    assert_eq!(written, page(), "HORNWORK_WRITE_PAGES=1 writes it anew");
+}
+
+#[test]
+fn what_names_no_host_passes() {
+    for same in [
+        "Subject: lunch at pbx.example",
+        "Alert-Info: <urn:alert:source:external>;info=ring2",
+        "Call-Info: <cid:picture@a.example>;purpose=icon",
+        "Reason: Q.850;cause=16, SIP;cause=200",
+        "Answer-Mode: Auto",
+        "User-to-User: 00aa;encoding=hex",
+    ] {
+        assert_eq!(passed(&format!("{same}\n"), &[]), same);
+    }
+}
+
+#[test]
+fn what_names_hosts_is_written_anew_or_goes() {
+    for (came, goes) in [
+        (
+            "Alert-Info: <http://10.2.0.7/ring.wav>;info=alert-autoanswer;delay=0;x=\"pbx\"",
+            "Alert-Info: <sip:192.0.2.1>;info=alert-autoanswer;delay=0",
+        ),
+        (
+            "Call-Info: <sip:10.2.0.7>;answer-after=0, <http://pbx/me.png>;purpose=icon",
+            "Call-Info: <sip:192.0.2.1>;answer-after=0",
+        ),
+        ("Call-Info: <http://pbx/me.png>;purpose=icon", ""),
+        ("Error-Info: <sip:sorry@10.2.0.7>", ""),
+        ("In-Reply-To: 1@10.2.0.7", ""),
+        (
+            "Reason: Q.850;cause=34;text=\"pbx7, 10.2.0.7; full\"",
+            "Reason: Q.850;cause=34",
+        ),
+        (
+            "Referred-By: \"Bob\" <sip:bob@10.2.0.7:5070;maddr=10.2.0.8?X=y>;cid=\"1@10.2.0.7\"",
+            "Referred-By: \"Bob\" <sip:bob@192.0.2.1>",
+        ),
+        ("Referred-By: <http://10.2.0.7/>", ""),
+        ("Reply-To: <tel:+431234>", "Reply-To: <tel:+431234>"),
+        ("X-Asterisk-HangupCause: Normal", ""),
+        ("x-a: 1\nX-B: 2\nX-A: 3", ""),
+    ] {
+        assert_eq!(passed(&format!("{came}\n"), &[]), goes, "{came}");
+    }
+}
+
+#[test]
+fn what_is_listed_passes() {
+    let came = "X-Account: 7\nError-Info: <sip:sorry@10.2.0.7>";
+    assert_eq!(
+        passed(&format!("{came}\n"), &["x-account", "error-info"]),
+        came
+    );
+}
+
+#[test]
+fn descriptions_lose_what_tells_of_their_writer() {
+    let hide = |text: &str| {
+        let mut out = b"before".to_vec();
+        out.extend_from_slice(text.as_bytes());
+        description(&mut out, 6);
+        String::from_utf8(out.split_off(6)).unwrap()
+    };
+    assert_eq!(
+        hide(
+            "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=pbx7\r\ni=at pbx7\r\nu=http://pbx7/\r\ne=a@pbx7\r\np=+43\r\nc=IN IP4 192.0.2.1\r\n\
+             t=0 0\r\na=tool:pbx7 1.0\r\nm=audio 4000 RTP/AVP 0\r\ni=line of pbx7\r\na=toolbox\r\na=source-filter: incl IN IP4 * 10.2.0.7\r\n"
+        ),
+        "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\na=toolbox\r\n"
+    );
+    let plain = "v=0\ns=-\nt=0 0\n";
+    assert_eq!(hide(plain), plain);
+    assert_eq!(hide("s="), "s=-");
+}
