@@ -17,6 +17,7 @@ mod peer_nodes;
 mod peer_phones;
 mod peer_relay;
 mod peer_scenarios;
+mod peer_scenarios_taken;
 mod peer_services;
 mod peer_sipp;
 mod peer_workers;

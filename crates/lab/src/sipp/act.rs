@@ -2,10 +2,13 @@
 
 use super::compile::{Attributes, Compiler, distribution, list};
 use super::ere;
-use super::program::{Action, Compare, Media, Operand, Operation, Where};
+use super::media::Packing;
+use super::program::{Action, Compare, Line, Media, Operand, Operation, Where};
 use super::template::Text;
 use super::xml::{Element, Mistake, bytes};
 
+/// The octets of SIPp's patterns.
+const PATTERNS: [u8; 6] = [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff];
 /// Files of media that a scenario plays, at most.
 const FILES: usize = 1_000;
 
@@ -35,17 +38,7 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, element: &Element) -> Result<
             from: variable(compiler, &mut attributes, "variable")?,
         },
         "test" => test(compiler, &mut attributes)?,
-        "strcmp" => Action::CompareText {
-            to: variable(compiler, &mut attributes, "assign_to")?,
-            left: variable(compiler, &mut attributes, "variable")?,
-            right: match attributes.take("variable2") {
-                Some(name) => {
-                    compiler.variable(element, name)?;
-                    compiler.text(element, &format!("[${}]", name.trim()))?
-                }
-                None => text(compiler, &mut attributes, "value")?,
-            },
-        },
+        "strcmp" => compare_texts(compiler, &mut attributes)?,
         "trim" => Action::Trim(variable(compiler, &mut attributes, "assign_to")?),
         "gettimeofday" => clock(compiler, &mut attributes)?,
         "jump" => Action::Jump(operand(compiler, &mut attributes)?),
@@ -60,6 +53,23 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, element: &Element) -> Result<
             password: text(compiler, &mut attributes, "password")?,
         },
         "lookup" => lookup(compiler, &mut attributes)?,
+        "insert" => Action::Insert {
+            file: injection(compiler, &mut attributes)?,
+            value: text(compiler, &mut attributes, "value")?,
+        },
+        "replace" => Action::Replace {
+            file: injection(compiler, &mut attributes)?,
+            line: text(compiler, &mut attributes, "line")?,
+            value: text(compiler, &mut attributes, "value")?,
+        },
+        "urldecode" | "urlencode" => Action::Url {
+            variable: variable(compiler, &mut attributes, "variable")?,
+            encode: element.name == "urlencode",
+        },
+        "index" => Action::StepIndex(variable(compiler, &mut attributes, "assign_to")?),
+        "pauserestore" => Action::RestorePause(operand(compiler, &mut attributes)?),
+        "closecon" => Action::CloseConnection,
+        "rtp_echo" => Action::EchoAll(operand(compiler, &mut attributes)?),
         "exec" => exec(compiler, &mut attributes)?,
         name => {
             return Err(Mistake::new(
@@ -70,8 +80,11 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, element: &Element) -> Result<
     };
     attributes.none(&mut compiler.warnings)?;
     if let Some(child) = element.children.first() {
-        let text = format!("<{}> inside <{}>", child.name, element.name);
-        return Err(Mistake::new(child.line, text));
+        let text = format!(
+            "<{}> inside <{}> is passed over, as SIPp does",
+            child.name, element.name
+        );
+        compiler.warnings.push(Mistake::new(child.line, text));
     }
     Ok(action)
 }
@@ -120,8 +133,65 @@ fn compute(
     Ok(Action::Compute(operation, to, operand))
 }
 
+/// `check_it` and `check_it_inverse`.
+fn check(attributes: &mut Attributes<'_>) -> Result<Option<bool>, Mistake> {
+    let wanted = attributes.flag("check_it")?;
+    match (wanted, attributes.flag("check_it_inverse")?) {
+        (Some(true), Some(true)) => Err(attributes.wrong("both check_it and check_it_inverse")),
+        (Some(true), _) => Ok(Some(true)),
+        (_, Some(true)) => Ok(Some(false)),
+        _ => Ok(None),
+    }
+}
+
+/// The outcome of a comparison: it goes into a variable, decides about the call, or both.
+fn outcome(
+    compiler: &mut Compiler<'_>,
+    attributes: &mut Attributes<'_>,
+) -> Result<(Option<u16>, Option<bool>), Mistake> {
+    let check = check(attributes)?;
+    let to = match (attributes.take("assign_to"), check) {
+        (Some(name), _) => Some(compiler.variable(attributes.element, name)?),
+        (None, Some(_)) => None,
+        (None, None) => return Err(attributes.wrong("the attribute assign_to is missing")),
+    };
+    Ok((to, check))
+}
+
+fn compare_texts(
+    compiler: &mut Compiler<'_>,
+    attributes: &mut Attributes<'_>,
+) -> Result<Action, Mistake> {
+    let element = attributes.element;
+    let (to, check) = outcome(compiler, attributes)?;
+    let left = variable(compiler, attributes, "variable")?;
+    let right = match attributes.take("value") {
+        Some(value) => compiler.text(element, value)?,
+        None => {
+            let name = attributes.need("variable2")?.trim();
+            compiler.variable(element, name)?;
+            compiler.text(element, &format!("[${}]", name.trim_start_matches('$')))?
+        }
+    };
+    Ok(Action::CompareText {
+        to,
+        check,
+        left,
+        right,
+    })
+}
+
+/// The injection file of an action.
+fn injection(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<u16, Mistake> {
+    let name = attributes.need("file")?;
+    compiler
+        .names
+        .file(Some(name))
+        .map_err(|text| attributes.wrong(text))
+}
+
 fn test(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<Action, Mistake> {
-    let to = variable(compiler, attributes, "assign_to")?;
+    let (to, check) = outcome(compiler, attributes)?;
     let left = variable(compiler, attributes, "variable")?;
     let compare = match attributes.need("compare")? {
         "equal" => Compare::Equal,
@@ -141,6 +211,7 @@ fn test(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<
     };
     Ok(Action::Test {
         to,
+        check,
         left,
         compare,
         right,
@@ -160,11 +231,7 @@ fn clock(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result
 
 fn lookup(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<Action, Mistake> {
     let to = variable(compiler, attributes, "assign_to")?;
-    let name = attributes.need("file")?;
-    let file = compiler
-        .names
-        .file(Some(name))
-        .map_err(|text| attributes.wrong(text))?;
+    let file = injection(compiler, attributes)?;
     let key = text(compiler, attributes, "key")?;
     Ok(Action::Lookup { to, file, key })
 }
@@ -192,15 +259,7 @@ fn ereg(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<
             return Err(attributes.wrong(format!("search_in={other:?} is not supported")));
         }
     };
-    let check = match (
-        attributes.flag("check_it")?.unwrap_or(false),
-        attributes.flag("check_it_inverse")?.unwrap_or(false),
-    ) {
-        (true, true) => return Err(attributes.wrong("both check_it and check_it_inverse")),
-        (true, false) => Some(true),
-        (false, true) => Some(false),
-        (false, false) => None,
-    };
+    let check = check(attributes)?;
     let mut assign = Vec::new();
     for name in list(attributes.take("assign_to").unwrap_or_default()) {
         assign.push(compiler.variable(attributes.element, &name)?);
@@ -222,7 +281,11 @@ fn exec(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<
             "stop_call" => Ok(Action::StopCall),
             "stop_gracefully" => Ok(Action::StopGracefully),
             "stop_now" => Ok(Action::StopNow),
-            other => Err(attributes.wrong(format!("int_cmd={other:?} is not supported"))),
+            other => {
+                let text = format!("int_cmd={other:?} is taken for stop_call, as SIPp does");
+                compiler.warnings.push(attributes.wrong(text));
+                Ok(Action::StopCall)
+            }
         };
     }
     if attributes
@@ -233,23 +296,38 @@ fn exec(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<
     {
         return text(compiler, attributes, "command").map(Action::Command);
     }
-    for (name, video) in [("play_pcap_audio", false), ("play_pcap_video", true)] {
+    for (name, line) in [
+        ("play_pcap_audio", Line::Audio),
+        ("play_pcap_image", Line::Image),
+        ("play_pcap_video", Line::Video),
+    ] {
         if let Some(file) = attributes.take(name) {
             let capture = file_number(&mut compiler.program.captures, file)
                 .ok_or_else(|| attributes.wrong("too many files"))?;
-            return Ok(Action::Media(Media::Play { capture, video }));
+            return Ok(Action::Media(Media::Play { capture, line }));
         }
+    }
+    if attributes
+        .element
+        .attributes
+        .iter()
+        .any(|(name, _)| name == "play_dtmf")
+    {
+        return text(compiler, attributes, "play_dtmf").map(Action::Digits);
     }
     if let Some(stream) = attributes.take("rtp_stream") {
         return rtp_stream(compiler, attributes, stream);
     }
     if let Some(echo) = attributes.take("rtp_echo") {
         let what = echo.split(',').next().unwrap_or_default().trim();
-        return match what {
-            "startaudio" | "updateaudio" => Ok(Action::Media(Media::Echo(true))),
-            "stopaudio" => Ok(Action::Media(Media::Echo(false))),
-            other => Err(attributes.wrong(format!("rtp_echo={other:?} is not supported"))),
+        let (on, video) = match what {
+            "startaudio" | "updateaudio" => (true, false),
+            "stopaudio" => (false, false),
+            "startvideo" | "updatevideo" => (true, true),
+            "stopvideo" => (false, true),
+            other => return Err(attributes.wrong(format!("rtp_echo={other:?} is not supported"))),
         };
+        return Ok(Action::Media(Media::Echo { on, video }));
     }
     let names: Vec<&str> = attributes
         .element
@@ -260,7 +338,7 @@ fn exec(compiler: &mut Compiler<'_>, attributes: &mut Attributes<'_>) -> Result<
     Err(attributes.wrong(format!("{} is not supported", names.join(", "))))
 }
 
-/// `file[,times[,payload type[,format]]]`, or a word of control.
+/// `file[,times[,payload type[,format]]]`, `apattern,number[,payload type[,format]]`, or a word of control.
 fn rtp_stream(
     compiler: &mut Compiler<'_>,
     attributes: &Attributes<'_>,
@@ -268,8 +346,12 @@ fn rtp_stream(
 ) -> Result<Action, Mistake> {
     let words: Vec<&str> = stream.split(',').map(str::trim).collect();
     let media = match words.as_slice() {
-        ["pause"] => Media::Pause,
-        ["resume"] => Media::Resume,
+        ["pause"] => Media::Pause([true, true]),
+        ["resume"] => Media::Resume([true, true]),
+        ["pauseapattern"] => Media::Pause([true, false]),
+        ["resumeapattern"] => Media::Resume([true, false]),
+        ["pausevpattern"] => Media::Pause([false, true]),
+        ["resumevpattern"] => Media::Resume([false, true]),
         [file, rest @ ..] if !file.is_empty() && rest.len() <= 3 => {
             let number = |at: usize, default: i32| match rest.get(at) {
                 None => Ok(default),
@@ -277,20 +359,32 @@ fn rtp_stream(
                     .parse::<i32>()
                     .map_err(|_| attributes.wrong(format!("{word:?} is no number"))),
             };
-            let payload_type = u8::try_from(number(1, 8)?)
+            let format = rest.get(2).copied().unwrap_or_default();
+            let packing = u8::try_from(number(1, 8)?)
                 .ok()
-                .filter(|number| matches!(number, 0 | 8 | 9 | 18))
+                .and_then(|payload_type| Packing::of(payload_type, format))
                 .ok_or_else(|| {
                     attributes.wrong(
-                        "payload types of rtp_stream are 0 (PCMU), 8 (PCMA), 9 (G.722), 18 (G.729)",
+                        "formats of rtp_stream are 0 (PCMU/8000), 8 (PCMA/8000), 9 (G722/8000), 18 (G729/8000), \
+                         13 (CN/8000), and with a payload type from 96 on iLBC/8000 and H264/90000",
                     )
                 })?;
+            if matches!(*file, "apattern" | "vpattern") {
+                let octet = u8::try_from(number(0, 1)?)
+                    .ok()
+                    .and_then(|number| PATTERNS.get(usize::from(number).checked_sub(1)?))
+                    .ok_or_else(|| attributes.wrong("patterns of rtp_stream are 1 to 6"))?;
+                return Ok(Action::Media(Media::Pattern {
+                    octet: *octet,
+                    packing,
+                }));
+            }
             let sound = file_number(&mut compiler.program.sounds, file)
                 .ok_or_else(|| attributes.wrong("too many files"))?;
             Media::Stream {
                 sound,
                 times: number(0, 1)?,
-                payload_type,
+                packing,
             }
         }
         _ => {
@@ -320,6 +414,8 @@ impl Action {
             | Action::Error(text)
             | Action::AssignText(_, text)
             | Action::Command(text)
+            | Action::Digits(text)
+            | Action::Insert { value: text, .. }
             | Action::CompareText { right: text, .. }
             | Action::Lookup { key: text, .. } => see(text),
             Action::Redirect {
@@ -330,6 +426,7 @@ impl Action {
             Action::Verify {
                 username, password, ..
             } => [username, password].into_iter().for_each(&mut *see),
+            Action::Replace { line, value, .. } => [line, value].into_iter().for_each(&mut *see),
             _ => {}
         }
     }
@@ -342,6 +439,8 @@ impl Action {
             | Action::Error(text)
             | Action::AssignText(_, text)
             | Action::Command(text)
+            | Action::Digits(text)
+            | Action::Insert { value: text, .. }
             | Action::CompareText { right: text, .. }
             | Action::Lookup { key: text, .. } => change(text),
             Action::Redirect {
@@ -352,6 +451,7 @@ impl Action {
             Action::Verify {
                 username, password, ..
             } => [username, password].into_iter().for_each(change),
+            Action::Replace { line, value, .. } => [line, value].into_iter().for_each(change),
             _ => {}
         }
     }

@@ -118,12 +118,35 @@ pub struct CallMedia {
     pub audio: Option<SocketAddr>,
     /// Where the peer wants video.
     pub video: Option<SocketAddr>,
-    /// What is being played.
-    pub playing: Option<super::media::Playing>,
-    /// A stream is held.
-    pub held: bool,
-    /// What comes is sent back.
-    pub echo: bool,
+    /// Where the peer wants images (T.38).
+    pub image: Option<SocketAddr>,
+    /// The payload type of the peer's telephone events.
+    pub events: Option<u8>,
+    /// Audio or an image, video, digits that are being played.
+    pub playing: [Option<super::media::Playing>; 3],
+    /// The streams of audio, of video are held.
+    pub held: [bool; 2],
+    /// Incoming audio, video is sent back.
+    pub echo: [bool; 2],
+    /// When the agenda plays next.
+    pub next_play: Option<Time>,
+}
+
+impl CallMedia {
+    /// Where the peer wants audio, or video.
+    pub fn of(&self, video: bool) -> Option<SocketAddr> {
+        match video {
+            true => self.video,
+            false => self.audio,
+        }
+    }
+
+    /// Holds streams, or lets them go on.
+    pub fn hold(&mut self, lines: [bool; 2], on: bool) {
+        for (held, wanted) in self.held.iter_mut().zip(lines) {
+            *held = if wanted { on } else { *held };
+        }
+    }
 }
 
 /// A call.
@@ -175,6 +198,12 @@ pub struct Call {
     pub sent: Sent,
     /// The timer of a pause or a wait for a message.
     pub wait: Option<TimerKey>,
+    /// When a pause ends.
+    pub wait_until: Time,
+    /// The end of a pause that goes on instead of the next step.
+    pub restored: Option<Time>,
+    /// Its own connection was closed by the scenario.
+    pub unconnected: bool,
     /// What happens when the wait ends: the step whose timeout it is.
     pub wait_step: u16,
     /// `[routes]`
@@ -226,6 +255,9 @@ impl Call {
             answered: 0,
             sent: Sent::default(),
             wait: None,
+            wait_until: Time::ZERO,
+            restored: None,
+            unconnected: false,
             wait_step: 0,
             routes: Vec::new(),
             next_url: Vec::new(),
@@ -244,6 +276,8 @@ impl Call {
         self.phase = Phase::Free;
         self.step = 0;
         self.local_port = None;
+        self.restored = None;
+        self.unconnected = false;
         self.id.clear();
         self.timers.clear();
         self.stopped = 0;

@@ -14,9 +14,6 @@ const STEPS: usize = 10_000;
 /// Mistakes told at a time, at most.
 const MISTAKES: usize = 50;
 
-/// Attributes to which SIPp gives a meaning that is missing here: passing them over would change what the scenario does.
-const NOT_SUPPORTED: [(&str, &str); 1] = [("recv", "advance_state")];
-
 /// The attributes of an element; [`Attributes::none`] tells those that are left.
 pub(super) struct Attributes<'e> {
     pub(super) element: &'e Element,
@@ -79,12 +76,9 @@ impl<'e> Attributes<'e> {
         }
     }
 
-    /// Attributes that are left: SIPp's own that are not supported are refused, others get a warning, as SIPp passes them over.
+    /// Attributes that are left get a warning, as SIPp passes them over.
     pub(super) fn none(self, warnings: &mut Vec<Mistake>) -> Result<(), Mistake> {
         for (name, value) in &self.left {
-            if NOT_SUPPORTED.contains(&(self.element.name.as_str(), name.as_str())) {
-                return Err(self.wrong(format!("the attribute {name} is not supported")));
-            }
             warnings.push(self.wrong(format!(
                 "the attribute {name}={value:?} is passed over, as SIPp does"
             )));
@@ -110,6 +104,8 @@ pub(super) struct Compiler<'n> {
     pub(super) warnings: Vec<Mistake>,
     /// A request was sent whose method only shows when it is written.
     any_method: bool,
+    /// `hiderest`: steps are left out of the table where they say nothing else.
+    hides: bool,
 }
 
 /// Compiles a scenario. `names` gives the command line's keywords and files, and takes the variables.
@@ -125,6 +121,7 @@ pub fn compile(root: &Element, names: &mut Names) -> Result<Program, Vec<Mistake
         mistakes: Vec::new(),
         warnings: Vec::new(),
         any_method: false,
+        hides: false,
     };
     if root.name != "scenario" {
         let text = format!("<{}> instead of <scenario>", root.name);
@@ -209,6 +206,14 @@ impl Compiler<'_> {
             }
             "Global" => self.declare(attributes, Scope::Global),
             "User" => self.declare(attributes, Scope::User),
+            "init" => self.init(element),
+            "DefaultMessage" => {
+                let id = attributes.need("id")?.to_owned();
+                self.warnings.push(attributes.wrong(format!(
+                    "the message {id} is not used: messages that no step sends have a fixed form here"
+                )));
+                attributes.none(&mut self.warnings)
+            }
             "Reference" => {
                 for name in list(attributes.need("variables")?) {
                     self.variable(element, &name)?;
@@ -301,7 +306,7 @@ impl Compiler<'_> {
             gap: attributes
                 .take("crlf")
                 .is_some_and(|text| !matches!(text, "false" | "0")),
-            hidden: attributes.flag("hide")?.unwrap_or(false),
+            hidden: self.hidden(attributes)?,
             actions: self.actions(element)?,
         };
         let jumps = Jumps {
@@ -309,6 +314,41 @@ impl Compiler<'_> {
             on_timeout: None,
         };
         Ok((step, jumps))
+    }
+
+    fn hidden(&mut self, attributes: &mut Attributes<'_>) -> Result<bool, Mistake> {
+        if let Some(rest) = attributes.flag("hiderest")? {
+            self.hides = rest;
+        }
+        Ok(attributes.flag("hide")?.unwrap_or(self.hides))
+    }
+
+    /// `<init>`: `<nop>`s and labels of its own, gone through once before the first call.
+    fn init(&mut self, element: &Element) -> Result<(), Mistake> {
+        Attributes::of(element).none(&mut self.warnings)?;
+        let (steps, jumps) = (
+            std::mem::take(&mut self.program.steps),
+            std::mem::take(&mut self.jumps),
+        );
+        let labels = std::mem::take(&mut self.labels);
+        for child in &element.children {
+            let done = match child.name.as_str() {
+                "nop" | "label" => self.command(child),
+                name => Err(Mistake::new(
+                    child.line,
+                    format!("<{name}> inside <init>: only <nop> and <label> may stand there"),
+                )),
+            };
+            if let Err(mistake) = done {
+                self.mistakes.push(mistake);
+            }
+        }
+        self.link_steps();
+        self.program.init.append(&mut self.program.steps);
+        self.program.steps = steps;
+        self.jumps = jumps;
+        self.labels = labels;
+        Ok(())
     }
 
     fn timers(&mut self, attributes: &mut Attributes<'_>, name: &str) -> Result<u64, Mistake> {
@@ -328,12 +368,19 @@ impl Compiler<'_> {
 
     fn actions(&mut self, element: &Element) -> Result<Vec<super::program::Action>, Mistake> {
         let mut actions = Vec::new();
-        for child in &element.children {
-            if child.name != "action" {
-                let text = format!(
-                    "<{}> inside <{}> without <action> is passed over, as SIPp does",
-                    child.name, element.name
-                );
+        for (at, child) in element.children.iter().enumerate() {
+            // SIPp looks at the first element inside a command only.
+            if at > 0 || child.name != "action" {
+                let text = match child.name.as_str() {
+                    "action" => format!(
+                        "<action> that is not the first element inside <{}> is passed over, as SIPp does",
+                        element.name
+                    ),
+                    name => format!(
+                        "<{name}> inside <{}> without <action> is passed over, as SIPp does",
+                        element.name
+                    ),
+                };
                 self.warnings.push(Mistake::new(child.line, text));
                 continue;
             }
@@ -359,11 +406,7 @@ impl Compiler<'_> {
         let element = attributes.element;
         let (mut step, jumps) = self.common(&mut attributes)?;
         let retransmit = attributes.number::<u64>("retrans")?;
-        if attributes.take("timeout").is_some() {
-            self.warnings.push(attributes.wrong(
-                "timeout is not applied here; --retransmissions bounds how long an answer is waited for",
-            ));
-        }
+        let timeout = attributes.number::<u64>("timeout")?;
         let lost = percent(&mut attributes)?;
         let start = self.transaction(&mut attributes, "start_txn")?;
         let ack = self.transaction(&mut attributes, "ack_txn")?;
@@ -384,6 +427,9 @@ impl Compiler<'_> {
             method,
             request,
             retransmit: retransmit
+                .filter(|milliseconds| *milliseconds > 0)
+                .map(Duration::from_millis),
+            timeout: timeout
                 .filter(|milliseconds| *milliseconds > 0)
                 .map(Duration::from_millis),
             lost,
@@ -423,21 +469,31 @@ impl Compiler<'_> {
         let element = attributes.element;
         let (mut step, mut jumps) = self.common(&mut attributes)?;
         let pattern = attributes.flag("regexp_match")?.unwrap_or(false);
-        let expected = match (attributes.take("response"), attributes.take("request")) {
-            (Some(status), None) => {
-                let status = status
+        let status = match attributes.take("response") {
+            None => None,
+            Some(status) => Some(
+                status
                     .trim()
-                    .parse()
-                    .ok()
-                    .filter(|status| (100..700).contains(status));
-                Expected::Status(status.ok_or_else(|| attributes.wrong("response wants a status"))?)
-            }
+                    .parse::<u16>()
+                    .map_err(|_| attributes.wrong("response wants a status"))?,
+            ),
+        };
+        let expected = match (status, attributes.take("request")) {
+            (Some(status), None) => Expected::Status(status),
             (None, Some(method)) if pattern => Expected::Methods(
                 // The whole method, as SIPp tests it from its beginning.
                 ere::compile(method).map_err(|text| attributes.wrong(text))?,
             ),
             (None, Some(method)) => Expected::Method(method.trim().as_bytes().to_vec()),
-            _ => return Err(attributes.wrong("either response or request")),
+            (Some(status), Some(method)) => {
+                Expected::Either(status, method.trim().as_bytes().to_vec())
+            }
+            (None, None) => {
+                self.warnings.push(attributes.wrong(
+                    "neither response nor request: it waits for a message that never comes, as with SIPp",
+                ));
+                Expected::Nothing
+            }
         };
         let optional = match attributes.take("optional") {
             None | Some("false") => Optional::No,
@@ -447,6 +503,10 @@ impl Compiler<'_> {
                 return Err(attributes.wrong(format!("optional={other:?} is not supported")));
             }
         };
+        let advances = attributes.flag("advance_state")?.unwrap_or(true);
+        if !advances && optional == Optional::No {
+            return Err(attributes.wrong("advance_state=\"false\" is for optional messages"));
+        }
         jumps.on_timeout = attributes.take("ontimeout").map(str::to_owned);
         let receive = Receive {
             expected,
@@ -465,6 +525,7 @@ impl Compiler<'_> {
                 .map(Duration::from_millis),
             on_timeout: None,
             ignores_media: attributes.flag("ignoresdp")?.unwrap_or(false),
+            advances,
         };
         attributes.none(&mut self.warnings)?;
         step.kind = Kind::Receive(Box::new(receive));
@@ -476,17 +537,12 @@ impl Compiler<'_> {
         let (mut step, jumps) = self.common(&mut attributes)?;
         // A distribution's percentile is not judged; what is drawn is bounded instead.
         attributes.flag("sanity_check")?;
-        let length = if let Some(milliseconds) = attributes.number::<f64>("milliseconds")? {
-            Length::Drawn(Distribution::Fixed(milliseconds))
-        } else if let Some(name) = attributes.take("variable") {
+        let length = if let Some(name) = attributes.take("variable") {
             Length::Variable(self.variable(element, name)?)
-        } else if attributes
-            .element
-            .attributes
-            .iter()
-            .any(|(name, _)| name == "distribution")
-        {
-            Length::Drawn(distribution(&mut attributes)?)
+        } else if let Some(kind) = named_distribution(&mut attributes) {
+            Length::Drawn(distribution_of(kind, &mut attributes)?)
+        } else if let Some(milliseconds) = attributes.number::<f64>("milliseconds")? {
+            Length::Drawn(Distribution::Fixed(milliseconds))
         } else if let (Some(min), Some(max)) =
             (attributes.number("min")?, attributes.number("max")?)
         {
@@ -507,6 +563,22 @@ impl Compiler<'_> {
 
     /// Labels to steps.
     fn link(&mut self) {
+        self.link_steps();
+        self.program.unexpected = self.labels.get("_unexp.main").copied();
+        if self.program.unexpected.is_some() {
+            match self.names.variable("_unexp.retaddr") {
+                Ok(variable) => self.program.return_address = Some(variable),
+                Err(text) => self.mistakes.push(Mistake::new(1, text)),
+            }
+        }
+        let known = &self.names.variables;
+        self.program.pause_address = known
+            .iter()
+            .position(|(name, _)| name == "_unexp.pausedaddr")
+            .map(|at| at as u16);
+    }
+
+    fn link_steps(&mut self) {
         for (step, jumps) in self.program.steps.iter_mut().zip(&self.jumps) {
             let mut find = |name: &Option<String>| {
                 let name = name.as_ref()?;
@@ -523,26 +595,41 @@ impl Compiler<'_> {
                 receive.on_timeout = on_timeout;
             }
         }
-        self.program.unexpected = self.labels.get("_unexp.main").copied();
-        if self.program.unexpected.is_some() {
-            match self.names.variable("_unexp.retaddr") {
-                Ok(variable) => self.program.return_address = Some(variable),
-                Err(text) => self.mistakes.push(Mistake::new(1, text)),
-            }
-        }
     }
+}
+
+/// The distribution of a pause: by its attribute, or by one that is called after it, as old scenarios have it.
+fn named_distribution<'e>(attributes: &mut Attributes<'e>) -> Option<&'e str> {
+    const NAMES: [&str; 6] = [
+        "normal",
+        "exponential",
+        "lognormal",
+        "weibull",
+        "pareto",
+        "gamma",
+    ];
+    if let Some(kind) = attributes.take("distribution") {
+        return Some(kind);
+    }
+    NAMES
+        .into_iter()
+        .find(|name| attributes.take(name).is_some())
 }
 
 /// A distribution's parameters.
 pub(super) fn distribution(attributes: &mut Attributes<'_>) -> Result<Distribution, Mistake> {
-    let kind = attributes.need("distribution")?.to_owned();
+    let kind = attributes.need("distribution")?;
+    distribution_of(kind, attributes)
+}
+
+fn distribution_of(kind: &str, attributes: &mut Attributes<'_>) -> Result<Distribution, Mistake> {
     let mut number = |name: &str| -> Result<f64, Mistake> {
         match attributes.number(name)? {
             Some(value) => Ok(value),
             None => Err(attributes.wrong(format!("distribution {kind} wants {name}"))),
         }
     };
-    let drawn = match kind.as_str() {
+    let drawn = match kind {
         "fixed" => Distribution::Fixed(number("value")?),
         "uniform" => Distribution::Uniform {
             min: number("min")?,
@@ -566,6 +653,11 @@ pub(super) fn distribution(attributes: &mut Attributes<'_>) -> Result<Distributi
         "pareto" => Distribution::Pareto {
             k: number("k")?,
             x_m: number("x_m")?,
+        },
+        "gpareto" => Distribution::GeneralizedPareto {
+            shape: number("shape")?,
+            scale: number("scale")?,
+            location: number("location")?,
         },
         "gamma" => Distribution::Gamma {
             k: number("k")?,
@@ -661,6 +753,10 @@ fn label(kind: &Kind) -> String {
             Expected::Status(status) => status.to_string(),
             Expected::Method(method) => String::from_utf8_lossy(method).into_owned(),
             Expected::Methods(regex) => regex.as_str().to_owned(),
+            Expected::Either(status, method) => {
+                format!("{status}/{}", String::from_utf8_lossy(method))
+            }
+            Expected::Nothing => "nothing".to_owned(),
         },
         Kind::Pause { linger: true, .. } => "timewait".to_owned(),
         Kind::Pause { .. } => "pause".to_owned(),
@@ -715,6 +811,7 @@ mod tests {
     fn what_would_change_the_scenario_is_refused() {
         for steps in [
             "<recv response=\"200\" advance_state=\"false\"/>",
+            "<init><recv response=\"200\"/></init><nop/>",
             "<recv response=\"2xx\"/>",
             "<sendCmd/>",
             "<nop><action><foo/></action></nop>",

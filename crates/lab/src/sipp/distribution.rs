@@ -47,6 +47,15 @@ pub enum Distribution {
         /// Smallest value.
         x_m: f64,
     },
+    /// Generalised Pareto.
+    GeneralizedPareto {
+        /// Shape.
+        shape: f64,
+        /// Scale.
+        scale: f64,
+        /// Smallest value.
+        location: f64,
+    },
     /// Gamma.
     Gamma {
         /// Shape.
@@ -74,6 +83,17 @@ impl Distribution {
             Distribution::Exponential { mean } => entropy.exponential(mean),
             Distribution::Weibull { lambda, k } => lambda * entropy.exponential(1.0).powf(1.0 / k),
             Distribution::Pareto { k, x_m } => x_m * (entropy.exponential(1.0) / k).exp(),
+            Distribution::GeneralizedPareto {
+                shape,
+                scale,
+                location,
+            } => {
+                let drawn = entropy.exponential(1.0);
+                match shape == 0.0 {
+                    true => location + scale * drawn,
+                    false => location + scale * ((shape * drawn).exp() - 1.0) / shape,
+                }
+            }
             Distribution::Gamma { k, theta } => theta * gamma(k, entropy),
             Distribution::NegativeBinomial { p, n } => {
                 // A Poisson variable whose mean is gamma distributed.
@@ -91,6 +111,11 @@ impl Distribution {
             Distribution::Normal { mean, stdev } | Distribution::LogNormal { mean, stdev } => {
                 finite(&[mean, stdev]) && stdev >= 0.0
             }
+            Distribution::GeneralizedPareto {
+                shape,
+                scale,
+                location,
+            } => finite(&[shape, scale, location]) && scale > 0.0,
             Distribution::Exponential { mean } => finite(&[mean]) && mean >= 0.0,
             Distribution::Weibull { lambda: a, k: b }
             | Distribution::Pareto { x_m: a, k: b }

@@ -2,7 +2,7 @@
 
 use super::call::{Call, Phase, Route};
 use super::inject::Injection;
-use super::media::Recording;
+use super::media::{Packing, Recording};
 use super::program::{Kind, Program};
 use super::render::{Context, ip};
 use super::schedule::{Due, Schedule};
@@ -30,7 +30,7 @@ pub(super) const VIDEO: SocketId = SocketId(2);
 /// Sockets of calls begin here.
 const OWN: u32 = 16;
 /// The one connection of a client.
-const SHARED: ConnectionId = ConnectionId(1);
+pub(super) const SHARED: ConnectionId = ConnectionId(1);
 /// Calls begun in one go before the network has its turn.
 const STARTS: usize = 256;
 /// Effects kept until the program takes them.
@@ -85,7 +85,7 @@ pub(super) enum Alarm {
 }
 
 #[derive(Debug)]
-struct Connection {
+pub(super) struct Connection {
     framer: StreamFramer,
     remote: SocketAddr,
     /// The call whose own it is, with the generation of its place.
@@ -93,7 +93,7 @@ struct Connection {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     New,
     /// So many sockets are not open yet.
     Opening(usize),
@@ -106,7 +106,7 @@ pub struct Generator {
     pub(super) program: Arc<Program>,
     pub(super) context: Context,
     pub(super) calls: Vec<Call>,
-    free: Vec<u32>,
+    pub(super) free: Vec<u32>,
     by_id: BoundedMap<Box<[u8]>, u32>,
     /// Calls that are over, with the time until which they are remembered.
     over: VecDeque<(Time, Box<[u8]>)>,
@@ -117,11 +117,13 @@ pub struct Generator {
     pub(super) statistics: Statistics,
     effects: Vec<Effect>,
     pub(super) recordings: Vec<Arc<Recording>>,
-    pub(super) sounds: BTreeMap<(u16, u8), Arc<Recording>>,
-    connections: BTreeMap<ConnectionId, Connection>,
-    next_connection: u64,
-    state: State,
-    fatal: Option<String>,
+    pub(super) sounds: BTreeMap<(u16, Packing), Arc<Recording>>,
+    pub(super) connections: BTreeMap<ConnectionId, Connection>,
+    pub(super) next_connection: u64,
+    pub(super) state: State,
+    /// `<init>` was gone through.
+    pub(super) initialised: bool,
+    pub(super) fatal: Option<String>,
     /// Due times of the calls begun since they were last asked for.
     started: Vec<Due>,
     idle_users: Vec<u64>,
@@ -147,8 +149,8 @@ pub struct Parts {
     pub files: Vec<Injection>,
     /// Captures, in the order of [`Program::captures`].
     pub recordings: Vec<Arc<Recording>>,
-    /// Sounds by their number in [`Program::sounds`] and payload type.
-    pub sounds: BTreeMap<(u16, u8), Arc<Recording>>,
+    /// Sounds by their number in [`Program::sounds`] and packing.
+    pub sounds: BTreeMap<(u16, Packing), Arc<Recording>>,
 }
 
 impl Generator {
@@ -205,6 +207,7 @@ impl Generator {
             connections: BTreeMap::new(),
             next_connection: SHARED.0 + 1,
             state: State::New,
+            initialised: false,
             fatal: None,
             started: Vec::new(),
             idle_users: (0..users).rev().collect(),
@@ -341,7 +344,7 @@ impl Generator {
         }
     }
 
-    fn connect(
+    pub(super) fn connect(
         &mut self,
         connection: ConnectionId,
         local: SocketAddr,
@@ -409,7 +412,7 @@ impl Generator {
             _ => None,
         };
         let mut program = Program::clone(&self.program);
-        for step in &mut program.steps {
+        for step in program.steps.iter_mut().chain(&mut program.init) {
             if let Kind::Send(send) = &mut step.kind {
                 send.text.bind(&value);
             }
@@ -537,6 +540,12 @@ impl Generator {
                 call.route = Route::Stream(connection);
                 call.phase = Phase::Opening;
                 let owner = Some((slot as u32, call.generation));
+                if let Some(Kind::Send(send)) = self.program.steps.first().map(|step| &step.kind)
+                    && let Some(limit) = send.timeout
+                {
+                    let alarm = Alarm::Wait(slot as u32, call.generation);
+                    call.wait = Some(self.wheel.schedule(now + limit, alarm));
+                }
                 self.connect(connection, SocketAddr::new(local.ip(), 0), remote, owner);
                 return;
             }
@@ -597,8 +606,12 @@ impl Generator {
                 self.over.push_back((now + remember, id));
             }
         }
-        if let Some(address) = call.media.audio.filter(|_| call.media.echo) {
-            self.echoes.remove(&address);
+        for video in [false, true] {
+            if let Some(address) = call.media.of(video)
+                && call.media.echo[usize::from(video)]
+            {
+                self.echoes.remove(&address);
+            }
         }
         match call.route {
             Route::Udp(socket, _) if socket.0 >= OWN => {
@@ -712,6 +725,9 @@ impl Generator {
         {
             call.phase = Phase::Receiving;
             call.local_port = Some(local.port());
+            if let Some(timer) = call.wait.take() {
+                self.wheel.cancel(timer);
+            }
             self.run(slot as usize, now);
         }
     }
@@ -857,6 +873,10 @@ impl Outbox {
     fn stream(&mut self, connection: ConnectionId, bytes: &[u8]) {
         self.send(Route::Stream(connection), bytes);
     }
+
+    pub(super) fn close(&mut self, connection: ConnectionId) {
+        self.items.push_back(Item::Close(connection));
+    }
 }
 
 impl Engine for Generator {
@@ -867,6 +887,7 @@ impl Engine for Generator {
         if self.state == State::New {
             self.open();
         }
+        self.initialise(now);
         match input {
             Input::Timeout => self.timeout(now),
             Input::Datagram(datagram) => match datagram.socket {

@@ -38,6 +38,13 @@ impl Generator {
                 self.succeed(slot, now);
                 return;
             };
+            if call.restored.is_some() {
+                if self.restore_pause(slot, now) {
+                    return;
+                }
+                self.proceed(step, number, slot);
+                continue;
+            }
             if let Some((variable, wanted)) = step.condition
                 && self.context.value(call, variable).is_set() != wanted
             {
@@ -54,6 +61,21 @@ impl Generator {
             "a call went in a circle without waiting".to_owned(),
         ));
         self.fail(slot, Failure::Endless, now);
+    }
+
+    /// The pause that a message had interrupted goes on in place of the next step; whether it lasts yet.
+    fn restore_pause(&mut self, slot: usize, now: Time) -> bool {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        let Some(until) = call.restored.take().filter(|until| *until > now) else {
+            return false;
+        };
+        call.phase = Phase::Pausing;
+        call.wait_until = until;
+        let alarm = Alarm::Wait(slot as u32, call.generation);
+        call.wait = Some(self.wheel.schedule(until, alarm));
+        true
     }
 
     fn move_to(&mut self, slot: usize, step: u16) {
@@ -159,6 +181,7 @@ impl Generator {
 
     /// Writes and sends the message of a step.
     fn send(&mut self, send: &Send, number: u16, slot: usize, now: Time) -> Result<(), Failure> {
+        self.reconnect(slot);
         let context = &mut self.context;
         let Some(call) = self.calls.get_mut(slot) else {
             return Err(Failure::Stopped);
@@ -292,6 +315,7 @@ impl Generator {
         }
         let alarm = Alarm::Wait(slot as u32, call.generation);
         let until = now + Duration::from_secs_f64(milliseconds / 1e3);
+        call.wait_until = until;
         call.wait = Some(self.wheel.schedule(until, alarm));
         After::Wait
     }
@@ -323,7 +347,9 @@ impl Generator {
                     None => self.abort(slot, Failure::ReceiveTimeout, now),
                 }
             }
-            Phase::Free | Phase::Opening => {}
+            // The first message's timeout.
+            Phase::Opening => self.fail(slot, Failure::Connection, now),
+            Phase::Free => {}
         }
     }
 

@@ -8,6 +8,9 @@ use std::ops::Range;
 /// Lines of a file that is written out by a template, at most.
 const VIRTUAL: u64 = 100_000_000;
 
+/// Bytes that a file may hold with the lines that a run adds.
+const GROWTH: usize = 64 << 20;
+
 /// Which line a call gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -37,6 +40,7 @@ pub struct Injection {
     lines: Vec<Range<u32>>,
     printf: Option<Printf>,
     index: Option<BTreeMap<Vec<u8>, u64>>,
+    indexed_by: Option<usize>,
 }
 
 impl Injection {
@@ -73,6 +77,7 @@ impl Injection {
             lines,
             printf,
             index: None,
+            indexed_by: None,
         })
     }
 
@@ -137,6 +142,38 @@ impl Injection {
             }
         }
         self.index = Some(index);
+        self.indexed_by = Some(field);
+    }
+
+    /// Appends a line.
+    pub fn insert(&mut self, line: Vec<u8>) {
+        self.added(line, None);
+    }
+
+    /// Puts a line in place of one that is there; whether it is there.
+    pub fn replace(&mut self, number: u64, line: Vec<u8>) -> bool {
+        let there = self.printf.is_none() && number < self.lines.len() as u64;
+        if there {
+            self.added(line, Some(number as usize));
+        }
+        there
+    }
+
+    fn added(&mut self, line: Vec<u8>, place: Option<usize>) {
+        // A file of templates has no lines of its own; and what is written in a run stays within bounds.
+        if self.printf.is_some() || self.bytes.len() + line.len() > GROWTH {
+            return;
+        }
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(&line);
+        let range = start..self.bytes.len() as u32;
+        match place.and_then(|place| self.lines.get_mut(place)) {
+            Some(old) => *old = range,
+            None => self.lines.push(range),
+        }
+        if let Some(field) = self.indexed_by {
+            self.index_by(field);
+        }
     }
 
     /// Whether [`Injection::index_by`] was called.
@@ -248,6 +285,11 @@ mod tests {
         assert_eq!(file.choose(4, None, &mut entropy), 1);
         file.index_by(0);
         assert_eq!((file.find(b"Fred"), file.find(b"Eve")), (Some(2), None));
+        file.insert(b"Eve;z".to_vec());
+        assert!(file.replace(1, b"Robert;b".to_vec()) && !file.replace(9, Vec::new()));
+        assert_eq!((file.len(), file.find(b"Eve")), (4, Some(3)));
+        assert_eq!((file.find(b"Bob"), file.find(b"Robert")), (None, Some(1)));
+        assert_eq!(field(&file, 1, 1).unwrap(), "b");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 use wire::capture::{Reader, Step};
 use wire::ethernet::{Inner, network_packet};
 
+/// Digits played in one go, at most.
+const DIGITS: usize = 256;
 /// Packets of one recording, at most.
 const PACKETS: usize = 1_000_000;
 
@@ -15,6 +17,8 @@ const PACKETS: usize = 1_000_000;
 pub struct Recording {
     /// Time and payload.
     pub packets: Vec<(Duration, Vec<u8>)>,
+    /// How they were made, where they are our own and their numbers go on from pass to pass.
+    pub packing: Option<Packing>,
 }
 
 impl Recording {
@@ -50,7 +54,10 @@ impl Recording {
         }
         match packets.is_empty() {
             true => Err("it holds no UDP packets".to_owned()),
-            false => Ok(Recording { packets }),
+            false => Ok(Recording {
+                packets,
+                packing: None,
+            }),
         }
     }
 
@@ -58,33 +65,117 @@ impl Recording {
     ///
     /// # Errors
     /// Where there is nothing in it.
-    pub fn of_sound(file: &[u8], payload_type: u8, seed: u32) -> Result<Recording, String> {
+    pub fn of_sound(file: &[u8], packing: Packing, seed: u32) -> Result<Recording, String> {
         let samples = wav_data(file).unwrap_or(file);
-        // Octets and time stamp units of 20 ms; G.722 counts at 8 kHz (RFC 3551 section 4.5.2).
-        let (octets, step) = match payload_type {
-            18 => (20, 160u32),
-            _ => (160, 160),
-        };
-        let mut packets = Vec::new();
-        for (number, chunk) in samples.chunks_exact(octets).take(PACKETS).enumerate() {
-            let count = number as u32;
-            let mut packet = vec![0x80, payload_type & 0x7f];
-            packet.extend_from_slice(&(count as u16).to_be_bytes());
-            packet.extend_from_slice(&count.wrapping_mul(step).to_be_bytes());
-            packet.extend_from_slice(&seed.to_be_bytes());
-            packet.extend_from_slice(chunk);
-            packets.push((Duration::from_millis(20) * count, packet));
-        }
+        let packets: Vec<_> = samples
+            .chunks_exact(packing.octets)
+            .take(PACKETS)
+            .enumerate()
+            .map(|(number, chunk)| packing.packet(number as u32, chunk, seed))
+            .collect();
         match packets.is_empty() {
             true => Err("it is shorter than one packet".to_owned()),
-            false => Ok(Recording { packets }),
+            false => Ok(Recording {
+                packets,
+                packing: Some(packing),
+            }),
+        }
+    }
+
+    /// A packet of one octet's value, to be repeated.
+    pub fn of_pattern(octet: u8, packing: Packing, seed: u32) -> Recording {
+        Recording {
+            packets: vec![packing.packet(0, &vec![octet; packing.octets], seed)],
+            packing: Some(packing),
+        }
+    }
+
+    /// Digits as telephone events (RFC 4733): each for `tone`, with as much silence behind it. Other characters are left out.
+    pub fn of_digits(digits: &[u8], tone: Duration, payload_type: u8, seed: u32) -> Recording {
+        const STEP_MS: u64 = 20;
+        let known = digits.iter().filter_map(|digit| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'*' => Some(10),
+            b'#' => Some(11),
+            b'A'..=b'D' => Some(12 + digit - b'A'),
+            b'a'..=b'd' => Some(12 + digit - b'a'),
+            _ => None,
+        });
+        let tone_ms = tone.as_millis() as u64;
+        let mut packets = Vec::new();
+        for (number, event) in known.take(DIGITS).enumerate() {
+            let begun = number as u64 * 2 * tone_ms;
+            let updates = (STEP_MS..tone_ms).step_by(STEP_MS as usize);
+            // The last packet is sent three times (RFC 4733 section 2.5.1.4).
+            let all = updates.map(|at| (at, false)).chain([(tone_ms, true); 3]);
+            for (index, (at, last)) in all.enumerate() {
+                let mut packet = vec![0x80, payload_type & 0x7f];
+                if index == 0 {
+                    packet[1] |= 0x80;
+                }
+                packet.extend_from_slice(&(packets.len() as u16).to_be_bytes());
+                packet.extend_from_slice(&((begun * 8) as u32).to_be_bytes());
+                packet.extend_from_slice(&seed.to_be_bytes());
+                packet.extend_from_slice(&[event, 10 | (u8::from(last) << 7)]);
+                packet.extend_from_slice(&((at * 8) as u16).to_be_bytes());
+                packets.push((Duration::from_millis(begun + at), packet));
+            }
+        }
+        Recording {
+            packets,
+            packing: None,
         }
     }
 
     /// From the first packet to one packet time behind the last.
     pub fn length(&self) -> Duration {
         let last = self.packets.last().map_or(Duration::ZERO, |(at, _)| *at);
-        last + Duration::from_millis(20)
+        let step = self.packing.map_or(20, |packing| packing.milliseconds);
+        last + Duration::from_millis(step)
+    }
+}
+
+/// How a stream's octets become packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Packing {
+    /// RTP payload type.
+    pub payload_type: u8,
+    /// It is video.
+    pub video: bool,
+    octets: usize,
+    milliseconds: u64,
+    /// Time stamp units of a packet; G.722 counts at 8 kHz (RFC 3551 section 4.5.2).
+    units: u32,
+}
+
+impl Packing {
+    /// Of a payload type, and of a format as `rtpmap` names it where the type says nothing. As SIPp has them.
+    pub fn of(payload_type: u8, format: &str) -> Option<Packing> {
+        let format = format.to_ascii_uppercase();
+        let (octets, milliseconds, units) = match (payload_type, format.as_str()) {
+            (0, "" | "PCMU/8000") | (8, "" | "PCMA/8000") | (9, "" | "G722/8000") => (160, 20, 160),
+            (18, "" | "G729/8000") => (20, 20, 160),
+            (13, "CN/8000") => (1, 150, 1_200),
+            (96..=127, "ILBC/8000") => (50, 30, 240),
+            (96..=127, "H264/90000") => (1_280, 160, 14_400),
+            _ => return None,
+        };
+        Some(Packing {
+            payload_type,
+            video: format.starts_with("H264"),
+            octets,
+            milliseconds,
+            units,
+        })
+    }
+
+    fn packet(&self, number: u32, chunk: &[u8], seed: u32) -> (Duration, Vec<u8>) {
+        let mut packet = vec![0x80, self.payload_type & 0x7f];
+        packet.extend_from_slice(&(number as u16).to_be_bytes());
+        packet.extend_from_slice(&number.wrapping_mul(self.units).to_be_bytes());
+        packet.extend_from_slice(&seed.to_be_bytes());
+        packet.extend_from_slice(chunk);
+        (Duration::from_millis(self.milliseconds) * number, packet)
     }
 }
 
@@ -132,17 +223,15 @@ pub struct Playing {
     left: Option<u32>,
     /// Packets sent, for sequence numbers beyond the first pass.
     passes: u32,
-    stream: bool,
 }
 
 impl Playing {
-    /// From `now` on; `times` passes, without end where negative. `stream`: of our own packets, whose numbers go on.
+    /// From `now` on; `times` passes, without end where negative.
     pub fn new(
         recording: Arc<Recording>,
         destination: SocketAddr,
         video: bool,
         times: i32,
-        stream: bool,
         now: Time,
     ) -> Playing {
         Playing {
@@ -155,7 +244,6 @@ impl Playing {
                 .ok()
                 .map(|times| times.saturating_sub(1)),
             passes: 0,
-            stream,
         }
     }
 
@@ -180,7 +268,7 @@ impl Playing {
         let (_, packet) = self.recording.packets.get(self.next)?;
         let start = out.len();
         out.extend_from_slice(packet);
-        if self.stream
+        if let Some(packing) = self.recording.packing
             && let Some(header) = out.get_mut(start..start + 8)
         {
             // Sequence number and time stamp go on where the pass before ended.
@@ -189,7 +277,7 @@ impl Playing {
                 .wrapping_mul(self.recording.packets.len() as u32);
             let number = count.wrapping_add(self.next as u32);
             header[2..4].copy_from_slice(&(number as u16).to_be_bytes());
-            header[4..8].copy_from_slice(&number.wrapping_mul(160).to_be_bytes());
+            header[4..8].copy_from_slice(&number.wrapping_mul(packing.units).to_be_bytes());
         }
         self.next += 1;
         if self.next == self.recording.packets.len() && self.left != Some(0) {
@@ -211,10 +299,11 @@ mod tests {
         let mut wav = b"RIFF\0\0\0\0WAVEfmt \x02\0\0\0ab".to_vec();
         wav.extend_from_slice(b"data\x40\x01\0\0");
         wav.extend_from_slice(&[7; 320]);
-        let recording = Arc::new(Recording::of_sound(&wav, 8, 5).unwrap());
+        let packing = Packing::of(8, "PCMA/8000").unwrap();
+        let recording = Arc::new(Recording::of_sound(&wav, packing, 5).unwrap());
         assert_eq!(recording.packets.len(), 2);
         let to = SocketAddr::from(([127, 0, 0, 1], 9));
-        let mut playing = Playing::new(recording, to, false, 2, true, Time::from_secs(1));
+        let mut playing = Playing::new(recording, to, false, 2, Time::from_secs(1));
         let mut sent = Vec::new();
         while let Some(at) = playing.next_at() {
             let mut packet = Vec::new();
@@ -230,7 +319,22 @@ mod tests {
                 (1_060, 3, 224, 172)
             ]
         );
-        assert!(Recording::of_sound(&[0; 10], 0, 1).is_err());
+        assert!(Recording::of_sound(&[0; 10], packing, 1).is_err());
         assert!(Recording::read(b"nothing").is_err());
+    }
+
+    #[test]
+    fn digits_become_telephone_events() {
+        let digits = Recording::of_digits(b"7x#", Duration::from_millis(100), 101, 9);
+        // At 20, 40, 60 and 80 ms, and the end three times; the second digit 200 ms later.
+        assert_eq!(digits.packets.len(), 14);
+        let (at, packet) = &digits.packets[0];
+        assert_eq!((at.as_millis(), packet[1], packet[12]), (20, 0x80 | 101, 7));
+        let (at, packet) = &digits.packets[4];
+        assert_eq!((at.as_millis(), packet[1], packet[13]), (100, 101, 0x8a));
+        assert_eq!(packet[14..], 800u16.to_be_bytes());
+        let (at, packet) = &digits.packets[13];
+        assert_eq!((at.as_millis(), packet[3], packet[12]), (300, 13, 11));
+        assert_eq!(packet[4..8], 1_600u32.to_be_bytes());
     }
 }

@@ -14,6 +14,7 @@ pub mod ere;
 mod flow;
 mod fuzz;
 pub mod incoming;
+mod init;
 pub mod inject;
 pub mod media;
 pub mod options;

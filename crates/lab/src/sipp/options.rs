@@ -3,7 +3,7 @@
 use super::compile::compile;
 use super::engine::Parts;
 use super::inject::Injection;
-use super::media::Recording;
+use super::media::{Packing, Recording};
 use super::program::{Action, Media, Program};
 use super::schedule::Limits;
 use super::settings::{Behaviours, Settings};
@@ -177,7 +177,7 @@ pub struct Loaded {
     pub program: Program,
     files: Vec<Injection>,
     recordings: Vec<Arc<Recording>>,
-    sounds: BTreeMap<(u16, u8), Arc<Recording>>,
+    sounds: BTreeMap<(u16, Packing), Arc<Recording>>,
 }
 
 impl Loaded {
@@ -276,20 +276,16 @@ fn finish(
         recordings.push(Arc::new(recording));
     }
     let mut sounds = BTreeMap::new();
-    for action in program.steps.iter().flat_map(|step| &step.actions) {
-        if let Action::Media(Media::Stream {
-            sound,
-            payload_type,
-            ..
-        }) = action
-        {
+    let steps = program.steps.iter().chain(&program.init);
+    for action in steps.flat_map(|step| &step.actions) {
+        if let Action::Media(Media::Stream { sound, packing, .. }) = action {
             let name = program
                 .sounds
                 .get(usize::from(*sound))
                 .map_or("", String::as_str);
-            let recording = Recording::of_sound(&file(name)?, *payload_type, 0x5349_5050)
+            let recording = Recording::of_sound(&file(name)?, *packing, 0x5349_5050)
                 .map_err(|why| wrong(name, why))?;
-            sounds.insert((*sound, *payload_type), Arc::new(recording));
+            sounds.insert((*sound, *packing), Arc::new(recording));
         }
     }
     for (name, _) in pairs(&options.variables, "--var")? {

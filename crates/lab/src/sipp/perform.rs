@@ -5,13 +5,21 @@ use super::digest::verify;
 use super::engine::{AUDIO, Effect, Generator, VIDEO};
 use super::flow::After;
 use super::incoming::{HeaderLines, Incoming};
-use super::media::Playing;
-use super::program::{Action, Compare, Media, Operand, Operation, Where};
+use super::media::{Playing, Recording};
+use super::program::{Action, Compare, Line, Media, Operand, Operation, Where};
 use super::render::Context;
 use super::stats::Failure;
 use engine::{SocketId, Time};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// The payload type of telephone events where the peer names none, as SIPp has it.
+const EVENTS: u8 = 96;
+/// Synchronisation source of digits.
+const DIGITS_SSRC: u32 = 0x5349_4454;
+/// Synchronisation source of patterns.
+const PATTERN_SSRC: u32 = 0x5349_5054;
 
 impl Generator {
     /// Does the actions of a step in order.
@@ -102,6 +110,34 @@ impl Generator {
                 return self.act_redirect(slot, &texts, now);
             }
             Action::Media(media) => self.act_media(*media, slot, now),
+            Action::Digits(text) => {
+                let text = context.text(call, text, now);
+                self.play_digits(&text, slot, now);
+            }
+            Action::EchoAll(operand) => {
+                self.echoing = context.settings.echo && value_of(context, call, *operand) != 0.0;
+            }
+            Action::RestorePause(operand) => {
+                let until = value_of(context, call, *operand).max(0.0);
+                call.restored = (until > 0.0).then(|| Time::from_millis(until as u64));
+            }
+            Action::CloseConnection => self.close_own_connection(slot),
+            Action::Test { check, .. } | Action::CompareText { check, .. } => {
+                let holds = compare(context, call, action, now);
+                if check.is_some_and(|wanted| wanted != holds) {
+                    let text = format!(
+                        "call {}: a comparison {}",
+                        call.number,
+                        match holds {
+                            true => "held that must not",
+                            false => "did not hold that must",
+                        }
+                    );
+                    self.effect(Effect::Warning(text));
+                    self.abort(slot, Failure::Check, now);
+                    return After::Over;
+                }
+            }
             other => compute(context, call, other, now),
         }
         After::GoOn
@@ -142,46 +178,77 @@ impl Generator {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let playing = match media {
-            Media::Play { capture, video } => {
-                let to = if video {
-                    call.media.video
-                } else {
-                    call.media.audio
+        let (to, recording, video, times) = match media {
+            Media::Play { capture, line } => {
+                let to = match line {
+                    Line::Audio => call.media.audio,
+                    Line::Video => call.media.video,
+                    Line::Image => call.media.image,
                 };
                 let recording = self.recordings.get(usize::from(capture)).cloned();
-                recording
-                    .zip(to)
-                    .map(|(recording, to)| Playing::new(recording, to, video, 1, false, now))
+                (to, recording, line == Line::Video, 1)
             }
             Media::Stream {
                 sound,
                 times,
-                payload_type,
+                packing,
             } => {
-                let recording = self.sounds.get(&(sound, payload_type)).cloned();
-                recording
-                    .zip(call.media.audio)
-                    .map(|(recording, to)| Playing::new(recording, to, false, times, true, now))
+                let recording = self.sounds.get(&(sound, packing)).cloned();
+                (
+                    call.media.of(packing.video),
+                    recording,
+                    packing.video,
+                    times,
+                )
             }
-            Media::Pause => {
-                call.media.held = true;
-                return;
+            Media::Pattern { octet, packing } => {
+                let recording = Recording::of_pattern(octet, packing, PATTERN_SSRC);
+                let to = call.media.of(packing.video);
+                (to, Some(Arc::new(recording)), packing.video, -1)
             }
-            Media::Resume => {
-                call.media.held = false;
-                return;
-            }
-            Media::Echo(on) => {
-                if let Some(audio) = call.media.audio {
-                    call.media.echo = on;
+            Media::Pause(lines) => return call.media.hold(lines, true),
+            Media::Resume(lines) => return call.media.hold(lines, false),
+            Media::Echo { on, video } => {
+                call.media.echo[usize::from(video)] = on;
+                if let Some(address) = call.media.of(video) {
                     match on {
-                        true => self.echoes.insert(audio, slot as u32),
-                        false => self.echoes.remove(&audio),
+                        true => self.echoes.insert(address, slot as u32),
+                        false => self.echoes.remove(&address),
                     };
                 }
                 return;
             }
+        };
+        let playing = recording
+            .zip(to)
+            .map(|(recording, to)| Playing::new(recording, to, video, times, now));
+        self.start_playing(playing, usize::from(video), slot, now);
+    }
+
+    fn play_digits(&mut self, text: &[u8], slot: usize, now: Time) {
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let mut parts = text.split(|byte| *byte == b',');
+        let digits = parts.next().unwrap_or_default().trim_ascii();
+        let tone_ms = parts
+            .next()
+            .map(|tone| Value::Text(tone.to_vec()).number() as u64)
+            .filter(|tone| (50..=2_000).contains(tone))
+            .unwrap_or(200);
+        let payload_type = call.media.events.unwrap_or(EVENTS);
+        let tone = Duration::from_millis(tone_ms);
+        let recording = Recording::of_digits(digits, tone, payload_type, DIGITS_SSRC);
+        let playing = call
+            .media
+            .audio
+            .map(|to| Playing::new(Arc::new(recording), to, false, 1, now));
+        self.start_playing(playing, 2, slot, now);
+    }
+
+    fn start_playing(&mut self, playing: Option<Playing>, place: usize, slot: usize, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
         };
         let Some(playing) = playing else {
             let number = call.number;
@@ -190,46 +257,60 @@ impl Generator {
             )));
             return;
         };
-        let was_playing = call.media.playing.replace(playing).is_some();
-        // One that was playing has its place in the agenda already.
-        if !was_playing {
-            self.agenda.push(now, (slot as u32, call.generation));
+        if let Some(playing_there) = call.media.playing.get_mut(place) {
+            *playing_there = Some(playing);
         }
+        // Of several entries the ones that find nothing due do nothing.
+        self.agenda.push(now, (slot as u32, call.generation));
     }
 
     /// Sends the media of a call that is due.
     pub(super) fn play(&mut self, slot: usize, generation: u32, now: Time) {
-        let Some(call) = self.calls.get_mut(slot) else {
-            return;
-        };
-        if call.generation != generation {
-            return;
-        }
-        let Some(playing) = &mut call.media.playing else {
-            return;
-        };
-        if call.media.held {
-            let pause = Duration::from_millis(20);
-            playing.shift(pause);
-            self.agenda.push(now + pause, (slot as u32, generation));
-            return;
-        }
-        let socket: SocketId = if playing.is_video() { VIDEO } else { AUDIO };
-        // What a late wake-up has missed goes out at once, as far as a batch.
-        for _ in 0..64 {
-            if playing.next_at().is_none_or(|at| at > now) {
-                break;
+        let mut next: Option<Time> = None;
+        for place in 0..3 {
+            let Some(call) = self.calls.get_mut(slot) else {
+                return;
+            };
+            if call.generation != generation {
+                return;
             }
-            let start = self.outbox.bytes.len();
-            if let Some(to) = playing.take(&mut self.outbox.bytes) {
-                self.outbox
-                    .send_from(super::call::Route::Udp(socket, to), start);
-                self.statistics.media[0] += 1;
+            let held = call.media.held.get(place).is_some_and(|held| *held);
+            let Some(playing) = call.media.playing.get_mut(place) else {
+                continue;
+            };
+            if held && let Some(playing) = playing {
+                if playing.next_at().is_some_and(|at| at <= now) {
+                    playing.shift(Duration::from_millis(20));
+                }
+            } else if let Some(playing) = playing {
+                let socket: SocketId = if playing.is_video() { VIDEO } else { AUDIO };
+                // Packets that a late wake-up has missed go out at once, as far as a batch.
+                for _ in 0..64 {
+                    if playing.next_at().is_none_or(|at| at > now) {
+                        break;
+                    }
+                    let start = self.outbox.bytes.len();
+                    if let Some(to) = playing.take(&mut self.outbox.bytes) {
+                        self.outbox
+                            .send_from(super::call::Route::Udp(socket, to), start);
+                        self.statistics.media[0] += 1;
+                    }
+                }
+            }
+            match playing.as_ref().and_then(Playing::next_at) {
+                Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                None => *playing = None,
             }
         }
-        match playing.next_at() {
-            Some(at) => self.agenda.push(at, (slot as u32, generation)),
-            None => call.media.playing = None,
+        if let Some(at) = next
+            && let Some(call) = self.calls.get_mut(slot)
+            && call
+                .media
+                .next_play
+                .is_none_or(|known| known <= now || at < known)
+        {
+            call.media.next_play = Some(at);
+            self.agenda.push(at, (slot as u32, generation));
         }
     }
 }
@@ -256,30 +337,26 @@ fn compute(context: &mut Context, call: &mut Call, action: &Action, now: Time) {
             (*to, Value::Number(distribution.draw(&mut context.entropy)))
         }
         Action::ToNumber { to, from } => (*to, Value::Number(context.value(call, *from).number())),
-        Action::Test {
-            to,
-            left,
-            compare,
-            right,
-        } => {
-            let left = context.value(call, *left).number();
-            let right = value_of(context, call, *right);
-            let holds = match compare {
-                Compare::Equal => left == right,
-                Compare::NotEqual => left != right,
-                Compare::Greater => left > right,
-                Compare::Less => left < right,
-                Compare::GreaterEqual => left >= right,
-                Compare::LessEqual => left <= right,
-            };
-            (*to, Value::Truth(holds))
-        }
-        Action::CompareText { to, left, right } => {
+        Action::Url { variable, encode } => {
             let mut text = Vec::new();
-            context.value(call, *left).write(&mut text);
-            let other = context.text(call, right, now);
-            let order = text.cmp(&other) as i8;
-            (*to, Value::Number(f64::from(order)))
+            context.value(call, *variable).write(&mut text);
+            (*variable, Value::Text(url(&text, *encode)))
+        }
+        Action::StepIndex(to) => (*to, Value::Number(f64::from(call.step))),
+        Action::Insert { file, value } => {
+            let line = context.text(call, value, now);
+            if let Some(file) = context.files.get_mut(usize::from(*file)) {
+                file.insert(line);
+            }
+            return;
+        }
+        Action::Replace { file, line, value } => {
+            let number = Value::Text(context.text(call, line, now)).number().max(0.0);
+            let line = context.text(call, value, now);
+            if let Some(file) = context.files.get_mut(usize::from(*file)) {
+                file.replace(number as u64, line);
+            }
+            return;
         }
         Action::Trim(variable) => {
             let mut text = Vec::new();
@@ -315,6 +392,70 @@ fn compute(context: &mut Context, call: &mut Call, action: &Action, now: Time) {
         _ => return,
     };
     context.set(call, to, value);
+}
+
+/// Compares numbers or texts; the outcome goes to its variable. Whether it holds, for texts whether they are equal.
+fn compare(context: &mut Context, call: &mut Call, action: &Action, now: Time) -> bool {
+    let (to, value, holds) = match action {
+        Action::Test {
+            to,
+            left,
+            compare,
+            right,
+            ..
+        } => {
+            let left = context.value(call, *left).number();
+            let right = value_of(context, call, *right);
+            let holds = match compare {
+                Compare::Equal => left == right,
+                Compare::NotEqual => left != right,
+                Compare::Greater => left > right,
+                Compare::Less => left < right,
+                Compare::GreaterEqual => left >= right,
+                Compare::LessEqual => left <= right,
+            };
+            (*to, Value::Truth(holds), holds)
+        }
+        Action::CompareText {
+            to, left, right, ..
+        } => {
+            let mut text = Vec::new();
+            context.value(call, *left).write(&mut text);
+            let other = context.text(call, right, now);
+            let order = text.cmp(&other) as i8;
+            (*to, Value::Number(f64::from(order)), order == 0)
+        }
+        _ => return false,
+    };
+    if let Some(to) = to {
+        context.set(call, to, value);
+    }
+    holds
+}
+
+/// A text encoded for a URL (RFC 3986 section 2), or decoded.
+fn url(text: &[u8], encode: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, tail)) = rest.split_first() {
+        rest = tail;
+        let plain = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+        match (encode, byte) {
+            (true, byte) if !plain => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            (false, b'%') => {
+                let digits = tail.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+                match digits.and_then(|two| u8::from_str_radix(two, 16).ok()) {
+                    Some(code) => {
+                        out.push(code);
+                        rest = tail.get(2..).unwrap_or_default();
+                    }
+                    None => out.push(b'%'),
+                }
+            }
+            (_, byte) => out.push(*byte),
+        }
+    }
+    out
 }
 
 fn value_of(context: &Context, call: &Call, operand: Operand) -> f64 {

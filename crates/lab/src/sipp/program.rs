@@ -1,6 +1,7 @@
 //! A scenario as it is run: steps, templates, variables. Names are numbers here; what can be known beforehand is known.
 
 use super::distribution::Distribution;
+use super::media::Packing;
 use super::template::Text;
 use regex::bytes::Regex;
 use std::time::Duration;
@@ -46,6 +47,10 @@ pub struct Program {
     pub unexpected: Option<u16>,
     /// Where `_unexp.retaddr` is kept.
     pub return_address: Option<Variable>,
+    /// Where `_unexp.pausedaddr` is kept, if the scenario reads it.
+    pub pause_address: Option<Variable>,
+    /// The steps of `<init>`, gone through once before the first call.
+    pub init: Vec<Step>,
     /// Files of recorded media that it plays.
     pub captures: Vec<String>,
     /// Files of sound that it streams.
@@ -126,6 +131,8 @@ pub struct Send {
     pub request: bool,
     /// Retransmitted, first after this time, until something is received.
     pub retransmit: Option<Duration>,
+    /// How long a call waits for its connection before the message is given up.
+    pub timeout: Option<Duration>,
     /// Percent that are not sent.
     pub lost: f64,
     /// Its branch is kept under this transaction.
@@ -143,6 +150,10 @@ pub enum Expected {
     Method(Vec<u8>),
     /// A request whose method matches.
     Methods(Regex),
+    /// A response with this status, or a request with this method.
+    Either(u16, Vec<u8>),
+    /// No message at all: neither a status nor a method is given.
+    Nothing,
 }
 
 /// Whether a message may stay out.
@@ -179,6 +190,8 @@ pub struct Receive {
     pub on_timeout: Option<u16>,
     /// Its media description is not looked at.
     pub ignores_media: bool,
+    /// It leads to the step of `next`; only an optional message may stay where the call is.
+    pub advances: bool,
 }
 
 /// How long a pause is.
@@ -255,31 +268,54 @@ pub enum Where {
     Variable(Variable),
 }
 
+/// A media line of the peer's description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// `m=audio`
+    Audio,
+    /// `m=video`
+    Video,
+    /// `m=image`
+    Image,
+}
+
 /// What a call does with recorded media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
-    /// Play a capture, by number, to the peer's audio port or video port.
+    /// Play a capture, by number, to a media line's port.
     Play {
         /// Which.
         capture: u16,
-        /// To the video port.
-        video: bool,
+        /// Where to.
+        line: Line,
     },
-    /// Stream a sound file.
+    /// Stream a file.
     Stream {
         /// Which.
         sound: u16,
         /// How often; negative: without end.
         times: i32,
-        /// RTP payload type.
-        payload_type: u8,
+        /// How it is cut into packets.
+        packing: Packing,
     },
-    /// Hold the stream.
-    Pause,
-    /// Go on with it.
-    Resume,
-    /// Send back what comes, or no longer.
-    Echo(bool),
+    /// Stream packets of one octet's value without end.
+    Pattern {
+        /// The octet.
+        octet: u8,
+        /// How packets are made.
+        packing: Packing,
+    },
+    /// Hold the streams of audio, of video.
+    Pause([bool; 2]),
+    /// Go on with them.
+    Resume([bool; 2]),
+    /// Send back incoming packets, or no longer.
+    Echo {
+        /// Begin, or stop.
+        on: bool,
+        /// Of the video port.
+        video: bool,
+    },
 }
 
 /// An action.
@@ -318,7 +354,9 @@ pub enum Action {
     /// Compare numbers.
     Test {
         /// The outcome goes here.
-        to: Variable,
+        to: Option<Variable>,
+        /// The call fails unless it holds (`true`), or where it holds (`false`).
+        check: Option<bool>,
         /// What is compared.
         left: Variable,
         /// How.
@@ -329,7 +367,9 @@ pub enum Action {
     /// Compare texts: below, at or above zero.
     CompareText {
         /// The outcome goes here.
-        to: Variable,
+        to: Option<Variable>,
+        /// The call fails unless they are equal (`true`), or where they are (`false`).
+        check: Option<bool>,
         /// What is compared.
         left: Variable,
         /// With what.
@@ -368,6 +408,39 @@ pub enum Action {
         /// The key.
         key: Text,
     },
+    /// Append a line to an injection file, in memory.
+    Insert {
+        /// Which file.
+        file: u16,
+        /// The line.
+        value: Text,
+    },
+    /// Replace a line of an injection file, in memory.
+    Replace {
+        /// Which file.
+        file: u16,
+        /// The number of the line.
+        line: Text,
+        /// The line.
+        value: Text,
+    },
+    /// Encode a text for a URL, or decode it.
+    Url {
+        /// The text.
+        variable: Variable,
+        /// Encode it.
+        encode: bool,
+    },
+    /// The number of the step.
+    StepIndex(Variable),
+    /// The pause that a message interrupted goes on until its end, milliseconds of the run.
+    RestorePause(Operand),
+    /// The connection of the call's own is closed; the next message opens another.
+    CloseConnection,
+    /// Play digits as telephone events: `digits[,milliseconds]`.
+    Digits(Text),
+    /// `-rtp_echo` sends back, or no longer.
+    EchoAll(Operand),
     /// The call ends.
     StopCall,
     /// No further calls.

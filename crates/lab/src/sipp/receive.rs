@@ -1,8 +1,8 @@
 //! What a received message does to its call.
 
-use super::call::{Phase, Route};
+use super::call::{CallMedia, Phase, Route};
 use super::digest::Challenged;
-use super::engine::{AUDIO, Alarm, Effect, Generator};
+use super::engine::{Alarm, Effect, Generator};
 use super::flow::receive_at;
 use super::incoming::{Incoming, fingerprint, uri, values};
 use super::program::{Expected, Optional, Program, Receive};
@@ -151,6 +151,8 @@ impl Generator {
             self.proceed(step, number, slot);
             let to = self.calls.get(slot).map_or(0, |call| call.step);
             self.wake(slot, to, now);
+        } else if !receive.advances {
+            // The call stays where it is.
         } else if self.branches(step, slot)
             && let Some(to) = step.next
         {
@@ -279,9 +281,7 @@ impl Generator {
             replies::route_set(incoming, &mut call.routes, &mut call.next_url);
         }
         if program.media && !receive.ignores_media && !incoming.body().is_empty() {
-            let (audio, video) = media_of(incoming);
-            call.media.audio = audio.or(call.media.audio);
-            call.media.video = video.or(call.media.video);
+            media_of(incoming, &mut call.media);
         }
     }
 
@@ -362,12 +362,20 @@ impl Generator {
             String::from_utf8_lossy(quoted.unwrap_or_default()).trim_end()
         );
         call.see(mark);
-        if let (Some(to), Some(variable)) = (program.unexpected, program.return_address) {
-            call.last.clear();
-            call.last.extend_from_slice(incoming.bytes);
-            let back = super::call::Value::Number(f64::from(number));
-            self.context.set(call, variable, back);
-            self.wake(slot, to, now);
+        if self.jump_to_handler(program, slot, incoming, now) {
+            // The handler may begin with the <recv> of the very message.
+            let waits = self
+                .calls
+                .get(slot)
+                .is_some_and(|call| call.phase == Phase::Receiving);
+            if waits
+                && self.find(incoming.call_id) == Some(Ok(slot))
+                && self.expected_at(program, slot, incoming).is_some()
+                && let Some(call) = self.calls.get_mut(slot)
+            {
+                call.seen[0] = 0;
+                self.process(slot, incoming, route, now, now);
+            }
             return;
         }
         self.effect(Effect::Warning(remark));
@@ -396,6 +404,39 @@ impl Generator {
         }
     }
 
+    /// To the step behind `_unexp.main`, unless the call is in there already; whether it went.
+    fn jump_to_handler(
+        &mut self,
+        program: &Program,
+        slot: usize,
+        incoming: &Incoming<'_>,
+        now: Time,
+    ) -> bool {
+        let (Some(to), Some(variable)) = (program.unexpected, program.return_address) else {
+            return false;
+        };
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        if self.context.value(call, variable).number() != 0.0 {
+            return false;
+        }
+        call.last.clear();
+        call.last.extend_from_slice(incoming.bytes);
+        let back = super::call::Value::Number(f64::from(call.step));
+        self.context.set(call, variable, back);
+        if let Some(variable) = program.pause_address {
+            let until = match call.phase {
+                Phase::Pausing => call.wait_until.as_millis(),
+                _ => 0,
+            };
+            let until = super::call::Value::Number(until as f64);
+            self.context.set(call, variable, until);
+        }
+        self.wake(slot, to, now);
+        true
+    }
+
     /// Ends a call that cannot go on, with BYE or CANCEL where it is ours and the behaviour says so.
     pub(super) fn abort(&mut self, slot: usize, failure: Failure, now: Time) {
         if self.context.settings.behaviours.bye
@@ -416,8 +457,7 @@ impl Generator {
     /// A media packet.
     pub(super) fn heard(&mut self, datagram: &Datagram<'_>) {
         self.statistics.media[1] += 1;
-        let echoes = self.echoing
-            || (datagram.socket == AUDIO && self.echoes.contains_key(&datagram.source));
+        let echoes = self.echoing || self.echoes.contains_key(&datagram.source);
         if echoes {
             self.statistics.media[2] += 1;
             let route = Route::Udp(datagram.socket, datagram.source);
@@ -432,27 +472,14 @@ fn is_expected(
     incoming: &Incoming<'_>,
     branches: &[Vec<u8>],
 ) -> bool {
+    let fits = |wanted: u16, status: u16| {
+        wanted == status && answers_ours(program, receive, incoming, branches)
+    };
     match (&receive.expected, incoming.status) {
-        (Expected::Status(wanted), Some(status)) => {
-            if *wanted != status {
-                return false;
-            }
-            if let Some(transaction) = receive.transaction {
-                return branches
-                    .get(usize::from(transaction))
-                    .is_some_and(|branch| !branch.is_empty() && branch == incoming.branch);
-            }
-            receive.methods == 0
-                || program
-                    .methods
-                    .iter()
-                    .take(63)
-                    .enumerate()
-                    .any(|(bit, method)| {
-                        receive.methods & (1 << bit) != 0 && method == incoming.method
-                    })
+        (Expected::Status(wanted) | Expected::Either(wanted, _), Some(status)) => {
+            fits(*wanted, status)
         }
-        (Expected::Method(method), None) => method == incoming.method,
+        (Expected::Method(method) | Expected::Either(_, method), None) => method == incoming.method,
         (Expected::Methods(regex), None) => regex
             .find(incoming.method)
             .is_some_and(|found| found.start() == 0),
@@ -460,17 +487,44 @@ fn is_expected(
     }
 }
 
-/// Where a peer wants its audio and its video.
-fn media_of(incoming: &Incoming<'_>) -> (Option<SocketAddr>, Option<SocketAddr>) {
+/// Whether a response belongs to what the scenario has sent so far.
+fn answers_ours(
+    program: &Program,
+    receive: &Receive,
+    incoming: &Incoming<'_>,
+    branches: &[Vec<u8>],
+) -> bool {
+    if let Some(transaction) = receive.transaction {
+        return branches
+            .get(usize::from(transaction))
+            .is_some_and(|branch| !branch.is_empty() && branch == incoming.branch);
+    }
+    let mut methods = program.methods.iter().take(63).enumerate();
+    receive.methods == 0
+        || methods
+            .any(|(bit, method)| receive.methods & (1 << bit) != 0 && method == incoming.method)
+}
+
+/// Keeps where a peer wants its media, and how it names telephone events.
+fn media_of(incoming: &Incoming<'_>, known: &mut CallMedia) {
     let Ok(sdp) = Sdp::parse(incoming.body()) else {
-        return (None, None);
+        return;
     };
     let of = |kind: &[u8]| {
         sdp.media()
             .find(|media| media.line.kind == kind && !media.is_rejected())
-            .and_then(|media| media.rtp_address())
     };
-    (of(b"audio"), of(b"video"))
+    let events = of(b"audio").and_then(|media| {
+        media
+            .rtpmaps()
+            .find(|map| map.name.eq_ignore_ascii_case(b"telephone-event"))
+            .map(|map| map.payload_type)
+    });
+    let address = |kind: &[u8]| of(kind).and_then(|media| media.rtp_address());
+    known.audio = address(b"audio").or(known.audio);
+    known.video = address(b"video").or(known.video);
+    known.image = address(b"image").or(known.image);
+    known.events = events.or(known.events);
 }
 
 /// The value of the first Contact's URI.

@@ -21,7 +21,7 @@ pub fn survey(program: &mut Program) {
             Piece::Last { .. } | Piece::LastMessage | Piece::LastCseq(_) | Piece::LastRequestUri
         );
     };
-    for step in &program.steps {
+    for step in program.steps.iter().chain(&program.init) {
         if let Kind::Send(send) = &step.kind {
             send.text.each(&mut see);
         }
@@ -29,11 +29,12 @@ pub fn survey(program: &mut Program) {
             action.each_text(&mut |text| text.each(&mut see));
         }
     }
-    let actions = || program.steps.iter().flat_map(|step| &step.actions);
+    let steps = || program.steps.iter().chain(&program.init);
+    let actions = || steps().flat_map(|step| &step.actions);
     // A check outside the step that receives looks at what came last, too.
     keeps_last |=
         actions().any(|action| matches!(action, Action::Match { .. } | Action::Verify { .. }));
-    let media = actions().any(|action| matches!(action, Action::Media(_)));
+    let media = actions().any(|action| matches!(action, Action::Media(_) | Action::Digits(_)));
     let commands = actions().any(|action| matches!(action, Action::Command(_)));
     let redirects = actions().any(|action| matches!(action, Action::Redirect { .. }));
     program.keeps_last = keeps_last;

@@ -365,7 +365,16 @@ fn cut(source: &[u8], names: &mut Names, depth: usize) -> Result<Vec<Piece>, Str
             continue;
         };
         let bare = line_has_authorization(&plain);
-        let piece = keyword(inside, names, depth, bare)?;
+        let piece = match keyword(inside, names, depth, bare) {
+            Ok(piece) => piece,
+            // A bracket in front of a keyword's own is a character, as for SIPp: `[[local_ip]]`.
+            Err(_) if inside.contains(&b'[') => {
+                plain.push(byte);
+                rest = rest.get(1..).unwrap_or_default();
+                continue;
+            }
+            Err(text) => return Err(text),
+        };
         if !plain.is_empty() {
             pieces.push(Piece::Text(std::mem::take(&mut plain)));
         }
@@ -482,9 +491,7 @@ fn simple(name: &str, offset: i64) -> Option<Piece> {
     if numbered.is_some() {
         return numbered;
     }
-    if offset != 0 {
-        return None;
-    }
+    // SIPp takes an offset behind any keyword and adds it to numbers only.
     Some(match name {
         "service" => Piece::Constant(Constant::Service, 0),
         "remote_host" => Piece::Constant(Constant::RemoteHost, 0),
@@ -724,6 +731,7 @@ mod tests {
         };
         assert_eq!(one("[local_port+2]"), Piece::LocalPort(2));
         assert_eq!(one("[branch-3]"), Piece::Branch(-3));
+        assert_eq!(one("[call_number+1]"), Piece::CallNumber);
         assert_eq!(one("[realm]"), Piece::Text(b"home".to_vec()));
         assert_eq!(one("\\x5bx]"), Piece::Text(b"[x]".to_vec()));
         assert_eq!(one("[::"), Piece::Text(b"[::".to_vec()));
@@ -781,7 +789,6 @@ mod tests {
         for source in [
             "[tdmmap]",
             "[frobnicate]",
-            "[service+1]",
             "[field0 file=c.csv]",
             "[authentication aka_OP=1]",
             "[fill]",

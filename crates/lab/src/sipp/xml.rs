@@ -1,9 +1,9 @@
 //! Reading the XML of a scenario.
 //!
 //! SIPp reads its files with a parser of its own that takes what XML forbids: `<` and `&` in attribute values, `\"` for a quote,
-//! `--` in comments, attributes without a space between them. Such files are common, so they are put into order first, line by
-//! line as they stand; then a real XML parser reads them. Bytes are taken one by one as characters and given back the same
-//! way, so a message leaves exactly as it is in the file, whatever encoding the file declares.
+//! `--` in comments, attributes without a space between them or twice in a tag. Such files are common, so this reader takes
+//! them too. Bytes are taken one by one as characters and given back the same way, so a message leaves exactly as it is in the
+//! file, whatever encoding the file declares.
 
 use std::fmt;
 
@@ -69,225 +69,276 @@ pub fn bytes(text: &str) -> Vec<u8> {
     out
 }
 
-/// Reads a document and gives its outermost element.
+/// Reads a document and gives its outermost element; text behind it is not read, as with SIPp.
 ///
 /// # Errors
-/// Where it is too large, or no XML even after it was put into order.
+/// Where it is too large, or no XML even by SIPp's lenient rules.
 pub fn read(file: &[u8]) -> Result<Element, Mistake> {
     if file.len() > LARGEST {
         let text = format!("larger than {LARGEST} bytes");
         return Err(Mistake::new(1, text));
     }
-    let mut text = tidy(file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file))?;
-    // What stands behind the scenario is not read by SIPp.
-    const END: &str = "</scenario>";
-    if let Some(at) = text.rfind(END) {
-        text.truncate(at + END.len());
-    }
-    let options = roxmltree::ParsingOptions {
-        nodes_limit: NODES,
-        ..roxmltree::ParsingOptions::default()
+    let mut reader = Reader {
+        rest: file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file),
+        line: 1,
+        nodes: 0,
     };
-    let document = roxmltree::Document::parse_with_options(&text, options)
-        .map_err(|error| Mistake::new(error.pos().row, format!("not XML: {error}")))?;
-    let lines = Lines::of(&text);
-    element(document.root_element(), &lines, DEPTH)
+    reader.document()
 }
 
-/// Where lines begin: the parser's own search begins at the front for each node.
-struct Lines(Vec<usize>);
-
-impl Lines {
-    fn of(text: &str) -> Lines {
-        let ends = memchr::memchr_iter(b'\n', text.as_bytes()).map(|at| at + 1);
-        Lines(std::iter::once(0).chain(ends).collect())
-    }
-
-    fn at(&self, offset: usize) -> u32 {
-        self.0.partition_point(|start| *start <= offset) as u32
-    }
+/// Characters of which each stands for a byte.
+fn characters(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
-fn element(node: roxmltree::Node<'_, '_>, lines: &Lines, depth: usize) -> Result<Element, Mistake> {
-    let line = lines.at(node.range().start);
-    if depth == 0 {
-        return Err(Mistake::new(line, "elements within elements, too deep"));
-    }
-    let mut found = Element {
-        name: node.tag_name().name().to_owned(),
-        line,
-        attributes: node
-            .attributes()
-            .map(|attribute| (attribute.name().to_owned(), attribute.value().to_owned()))
-            .collect(),
-        text_line: line,
-        ..Element::default()
-    };
-    for child in node.children() {
-        if child.is_element() {
-            found.children.push(element(child, lines, depth - 1)?);
-        } else if let Some(text) = child.text() {
-            if found.text.is_empty() {
-                found.text_line = lines.at(child.range().start);
-            }
-            found.text.push_str(text);
-        }
-    }
-    Ok(found)
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Puts a file into order: what SIPp takes and XML does not.
-struct Tidy<'f> {
+/// Reads a file from its beginning to its end, elements by recursion, which [`DEPTH`] bounds.
+struct Reader<'f> {
     rest: &'f [u8],
     line: u32,
-    out: String,
+    nodes: u32,
 }
 
-fn tidy(file: &[u8]) -> Result<String, Mistake> {
-    let mut tidy = Tidy {
-        rest: file,
-        line: 1,
-        out: String::with_capacity(file.len() + file.len() / 8),
-    };
-    while let Some(&byte) = tidy.rest.first() {
-        match byte {
-            b'<' => tidy.markup()?,
-            b'&' => tidy.ampersand(),
-            _ => tidy.copy(1),
-        }
+impl<'f> Reader<'f> {
+    fn wrong<T>(&self, text: impl Into<String>) -> Result<T, Mistake> {
+        Err(Mistake::new(self.line, format!("not XML: {}", text.into())))
     }
-    Ok(tidy.out)
-}
 
-impl Tidy<'_> {
-    fn copy(&mut self, count: usize) {
+    /// The next `count` bytes.
+    fn advance(&mut self, count: usize) -> &'f [u8] {
         let (head, rest) = self.rest.split_at(count.min(self.rest.len()));
         self.line += memchr::memchr_iter(b'\n', head).count() as u32;
-        self.out.extend(head.iter().map(|byte| char::from(*byte)));
         self.rest = rest;
+        head
     }
 
-    /// Leaves out `count` bytes; their line ends stay.
-    fn skip(&mut self, count: usize) {
-        let (head, rest) = self.rest.split_at(count.min(self.rest.len()));
-        let ends = memchr::memchr_iter(b'\n', head).count();
-        self.line += ends as u32;
-        self.out.extend(std::iter::repeat_n('\n', ends));
-        self.rest = rest;
+    /// All bytes up to `close`, which is passed over.
+    fn until(&mut self, close: &[u8], what: &str) -> Result<&'f [u8], Mistake> {
+        let Some(end) = memchr::memmem::find(self.rest, close) else {
+            return Err(Mistake::new(self.line, format!("{what} is not closed")));
+        };
+        let head = self.advance(end);
+        self.advance(close.len());
+        Ok(head)
     }
 
-    /// How far it is to the end of `close`.
-    fn to(&self, close: &[u8], what: &str) -> Result<usize, Mistake> {
-        memchr::memmem::find(self.rest, close)
-            .map(|at| at + close.len())
-            .ok_or_else(|| Mistake::new(self.line, format!("{what} is not closed")))
+    fn space(&mut self) {
+        let count = self.rest.iter().take_while(|byte| is_space(**byte));
+        let count = count.count();
+        self.advance(count);
     }
 
-    fn markup(&mut self) -> Result<(), Mistake> {
+    /// Passes over a comment, a processing instruction or a document type; whether there was one.
+    fn passed_over(&mut self) -> Result<bool, Mistake> {
         if self.rest.starts_with(b"<!--") {
-            let length = self.to(b"-->", "a comment")?;
-            self.skip(length);
-        } else if self.rest.starts_with(b"<![CDATA[") {
-            let length = self.to(b"]]>", "<![CDATA[")?;
-            self.copy(length);
+            self.until(b"-->", "a comment")?;
         } else if self.rest.starts_with(b"<?") {
-            let length = self.to(b"?>", "<?")?;
-            self.skip(length);
-        } else if self.rest.starts_with(b"<!") {
-            let length = self.to(b">", "<!")?;
-            if self.rest.iter().take(length).any(|byte| *byte == b'[') {
+            self.until(b"?>", "<?")?;
+        } else if self.rest.starts_with(b"<!") && !self.rest.starts_with(b"<![CDATA[") {
+            let line = self.line;
+            if self.until(b">", "<!")?.contains(&b'[') {
                 let text = "a document type with declarations inside is not supported";
-                return Err(Mistake::new(self.line, text));
+                return Err(Mistake::new(line, text));
             }
-            self.skip(length);
         } else {
-            self.tag()?;
+            return Ok(false);
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn tag(&mut self) -> Result<(), Mistake> {
-        let begun = self.line;
-        self.copy(1);
+    fn document(&mut self) -> Result<Element, Mistake> {
         loop {
-            match self.rest.first() {
-                None => return Err(Mistake::new(begun, "a tag is not closed")),
-                Some(b'>') => {
-                    self.copy(1);
-                    return Ok(());
+            self.space();
+            if self.rest.is_empty() {
+                return self.wrong("there is no element");
+            }
+            if self.passed_over()? {
+                continue;
+            }
+            if self.rest.first() != Some(&b'<') {
+                return self.wrong("text in front of the first element");
+            }
+            return self.element(DEPTH);
+        }
+    }
+
+    fn element(&mut self, depth: usize) -> Result<Element, Mistake> {
+        let line = self.line;
+        self.nodes += 1;
+        if depth == 0 {
+            return Err(Mistake::new(line, "elements within elements, too deep"));
+        }
+        if self.nodes > NODES {
+            return Err(Mistake::new(line, format!("more than {NODES} elements")));
+        }
+        self.advance(1);
+        let mut found = Element {
+            name: self.name()?,
+            line,
+            text_line: line,
+            ..Element::default()
+        };
+        if !self.attributes(&mut found)? {
+            self.content(&mut found, depth)?;
+        }
+        Ok(found)
+    }
+
+    fn name(&mut self) -> Result<String, Mistake> {
+        let end = self
+            .rest
+            .iter()
+            .position(|byte| is_space(*byte) || matches!(byte, b'=' | b'>' | b'/' | b'<' | b'"'))
+            .unwrap_or(self.rest.len());
+        match end {
+            0 => self.wrong("a name is missing"),
+            end => Ok(characters(self.advance(end))),
+        }
+    }
+
+    /// The attributes of a tag and its end; whether the element ends with it. Of two attributes with one name both are
+    /// kept, in order: the first counts.
+    fn attributes(&mut self, found: &mut Element) -> Result<bool, Mistake> {
+        loop {
+            self.space();
+            match self.rest {
+                [] => return Err(Mistake::new(found.line, "a tag is not closed")),
+                [b'>', ..] => {
+                    self.advance(1);
+                    return Ok(false);
                 }
-                Some(&quote @ (b'"' | b'\'')) => {
-                    self.value(quote)?;
-                    if !matches!(
-                        self.rest.first(),
-                        None | Some(b'>' | b'/' | b' ' | b'\t' | b'\r' | b'\n')
-                    ) {
-                        self.out.push(' ');
+                [b'/', b'>', ..] => {
+                    self.advance(2);
+                    return Ok(true);
+                }
+                _ => {
+                    let name = self.name()?;
+                    self.space();
+                    if self.rest.first() != Some(&b'=') {
+                        return self.wrong(format!("the attribute {name} has no value"));
                     }
+                    self.advance(1);
+                    self.space();
+                    let value = self.value(&name)?;
+                    found.attributes.push((name, value));
                 }
-                Some(_) => self.copy(1),
             }
         }
     }
 
-    /// A quoted attribute value.
-    fn value(&mut self, quote: u8) -> Result<(), Mistake> {
+    /// A quoted value, in which `<` and `&` may stand for themselves and `\"` for a quote.
+    fn value(&mut self, name: &str) -> Result<String, Mistake> {
         let begun = self.line;
-        self.copy(1);
+        let quote = match self.rest.first() {
+            Some(quote @ (b'"' | b'\'')) => *quote,
+            _ => return self.wrong(format!("the value of {name} is not in quotes")),
+        };
+        self.advance(1);
+        let mut value = String::new();
         loop {
             match *self.rest {
-                [] => {
-                    return Err(Mistake::new(begun, "an attribute's value is not closed"));
-                }
+                [] => return Err(Mistake::new(begun, "an attribute's value is not closed")),
                 [byte, ..] if byte == quote => {
-                    self.copy(1);
-                    return Ok(());
+                    self.advance(1);
+                    return Ok(value);
                 }
-                [b'\\', b'\\', ..] => self.copy(2),
+                [b'\\', b'\\', ..] => value.push_str(&characters(self.advance(2))),
                 [b'\\', b'"', ..] if quote == b'"' => {
-                    self.out.push_str("&quot;");
-                    self.skip(2);
+                    value.push('"');
+                    self.advance(2);
                 }
-                [b'<', ..] => {
-                    self.out.push_str("&lt;");
-                    self.skip(1);
-                }
-                [b'&', ..] => self.ampersand(),
-                [_, ..] => self.copy(1),
+                [b'&', ..] => value.push(self.reference()),
+                [_, ..] => value.push_str(&characters(self.advance(1))),
             }
         }
     }
 
-    /// An ampersand: of a reference as it is, any other as itself.
-    fn ampersand(&mut self) {
+    /// A reference's character; an ampersand that opens none is itself.
+    fn reference(&mut self) -> char {
         let end = self.rest.iter().take(12).position(|byte| *byte == b';');
         let name = end
             .and_then(|end| self.rest.get(1..end))
             .unwrap_or_default();
-        let known = matches!(name, b"lt" | b"gt" | b"amp" | b"quot" | b"apos")
-            || name.strip_prefix(b"#").is_some_and(is_number);
-        if known {
-            self.copy(1);
-        } else {
-            self.out.push_str("&amp;");
-            self.skip(1);
+        let character = match name {
+            b"lt" => Some('<'),
+            b"gt" => Some('>'),
+            b"amp" => Some('&'),
+            b"quot" => Some('"'),
+            b"apos" => Some('\''),
+            name => name.strip_prefix(b"#").and_then(numbered_character),
+        };
+        self.advance(character.map_or(1, |_| name.len() + 2));
+        character.unwrap_or('&')
+    }
+
+    /// All that stands between an element's tags.
+    fn content(&mut self, found: &mut Element, depth: usize) -> Result<(), Mistake> {
+        loop {
+            if self.rest.is_empty() {
+                return self.wrong(format!("<{}> is not closed", found.name));
+            }
+            if self.rest.starts_with(b"</") {
+                self.advance(2);
+                let name = self.name()?;
+                if name != found.name {
+                    let text = format!("</{name}> where </{}> is due", found.name);
+                    return self.wrong(text);
+                }
+                self.until(b">", "a tag")?;
+                return Ok(());
+            }
+            if self.rest.starts_with(b"<![CDATA[") {
+                let line = self.line;
+                self.advance(9);
+                let text = self.until(b"]]>", "<![CDATA[")?;
+                add_text(found, line, &characters(text));
+            } else if self.passed_over()? {
+            } else if self.rest.first() == Some(&b'<') {
+                let child = self.element(depth - 1)?;
+                found.children.push(child);
+            } else {
+                let line = self.line;
+                let text = self.text();
+                add_text(found, line, &text);
+            }
         }
+    }
+
+    /// Text up to the next tag.
+    fn text(&mut self) -> String {
+        let mut text = String::new();
+        while let Some(byte) = self.rest.first() {
+            match byte {
+                b'<' => break,
+                b'&' => text.push(self.reference()),
+                _ => {
+                    let end = memchr::memchr2(b'<', b'&', self.rest).unwrap_or(self.rest.len());
+                    text.push_str(&characters(self.advance(end)));
+                }
+            }
+        }
+        text
     }
 }
 
-fn is_number(text: &[u8]) -> bool {
+fn add_text(found: &mut Element, line: u32, text: &str) {
+    if found.text.is_empty() {
+        found.text_line = line;
+    }
+    found.text.push_str(text);
+}
+
+/// The character of a reference by number.
+fn numbered_character(text: &[u8]) -> Option<char> {
     let (digits, radix) = match text {
         [b'x', digits @ ..] => (digits, 16),
         digits => (digits, 10),
     };
-    let number = std::str::from_utf8(digits)
-        .ok()
-        .and_then(|digits| u32::from_str_radix(digits, radix).ok());
-    // What XML allows as a character.
-    matches!(
-        number,
-        Some(9 | 10 | 13 | 32..=0xd7ff | 0xe000..=0xfffd | 0x1_0000..=0x10_ffff)
-    )
+    let digits = std::str::from_utf8(digits).ok()?;
+    char::from_u32(u32::from_str_radix(digits, radix).ok()?)
 }
 
 #[cfg(test)]

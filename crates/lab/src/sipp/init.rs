@@ -1,0 +1,92 @@
+//! `<init>`, and connections that a call closes and opens by itself.
+
+use super::call::{Call, Phase, Route};
+use super::engine::{Generator, SHARED, State};
+use super::flow::After;
+use super::program::Step;
+use super::stats::Failure;
+use engine::{ConnectionId, Time};
+use std::net::SocketAddr;
+
+/// Steps of `<init>` that are gone through before it counts as endless.
+const INIT_STEPS: usize = 100_000;
+impl Generator {
+    /// Goes through `<init>` once, in a call that counts nowhere.
+    pub(super) fn initialise(&mut self, now: Time) {
+        if self.initialised || self.state != State::Ready {
+            return;
+        }
+        self.initialised = true;
+        if self.program.init.is_empty() {
+            return;
+        }
+        let program = self.program.clone();
+        let slot = self.calls.len();
+        let mut call = Call::new();
+        call.phase = Phase::Receiving;
+        call.begun = now;
+        self.calls.push(call);
+        self.run_init(&program.init, slot, now);
+        let failed = self
+            .calls
+            .get_mut(slot)
+            .is_some_and(|call| match call.phase {
+                Phase::Free => true,
+                _ => {
+                    call.reset();
+                    false
+                }
+            });
+        match failed {
+            true => self.fatal = Some("<init> of the scenario has failed".to_owned()),
+            false => self.free.push(slot as u32),
+        }
+    }
+
+    fn run_init(&mut self, steps: &[Step], slot: usize, now: Time) {
+        let mut number = 0;
+        for _ in 0..INIT_STEPS {
+            let Some(step) = steps.get(number) else {
+                return;
+            };
+            number += 1;
+            match self.perform(&step.actions, slot, now) {
+                After::Jump(to) => number = usize::from(to),
+                After::Over => return,
+                _ if self.branches(step, slot) => number = step.next.map_or(number, usize::from),
+                _ => {}
+            }
+        }
+        self.fail(slot, Failure::Endless, now);
+    }
+
+    /// `<closecon>`: the connection of a call of ours goes, its next message opens another. Connections that calls share stay.
+    pub(super) fn close_own_connection(&mut self, slot: usize) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Route::Stream(connection) = call.route else {
+            return;
+        };
+        let own = connection != SHARED && connection.0 & ConnectionId::ACCEPTED == 0;
+        if own && !call.unconnected {
+            call.unconnected = true;
+            self.connections.remove(&connection);
+            self.outbox.close(connection);
+        }
+    }
+
+    /// Another connection for a call whose own was closed by its scenario.
+    pub(super) fn reconnect(&mut self, slot: usize) {
+        let local = SocketAddr::new(self.context.settings.local.ip(), 0);
+        let Some(call) = self.calls.get_mut(slot).filter(|call| call.unconnected) else {
+            return;
+        };
+        call.unconnected = false;
+        let connection = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        call.route = Route::Stream(connection);
+        let (owner, remote) = ((slot as u32, call.generation), call.remote);
+        self.connect(connection, local, remote, Some(owner));
+    }
+}
