@@ -935,3 +935,17 @@ pub struct Log {
 pub fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
     check::parse(text, file)
 }
+
+/// A text judged as far as it goes.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The configuration, where the text has a meaning at all; with mistakes it only tells which files are named.
+    pub config: Option<Config>,
+    /// All mistakes that can be judged independently of each other, in the order of the text.
+    pub mistakes: Vec<Mistake>,
+}
+
+/// Reads a configuration and tells the mistakes of all stages at once: syntax, structure, meaning.
+pub fn judge(text: &str, file: &str) -> Judged {
+    check::judge(text, file)
+}

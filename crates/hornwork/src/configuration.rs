@@ -1,5 +1,6 @@
 //! `hornwork check` and `hornwork schema`, and the reading of configuration files.
 
+use crate::findings::{self, Finding, Level};
 use crate::ports;
 use crate::security::Loaded;
 use border::admission::{Cost, MediaCarrier, MediaWay};
@@ -28,6 +29,9 @@ pub struct Check {
     /// Exit with 2 where there is a warning.
     #[arg(long)]
     strict: bool,
+    /// Print an array of objects instead: level, file, line, message, remedy.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Options of `hornwork schema`.
@@ -52,26 +56,52 @@ pub fn load(path: &Path) -> Result<Config, ExitCode> {
 /// # Errors
 /// The exit code: 2.
 pub fn load_all(path: &Path, before: Option<&Loaded>) -> Result<(Config, Loaded), ExitCode> {
-    let (config, text) = parse(path)?;
-    let file = path.display().to_string();
-    let mut mistakes = ports::mistakes(&config, &text, &file);
-    let loaded = Loaded::read(&config, &text, &file, before);
-    match loaded {
-        Ok(loaded) if mistakes.is_empty() => Ok((config, loaded)),
-        loaded => {
-            mistakes.extend(loaded.err().into_iter().flatten());
-            explain(&text, &mistakes);
-            Err(ExitCode::from(2))
+    let text = read(path)?;
+    judge(path, &text, before).map_err(|mistakes| {
+        explain(&text, &mistakes);
+        ExitCode::from(2)
+    })
+}
+
+/// A configuration with the files that it names, or all mistakes of both, as far as files can be told in a configuration with mistakes.
+fn judge(
+    path: &Path,
+    text: &str,
+    before: Option<&Loaded>,
+) -> Result<(Config, Loaded), Vec<Mistake>> {
+    let name = path.display().to_string();
+    let mut judged = border::config::judge(text, &name);
+    let Some(mut config) = judged.config else {
+        return Err(judged.mistakes);
+    };
+    config.admission.machine = Some(crate::machine::machine());
+    judged
+        .mistakes
+        .extend(ports::mistakes(&config, text, &name));
+    match (
+        Loaded::read(&config, text, &name, before),
+        judged.mistakes.is_empty(),
+    ) {
+        (Ok(loaded), true) => Ok((config, loaded)),
+        (read, _) => {
+            judged.mistakes.extend(read.err().unwrap_or_default());
+            judged.mistakes.sort_by_key(|mistake| mistake.span.start);
+            judged.mistakes.dedup();
+            Err(judged.mistakes)
         }
     }
 }
 
-/// The configuration, and its text.
-fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+fn read(path: &Path) -> Result<String, ExitCode> {
+    std::fs::read_to_string(path).map_err(|error| {
         eprintln!("hornwork: {}: {error}", path.display());
         ExitCode::from(2)
-    })?;
+    })
+}
+
+/// The configuration, and its text.
+fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
+    let text = read(path)?;
     match border::config::parse(&text, &path.display().to_string()) {
         Ok(mut config) => {
             config.admission.machine = Some(crate::machine::machine());
@@ -86,75 +116,100 @@ fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
 
 /// Prints each mistake with the line it is about.
 fn explain(text: &str, mistakes: &[Mistake]) {
-    for mistake in mistakes {
-        let line = text
-            .lines()
-            .nth(mistake.line.saturating_sub(1))
-            .unwrap_or_default();
-        eprintln!(
-            "{}:{}:{}: {}",
-            mistake.file, mistake.line, mistake.column, mistake.message
-        );
-        eprintln!("  {:>4} | {line}", mistake.line);
-        eprintln!("       | {}^", " ".repeat(mistake.column.saturating_sub(1)));
-        eprintln!("  remedy: {}", mistake.remedy);
-    }
-    let count = mistakes.len();
-    eprintln!("{count} mistake{}", if count == 1 { "" } else { "s" });
+    let colours = findings::colours(&std::io::stderr());
+    eprint!("{}", findings::mistakes_text(text, mistakes, colours));
 }
 
 /// `hornwork check`: says what the file does, or what is wrong with it.
 pub fn check(options: &Check) -> ExitCode {
-    match load_all(options.file.as_ref().unwrap_or(&options.config), None) {
-        Err(code) => code,
-        Ok((config, loaded)) => {
-            if !config.interfaces.is_empty() {
-                print!("{}", summary(&config));
-                let (carrier, why) = crate::machine::assumed_path(&config);
-                println!("media path: {} ({why})", carrier.way.name());
-                print!("{}", capacity(&config, &carrier));
+    let path = options.file.as_ref().unwrap_or(&options.config);
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(code) => return code,
+    };
+    let (config, loaded) = match judge(path, &text, None) {
+        Ok(read) => read,
+        Err(mistakes) => {
+            match options.json {
+                true => print_json(mistakes.iter().map(findings::mistake_json).collect()),
+                false => explain(&text, &mistakes),
             }
-            print!("{}", node_summary(&config));
-            let mut warnings = config.warnings();
-            warnings.extend(crate::store::warning(&config));
-            for warning in &warnings {
-                println!("WARNING: {warning}");
-            }
-            for hint in config.hints() {
-                println!("hint: {hint}");
-            }
-            for alarm in loaded.alarms() {
-                if let engine::Note::CertificateExpires {
-                    certificate, until, ..
-                } = alarm
-                {
-                    println!("hint: {certificate} is valid until {until}: have it renewed");
-                }
-            }
-            for note in ports::remarks(&config) {
-                if let engine::Note::MediaPortsLent {
-                    address,
-                    ports,
-                    lent,
-                    remedy,
-                } = note
-                {
-                    println!(
-                        "remark: media ports {ports} of {address} lie among {lent}, which the kernel lends to other programs: {remedy}"
-                    );
-                }
-            }
-            for address in foreign(&config) {
-                println!(
-                    "hint: {address} is no address of this machine: the border would not start here"
-                );
-            }
-            match options.strict && !warnings.is_empty() {
-                true => ExitCode::from(2),
-                false => ExitCode::SUCCESS,
-            }
+            return ExitCode::from(2);
+        }
+    };
+    let found = findings_of(&config, &loaded);
+    if options.json {
+        let file = path.display().to_string();
+        print_json(found.iter().map(|finding| finding.json(&file)).collect());
+    } else {
+        if !config.interfaces.is_empty() {
+            print!("{}", summary(&config));
+            let (carrier, why) = crate::machine::assumed_path(&config);
+            println!("media path: {} ({why})", carrier.way.name());
+            print!("{}", capacity(&config, &carrier));
+        }
+        print!("{}", node_summary(&config));
+        let colours = findings::colours(&std::io::stdout());
+        for finding in &found {
+            println!("{}", finding.line(colours));
         }
     }
+    let warned = found
+        .iter()
+        .any(|finding| finding.level() == Level::Warning);
+    match options.strict && warned {
+        true => ExitCode::from(2),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+fn print_json(found: Vec<serde_json::Value>) {
+    println!("{:#}", serde_json::Value::Array(found));
+}
+
+/// Warnings, hints and remarks about a configuration that can be used.
+fn findings_of(config: &Config, loaded: &Loaded) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    let mut add = |level, text: String| found.push(Finding::new(level, text));
+    for warning in config
+        .warnings()
+        .into_iter()
+        .chain(crate::store::warning(config))
+    {
+        add(Level::Warning, warning);
+    }
+    for hint in config.hints() {
+        add(Level::Hint, hint);
+    }
+    for alarm in loaded.alarms() {
+        if let engine::Note::CertificateExpires {
+            certificate, until, ..
+        } = alarm
+        {
+            let text = format!("{certificate} is valid until {until}; have it renewed");
+            add(Level::Hint, text);
+        }
+    }
+    for note in ports::remarks(config) {
+        if let engine::Note::MediaPortsLent {
+            address,
+            ports,
+            lent,
+            remedy,
+        } = note
+        {
+            let text = format!(
+                "media ports {ports} of {address} lie among {lent}, which the kernel lends to other programs; {remedy}"
+            );
+            add(Level::Remark, text);
+        }
+    }
+    for address in foreign(config) {
+        let text =
+            format!("{address} is no address of this machine: the border would not start here");
+        add(Level::Hint, text);
+    }
+    found
 }
 
 /// Addresses to listen on or to anchor media at that this machine has not; each once.

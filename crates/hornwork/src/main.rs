@@ -3,6 +3,7 @@
 
 mod configuration;
 mod control;
+mod findings;
 mod isolate;
 mod laboratory;
 mod log;

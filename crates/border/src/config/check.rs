@@ -9,6 +9,109 @@ use super::trunks::trunk_of;
 use super::{routes, schema, *};
 use std::collections::BTreeMap;
 
+/// Lines of one file that are no TOML, told at a time.
+const SYNTAX_MISTAKES: usize = 10;
+
+/// All mistakes of a text that can be judged independently of each other, and the configuration as far as it has a meaning.
+///
+/// Lines that are no TOML are left out; then the structure is judged. Keys that the schema does not allow are left out; where
+/// the rest is complete, its meaning is judged, except in the tables from which something was left out.
+pub(super) fn judge(text: &str, file: &str) -> Judged {
+    let (sound, mut mistakes) = without_syntax_mistakes(text, file);
+    let Ok(document) = toml_edit::ImDocument::parse(sound.as_str()) else {
+        return Judged::of(None, mistakes);
+    };
+    let partial = !mistakes.is_empty();
+    let whole = Node::document(document.as_table(), text.len());
+    let schema = schema::schema();
+    let mistake = |violation: schema::Violation| {
+        let schema::Violation {
+            span,
+            message,
+            remedy,
+            ..
+        } = violation;
+        Mistake::new(text, file, span, message, remedy)
+    };
+    let found = schema::violations(&schema, &whole);
+    let node = whole.without(&found.iter().map(|one| one.span.clone()).collect::<Vec<_>>());
+    let incomplete = schema::violations(&schema, &node);
+    let pruned = !found.is_empty();
+    // A line that was left out may have held the key that seems to be missing.
+    let told = found.into_iter().filter(|one| !(partial && one.missing));
+    mistakes.extend(told.map(mistake));
+    if partial || !incomplete.is_empty() {
+        return Judged::of(None, mistakes);
+    }
+    let raw: Raw = match serde_json::from_value(node.to_json()) {
+        Ok(raw) => raw,
+        Err(error) => {
+            if mistakes.is_empty() {
+                let remedy = "compare with docs/configuration.md".into();
+                mistakes.push(Mistake::new(text, file, 0..0, error.to_string(), remedy));
+            }
+            return Judged::of(None, mistakes);
+        }
+    };
+    let mut sink = Sink {
+        text,
+        file,
+        node: &node,
+        mistakes: Vec::new(),
+    };
+    let config = check(&raw, &mut sink);
+    let changed = match pruned {
+        true => whole.changed_tables(&node),
+        false => Vec::new(),
+    };
+    let of_meaning = sink.mistakes.into_iter();
+    mistakes.extend(of_meaning.filter(|one| !changed.contains(&one.span)));
+    Judged::of(Some(config), mistakes)
+}
+
+impl Judged {
+    fn of(config: Option<Config>, mut mistakes: Vec<Mistake>) -> Judged {
+        mistakes.sort_by_key(|mistake| mistake.span.start);
+        Judged { config, mistakes }
+    }
+}
+
+/// The text with lines that are no TOML made blank, so that all else stays in its place, and a mistake for each.
+fn without_syntax_mistakes(text: &str, file: &str) -> (String, Vec<Mistake>) {
+    let mut sound = text.to_owned();
+    let mut mistakes: Vec<Mistake> = Vec::new();
+    while let Err(error) = toml_edit::ImDocument::parse(sound.as_str()) {
+        let mistake = Mistake::new(
+            text,
+            file,
+            error.span().unwrap_or(0..0),
+            format!("this is not TOML: {}", error.message().trim().replace('\n', ", ")),
+            "correct the line; texts stand in quotes, lists in [ ], tables begin with [name] or [[name]]".into(),
+        );
+        let line = mistake.line;
+        // A mistake that blank lines do not cure reaches over several: the rest of the file says nothing certain.
+        if mistakes.iter().any(|known| known.line == line) || mistakes.len() >= SYNTAX_MISTAKES {
+            break;
+        }
+        mistakes.push(mistake);
+        let lines = sound.split_inclusive('\n').enumerate();
+        sound = lines
+            .map(|(number, text)| match number + 1 == line {
+                true => blank(text),
+                false => text.to_owned(),
+            })
+            .collect();
+    }
+    (sound, mistakes)
+}
+
+/// As many bytes of space as a line has.
+fn blank(line: &str) -> String {
+    line.bytes()
+        .map(|byte| if byte == b'\n' { '\n' } else { ' ' })
+        .collect()
+}
+
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
     let document = toml_edit::ImDocument::parse(text).map_err(|error| {
         vec![Mistake::new(

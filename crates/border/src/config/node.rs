@@ -126,6 +126,66 @@ impl Node {
         node.span.clone()
     }
 
+    /// The same without the keys and values that stand exactly there.
+    pub(super) fn without(&self, spans: &[Range<usize>]) -> Node {
+        let kind = match &self.kind {
+            Kind::Table(entries) => Kind::Table(
+                entries
+                    .iter()
+                    .filter(|entry| {
+                        let here = |span| spans.contains(span);
+                        // A table's own span is also that of what is missing in it.
+                        let table = matches!(entry.node.kind, Kind::Table(_));
+                        !here(&entry.key_span) && (table || !here(&entry.node.span))
+                    })
+                    .map(|entry| Entry {
+                        key: entry.key.clone(),
+                        key_span: entry.key_span.clone(),
+                        node: entry.node.without(spans),
+                    })
+                    .collect(),
+            ),
+            Kind::Array(nodes) => Kind::Array(
+                nodes
+                    .iter()
+                    .filter(|node| {
+                        matches!(node.kind, Kind::Table(_)) || !spans.contains(&node.span)
+                    })
+                    .map(|node| node.without(spans))
+                    .collect(),
+            ),
+            other => other.clone(),
+        };
+        Node {
+            span: self.span.clone(),
+            kind,
+        }
+    }
+
+    /// Where the tables stand that `other`, which was made of this one by [`Node::without`], has fewer keys in.
+    pub(super) fn changed_tables(&self, other: &Node) -> Vec<Range<usize>> {
+        let mut changed = Vec::new();
+        match (&self.kind, &other.kind) {
+            (Kind::Table(before), Kind::Table(after)) => {
+                if before.len() != after.len() {
+                    changed.push(self.span.clone());
+                }
+                for entry in after {
+                    if let Some(old) = self.get(&entry.key) {
+                        changed.extend(old.node.changed_tables(&entry.node));
+                    }
+                }
+            }
+            (Kind::Array(before), Kind::Array(after)) if before.len() == after.len() => {
+                let pairs = before.iter().zip(after);
+                changed.extend(pairs.flat_map(|(before, after)| before.changed_tables(after)));
+            }
+            (Kind::Array(_), Kind::Array(_)) => changed.push(self.span.clone()),
+            _ => {}
+        }
+        changed
+    }
+
     /// The same as JSON, without positions.
     pub(super) fn to_json(&self) -> serde_json::Value {
         match &self.kind {

@@ -22,6 +22,8 @@ pub(super) struct Violation {
     pub(super) span: Range<usize>,
     pub(super) message: String,
     pub(super) remedy: String,
+    /// A key that must be there is not.
+    pub(super) missing: bool,
 }
 
 /// Everything in `document` that `schema` does not allow.
@@ -45,6 +47,7 @@ impl<'s> Judge<'s> {
             span: span.clone(),
             message,
             remedy,
+            missing: false,
         });
     }
 
@@ -123,6 +126,9 @@ impl<'s> Judge<'s> {
                     format!("`{key}` is missing in {place}"),
                     format!("add `{key}`: {text}"),
                 );
+                if let Some(last) = self.found.last_mut() {
+                    last.missing = true;
+                }
             }
         }
     }
