@@ -307,10 +307,10 @@ fn rtpengine_is_killed_and_its_call_goes_on_at_a_node_of_ours() {
     if !able() {
         return;
     }
-    let Some((rtpengine, first)) = rtpengine(&folder, 0) else {
+    let Some((rtpengine, first)) = rtpengine(&folder) else {
         return;
     };
-    let (_own, second) = own_node(&folder, 1);
+    let (_own, second) = own_node(&folder);
     killed(&folder, ("rtpengine", rtpengine, first), ("own", second));
 }
 
@@ -321,8 +321,8 @@ fn a_node_is_killed_and_its_call_ends() {
     if !able() {
         return;
     }
-    let (own, first) = own_node(&folder, 0);
-    let (_other, second) = own_node(&scratch("nodes-killed-end-other"), 1);
+    let (own, first) = own_node(&folder);
+    let (_other, second) = own_node(&scratch("nodes-killed-end-other"));
     let nodes = [("own", first), ("other", second)];
     let scene = scene_with(&folder, &nodes, &["-sn", "uas"], "node_failure='end'\n");
     let mut lost = scene.caller(1, "uac-speech.xml", "uac-lost.log");
