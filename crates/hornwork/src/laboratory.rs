@@ -49,12 +49,18 @@ pub enum Lab {
         /// The run's directory.
         dir: PathBuf,
     },
-    /// Compare a run with an earlier one.
+    /// Compare a run with an earlier one of the same experiment; the exit code is 1 where it is worse.
     Compare {
         /// The baseline's directory.
         baseline: PathBuf,
-        /// The other run's directory.
+        /// The other run's directory; compare.html is written there.
         dir: PathBuf,
+        /// Write the comparison as JSON to this file; - is standard output.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Differences up to so many percent are none.
+        #[arg(long, value_name = "PERCENT", default_value_t = lab::report::TOLERANCE_PERCENT)]
+        tolerance: f64,
     },
 }
 
@@ -86,6 +92,9 @@ pub struct Run {
     /// Replace the results of an earlier run in the directory of --out.
     #[arg(long, requires = "out")]
     force: bool,
+    /// Do not ask a system under test for a sign of life before the run.
+    #[arg(long)]
+    no_probe: bool,
 }
 
 /// Options of `hornwork lab search`.
@@ -108,6 +117,9 @@ pub struct Search {
     /// The seed of everything random.
     #[arg(long)]
     seed: Option<u64>,
+    /// Do not ask a system under test for a sign of life before the search.
+    #[arg(long)]
+    no_probe: bool,
 }
 
 /// `hornwork demo`.
@@ -138,10 +150,31 @@ pub fn run(command: Lab) -> ExitCode {
             println!("{}", path.display());
             Verdict::Passed
         }),
-        Lab::Compare { baseline, dir } => lab::report::compare(&baseline, &dir).map(|text| {
-            print!("{text}");
-            Verdict::Passed
-        }),
+        Lab::Compare {
+            baseline,
+            dir,
+            json,
+            tolerance,
+        } => compare(&baseline, &dir, json.as_deref(), tolerance),
+    })
+}
+
+fn compare(
+    baseline: &Path,
+    dir: &Path,
+    json: Option<&Path>,
+    tolerance: f64,
+) -> Result<Verdict, LabError> {
+    let compared = lab::report::compare(baseline, dir, tolerance)?;
+    lab::run::write_json(json, &compared.json)?;
+    // Standard output belongs to JSON where it was asked for there.
+    if json != Some(Path::new("-")) {
+        let page = compared.page.display();
+        lab::terminal::print(&format!("{}page: {page}\n", compared.text));
+    }
+    Ok(match compared.worse {
+        true => Verdict::Failed,
+        false => Verdict::Passed,
     })
 }
 
@@ -157,6 +190,11 @@ fn scenario(options: Run) -> Result<Verdict, LabError> {
     if !options.sets.is_empty() || options.out.is_some() || options.repeat.is_some() {
         return Err(LabError::bad(
             "--set, --out and --repeat are for experiments, not for scenarios",
+        ));
+    }
+    if options.no_probe {
+        return Err(LabError::bad(
+            "--no-probe is for experiments: a scenario begins without a probe",
         ));
     }
     let mut read = options.scenario.options()?;
@@ -177,6 +215,7 @@ fn experiment(options: Run) -> Result<Verdict, LabError> {
         seed: options.seed,
         repeat: options.repeat,
         force: options.force,
+        no_probe: options.no_probe,
     };
     lab::run::run(&options.experiment, &run)
 }
@@ -190,6 +229,7 @@ fn search(options: Search) -> Result<Verdict, LabError> {
         seed: options.seed,
         repeat: None,
         force: false,
+        no_probe: options.no_probe,
     };
     lab::search::search(&options.experiment, &run)
 }

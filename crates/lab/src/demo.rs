@@ -3,18 +3,19 @@
 use crate::error::{LabError, Verdict};
 use crate::experiment::{HangUp, MediaKind, Thresholds};
 use crate::figures::{self, Check, Details, Figures};
-use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, RegistrationPlan};
+use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, Progress, RegistrationPlan};
 use crate::pace::{Bounds, Hold, Pace};
+use crate::planes::{Sample, Samples};
 use crate::progress::DemoDisplay;
 use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, TrialRecord};
 use crate::report::{self, plain};
 use crate::run::{out_dir, unix_seconds, write_json};
 use crate::subject::{BorderThread, Layout, PortSpan, Processor, system_entropy};
 use crate::terminal::columns;
-use crate::trial::{Finished, HostThread, from_start, merge};
+use crate::trial::{Finished, HostThread, SAMPLED_EVERY_S, from_start, in_network, merge};
 use codec::Format;
 use engine::{Entropy, Note, Time, Transport};
-use net::{Clock, NoiseSampler, Signals};
+use net::{Clock, Network, NoiseSampler, Signals};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -99,6 +100,19 @@ pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
             options.seconds
         )));
     }
+    // A phone that is to register must reach the border; without one, ports of other programs are kept out.
+    let network = match options.stay {
+        true => None,
+        false => Network::with_loopback().ok(),
+    };
+    match network {
+        Some(network) => in_network(&network, || run_here(options)),
+        None => run_here(options),
+    }
+}
+
+/// In the network in which the calling thread is.
+fn run_here(options: &DemoOptions) -> Result<Verdict, LabError> {
     let signals = Signals::install()
         .map_err(|error| LabError::cannot(format!("signal handlers: {error}"), ""))?;
     can_be_written(options.json.as_deref())?;
@@ -111,7 +125,11 @@ pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
     let page = report::write(&dir)?;
     let mut shown = figures.clone();
     shown.report = page.display().to_string();
-    let value = serde_json::to_value(&shown).map_err(|error| LabError::bad(error.to_string()))?;
+    let mut value =
+        serde_json::to_value(&shown).map_err(|error| LabError::bad(error.to_string()))?;
+    if let Some(object) = value.as_object_mut() {
+        object.insert("planes".to_owned(), serde_json::json!(details.planes));
+    }
     write_json(options.json.as_deref(), &value)?;
     let text = final_table(&figures, &details, &record, &page);
     if options.json.as_deref() == Some(Path::new("-")) {
@@ -191,7 +209,19 @@ struct Played {
     start: Time,
     seconds: f64,
     surroundings: Surroundings,
+    samples: Samples,
     held: u64,
+}
+
+/// Each call has an end at the phones and one at the PBX; registrations are no calls.
+fn sample(cpu_seconds: f64, phones: &Progress, pbx: &Progress) -> Sample {
+    let both = phones.and(pbx);
+    let ended = (both.good + both.failed).saturating_sub(both.registered);
+    Sample {
+        cpu_seconds,
+        half_calls: (both.established + ended) / 2,
+        packets: both.packets_in,
+    }
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -231,7 +261,7 @@ impl Stage {
         let start = clock.now() + Duration::from_millis(100);
         phones.begin(self.layout.outside(), start)?;
         self.pbx.begin(self.layout.inside(), start)?;
-        self.watch(times, &phones, start, signals)?;
+        let samples = self.watch(times, &phones, start, signals)?;
         let after = self.border.state()?;
         let kernel_after = kernel()?;
         let seconds = clock.now().since(start).as_secs_f64();
@@ -260,6 +290,7 @@ impl Stage {
                 resident_bytes: net::resident_bytes()
                     .map_err(|error| LabError::cannot(format!("/proc: {error}"), "mount /proc"))?,
             },
+            samples,
             phones,
             pbx,
         })
@@ -271,7 +302,9 @@ impl Stage {
         phones: &HostThread,
         start: Time,
         signals: &Signals,
-    ) -> Result<(), LabError> {
+    ) -> Result<Samples, LabError> {
+        let mut samples = Samples::default();
+        let mut sampled = f64::NEG_INFINITY;
         let limit = start
             + REGISTERING
             + times.rise
@@ -285,10 +318,15 @@ impl Stage {
             }
             std::thread::sleep(Duration::from_millis(100));
             let seconds = self.clock.now().since(start).as_secs_f64();
-            display.update(seconds, &phones.progress()?, &self.pbx.progress()?);
+            let (near, far) = (phones.progress()?, self.pbx.progress()?);
+            display.update(seconds, &near, &far);
+            if seconds - sampled >= SAMPLED_EVERY_S {
+                sampled = seconds;
+                samples.add(sample(self.border.state()?.cpu_seconds, &near, &far));
+            }
         }
         display.finish();
-        Ok(())
+        Ok(samples)
     }
 
     fn settled(&self) -> Result<u64, LabError> {
@@ -500,7 +538,9 @@ fn write_down(
     let (attempts, streams) = from_start(attempts, streams, played.start);
     raw.trial(&attempts, &streams)?;
     let cpu = played.surroundings.subject_cpu_seconds;
-    let (figures, details) = figures::compute(&attempts, &streams, cpu);
+    let (figures, mut details) = figures::compute(&attempts, &streams, cpu);
+    let calls = figures.response_ms.samples;
+    details.planes = played.samples.divide(cpu, calls, details.packets);
     let mut checks = figures::judge(&thresholds(), &figures, &details, Some(played.held));
     checks.push(Check {
         name: "level_db".to_owned(),
@@ -606,11 +646,11 @@ fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page:
         ),
         (
             "CPU of the border per relayed packet",
-            number(details.cpu_us_per_packet, " us"),
+            number(details.planes.media_us_per_packet, " us"),
         ),
         (
-            "CPU of the border per call, its packets included",
-            number(figures.cpu_us_per_call, " us"),
+            "CPU of the border per call, signalling alone",
+            number(details.planes.signalling_us_per_call, " us"),
         ),
         ("longest stall of this machine itself", number(stall, " ms")),
     ];
@@ -619,6 +659,12 @@ fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page:
         .map(|(name, value)| vec![name.to_owned(), value])
         .collect();
     let mut out = format!("\n{}", columns(&["figure", "value"], &rows));
+    if !details.planes.undivided.is_empty() {
+        out.push_str(&format!(
+            "CPU of signalling and of media could not be divided: {}\n",
+            details.planes.undivided
+        ));
+    }
     for check in checks.iter().filter(|check| check.holds != Some(true)) {
         out.push_str(&format!("{}\n", crate::terminal::check_line("", check)));
     }

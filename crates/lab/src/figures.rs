@@ -3,6 +3,7 @@
 use crate::error::Verdict;
 use crate::experiment::Thresholds;
 use crate::metrics::{self, SipMetrics};
+use crate::planes::Planes;
 use crate::record::{Attempt, Kind, Outcome, StreamRecord};
 use crate::statistics::too_few;
 use serde::{Deserialize, Serialize};
@@ -87,7 +88,7 @@ pub struct Figures {
     /// Speech.
     pub audio: AudioFigures,
     /// CPU time of the subject per established call (per registration where there are no calls), microseconds. Media packets that the
-    /// subject relayed are in it: where there were some, [`Details::cpu_us_per_packet`] is the figure that can be compared.
+    /// subject relayed are in it: where there were some, [`Details::planes`] has signalling and media apart.
     pub cpu_us_per_call: Option<f64>,
     /// Directory or page of the report.
     pub report: String,
@@ -121,6 +122,12 @@ pub struct Details {
     /// CPU time of the subject per media packet received by anybody, microseconds.
     #[serde(default)]
     pub cpu_us_per_packet: Option<f64>,
+    /// Calls that each media node was given.
+    #[serde(default)]
+    pub node_calls: Vec<u64>,
+    /// The same CPU time divided by plane.
+    #[serde(default)]
+    pub planes: Planes,
     /// The host's own jitter, milliseconds: that of streams of the laboratory's that went past the subject, from a thread of
     /// their own, in the same time.
     #[serde(default)]
@@ -154,6 +161,15 @@ pub struct Details {
 }
 
 impl Details {
+    /// How far the shares of the media nodes lie apart: the largest less the smallest, percent of their mean; `None` with fewer than two
+    /// nodes, or without calls.
+    pub fn node_spread_percent(&self) -> Option<f64> {
+        let (most, least) = (self.node_calls.iter().max()?, self.node_calls.iter().min()?);
+        let count = self.node_calls.len();
+        let mean = self.node_calls.iter().sum::<u64>() as f64 / count as f64;
+        (count > 1 && mean > 0.0).then(|| (most - least) as f64 * 100.0 / mean)
+    }
+
     /// Attempts without an answer.
     fn timed_out(&self) -> u64 {
         let silent = |outcome| matches!(outcome, Outcome::TimedOut | Outcome::Unfinished);
@@ -334,6 +350,8 @@ fn details(
         round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
         relay_ms: relay(&streams),
         cpu_us_per_packet: None,
+        planes: Planes::default(),
+        node_calls: Vec::new(),
         noise_jitter_ms: jitter(&noise),
         subject_cores: None,
         host_cpu_percent: None,

@@ -12,6 +12,8 @@ pub mod link;
 pub mod metrics;
 pub mod pace;
 pub mod peak;
+pub mod planes;
+pub mod probe;
 pub mod progress;
 pub mod raw;
 pub mod record;

@@ -20,6 +20,9 @@ pub struct Display {
     expected: Option<f64>,
     /// Trials that are over.
     over: u32,
+    /// When attempts were last counted, and how many were due.
+    counted: (f64, u64),
+    last_rate: f64,
 }
 
 /// Seconds in words: `45 s`, `12 min`, `1 h 20 min`.
@@ -32,6 +35,37 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// Columns of a terminal that the live view takes at most, whatever the figures are.
+const COLUMNS: usize = 80;
+
+/// Two lines for a terminal: where the run is, and how it goes.
+fn live_view(now: &str, rate: f64, progress: &Progress, remaining: &str) -> String {
+    let figure = |value: Option<f64>, digits: usize| match value {
+        Some(value) if value >= 1_000.0 => format!("{value:.0}"),
+        Some(value) => format!("{value:.digits$}"),
+        None => "-".to_owned(),
+    };
+    let live = &progress.live;
+    let head = format!("{now}{remaining}");
+    let figures = format!(
+        "  {}/s  {} up  {} failed  p50 {} p99 {} ms  jitter {} ms  MOS {}",
+        figure(Some(rate), 0),
+        progress.up,
+        progress.failed,
+        figure(live.response_ms(0.5), 1),
+        figure(live.response_ms(0.99), 1),
+        figure(live.jitter_ms(), 2),
+        figure(live.mos(), 2),
+    );
+    // Behind the spinner and the number of the trial there is less room.
+    let cut = |text: &str, room: usize| text.chars().take(room).collect::<String>();
+    format!(
+        "{}\n{}",
+        cut(&head, COLUMNS - 14),
+        cut(&figures, COLUMNS - 1)
+    )
+}
+
 impl Display {
     /// For a run of `total` trials that takes about `expected` seconds.
     pub fn new(title: &str, total: u32, expected: Option<f64>) -> Display {
@@ -40,7 +74,7 @@ impl Display {
         });
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(u64::from(total));
-            if let Ok(style) = ProgressStyle::with_template("{spinner} [{pos}/{len}] {wide_msg}") {
+            if let Ok(style) = ProgressStyle::with_template("{spinner} [{pos}/{len}] {msg}") {
                 bar.set_style(style);
             }
             bar
@@ -53,6 +87,8 @@ impl Display {
             last_line: 0.0,
             expected,
             over: 0,
+            counted: (0.0, 0),
+            last_rate: 0.0,
         }
     }
 
@@ -86,6 +122,13 @@ impl Display {
 
     /// How the trial goes.
     pub fn update(&mut self, seconds: f64, progress: &Progress) {
+        let remaining = self.remaining(seconds);
+        let rate = self.rate(seconds, progress.due);
+        if let Some(bar) = &self.bar {
+            bar.set_message(live_view(&self.now, rate, progress, &remaining));
+            bar.tick();
+            return;
+        }
         let text = format!(
             "{}: {} s, {} due, {} up, {} good, {} failed{}",
             self.now,
@@ -94,19 +137,25 @@ impl Display {
             progress.up,
             progress.good,
             progress.failed,
-            self.remaining(seconds)
+            remaining
         );
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(text);
-                bar.tick();
-            }
-            None if seconds - self.last_line >= LINE_EVERY => {
-                self.last_line = seconds;
-                eprintln!("{text}");
-            }
-            None => {}
+        if seconds - self.last_line >= LINE_EVERY {
+            self.last_line = seconds;
+            eprintln!("{text}");
         }
+    }
+
+    /// Attempts per second, over the last second.
+    fn rate(&mut self, seconds: f64, due: u64) -> f64 {
+        let (since, before) = self.counted;
+        if seconds < since {
+            self.counted = (0.0, 0);
+            self.last_rate = 0.0;
+        } else if seconds - since >= 1.0 {
+            self.last_rate = due.saturating_sub(before) as f64 / (seconds - since);
+            self.counted = (seconds, due);
+        }
+        self.last_rate
     }
 
     /// A trial is over.
@@ -201,6 +250,37 @@ impl DemoDisplay {
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_live_view_fits_a_terminal_of_80_columns() {
+        let progress = Progress {
+            due: 1_234_567,
+            up: 123_456,
+            failed: 99_999,
+            ..Progress::default()
+        };
+        let text = live_view(
+            "trial 12 of 30 at 12000, run 3",
+            12_345.6,
+            &progress,
+            ", about 1 h 20 min left",
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert!(
+            lines[0].chars().count() <= 66 && lines[0].contains("left"),
+            "{text}"
+        );
+        assert!(lines[1].chars().count() < 80, "{text}");
+        for figure in ["12346/s", "p50 - p99 - ms", "jitter - ms", "MOS -"] {
+            assert!(text.contains(figure), "{figure}: {text}");
         }
     }
 }

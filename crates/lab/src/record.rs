@@ -65,6 +65,23 @@ impl Outcome {
         }
     }
 
+    /// The reason as a reader is told it.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Refused => "refused",
+            Outcome::TimedOut => "no answer in time",
+            Outcome::Cancelled => "cancelled",
+            Outcome::NoAck => "no ACK",
+            Outcome::NoMedia => "no media",
+            Outcome::CutOff => "cut off by the other side",
+            Outcome::ByeUnanswered => "BYE not answered",
+            Outcome::LimitReached => "not begun: limit of open calls",
+            Outcome::CouldNotStart => "not begun: no socket or connection",
+            Outcome::Unfinished => "unfinished at the end of the trial",
+        }
+    }
+
     /// Whether the attempt did what it was meant to do.
     pub const fn is_good(self) -> bool {
         matches!(self, Outcome::Completed | Outcome::Cancelled)

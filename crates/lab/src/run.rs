@@ -32,6 +32,8 @@ pub struct RunOptions {
     pub repeat: Option<u32>,
     /// Replace results that are in `out` already.
     pub force: bool,
+    /// Run without asking the system under test for a sign of life before.
+    pub no_probe: bool,
 }
 
 /// A built-in experiment.
@@ -118,18 +120,12 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
     let levels = file.levels()?;
     let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
     make_room(&dir, options.force)?;
+    probe(&file, options)?;
     let mut raw = RawWriter::create(&dir)?;
     let mut run = new_run(&file, options.simulate)?;
     run.overrides.clone_from(&options.set);
     let total = levels.len() as u32 * file.experiment().repeat;
-    if !options.simulate {
-        net::Signals::install().map_err(|error| {
-            LabError::cannot(
-                format!("no signal handler: {error}"),
-                "run outside of the sandbox",
-            )
-        })?;
-    }
+    ready(options)?;
     // Virtual time has little to do with the time that it takes.
     let seconds = (!options.simulate).then(|| file.expected_seconds());
     let mut display = Display::new(&run.title, total, seconds);
@@ -175,8 +171,30 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
     }
 }
 
+/// Ctrl-C ends trials from now on, not the program.
+pub(crate) fn ready(options: &RunOptions) -> Result<(), LabError> {
+    if options.simulate {
+        return Ok(());
+    }
+    net::Signals::install().map(drop).map_err(|error| {
+        LabError::cannot(
+            format!("no signal handler: {error}"),
+            "run outside of the sandbox",
+        )
+    })
+}
+
+/// Asks a foreign system under test for a sign of life.
+pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
+    if options.simulate || options.no_probe {
+        return Ok(());
+    }
+    let mut entropy = crate::subject::system_entropy()?;
+    crate::probe::subject(file.experiment(), &mut entropy)
+}
+
 /// Marks a run that the user ended; its last trial is the one that was under way.
-fn cut_short(run: &mut RunRecord) {
+pub(crate) fn cut_short(run: &mut RunRecord) {
     run.cut_short = true;
     run.title.push_str(" (cut short)");
     if let Some(last) = run.trials.last_mut() {
@@ -273,6 +291,11 @@ fn judge(
         &outcomes.streams,
         outcomes.subject_cpu_seconds,
     );
+    details.node_calls.clone_from(&outcomes.node_calls);
+    let calls = figures.response_ms.samples;
+    details.planes = outcomes
+        .samples
+        .divide(outcomes.subject_cpu_seconds, calls, details.packets);
     details.subject_cores = outcomes.subject_cores;
     details.host_cpu_percent = outcomes.host_cpu_percent;
     // Where nothing divides the link, what is lost is what the experiment is about.
@@ -435,7 +458,10 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
 }
 
 /// Writes JSON to a file, or to standard output for `-`.
-pub(crate) fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
+///
+/// # Errors
+/// Where the file cannot be written.
+pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
     let Some(path) = path else { return Ok(()) };
     let mut text =
         serde_json::to_string_pretty(value).map_err(|error| LabError::bad(error.to_string()))?;

@@ -8,7 +8,7 @@
 
 use crate::caveats;
 use crate::error::{LabError, Verdict};
-use crate::experiment::{Experiment, SearchPlan};
+use crate::experiment::{Experiment, File, SearchPlan};
 use crate::figures::{self, Check};
 use crate::progress::Display;
 use crate::raw::{RawWriter, TrialRecord};
@@ -493,10 +493,16 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         }
     }
     let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
+    run::probe(&file, options)?;
     let mut raw = RawWriter::create(&dir)?;
     let mut record = run::new_run(&file, options.simulate)?;
     record.overrides.clone_from(&options.set);
-    let mut display = Display::new(&record.title, plan.trials, None);
+    run::ready(options)?;
+    let seconds = match options.simulate {
+        true => None,
+        false => expected_seconds(&file, &plan, start)?,
+    };
+    let mut display = Display::new(&record.title, plan.trials, seconds);
     let mut steps = Search::new(&plan, start, step, to);
     let mut setup = setup(file.experiment());
     if let Some(attempts) = plan.attempts {
@@ -532,6 +538,8 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
             false => missed,
         };
         anew = if again { anew + 1 } else { 0 };
+        // A trial that the user ended says nothing about its value.
+        let again = again || net::stops() > 0;
         if !again {
             steps.told(good);
         }
@@ -544,6 +552,10 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
             anew: again,
         });
         record.trials.push(trial);
+        if net::stops() > 0 {
+            run::cut_short(&mut record);
+            break;
+        }
     }
     let search = SearchRecord {
         benchmark: benchmark(&keys),
@@ -585,7 +597,21 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         let page = published.page.display();
         crate::terminal::print(&format!("{table}{sentence}\nreport: {page}\n"));
     }
-    Ok(record.verdict)
+    match record.cut_short {
+        true => Err(LabError::Interrupted(format!(
+            "interrupted after {} of at most {} trials; figures and report hold what was measured until then",
+            record.trials.len(),
+            plan.trials
+        ))),
+        false => Ok(record.verdict),
+    }
+}
+
+/// About how long a search takes: the trials that it makes at most, each as long as the first.
+fn expected_seconds(file: &File, plan: &SearchPlan, start: f64) -> Result<Option<f64>, LabError> {
+    let level = file.level_at(start)?;
+    let seconds = level.experiment.expected_seconds() * f64::from(plan.trials);
+    Ok((seconds > 0.0).then_some(seconds))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::figures::Check;
 use crate::raw::RunRecord;
+use crate::record::Outcome;
 use crate::report::{LevelSummary, Published, beside, plain};
 use crate::statistics::too_few;
 use std::fmt::Write;
@@ -46,7 +47,9 @@ pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
 type Read = fn(&LevelSummary) -> Option<f64>;
 
 /// Figures of media that stand in the table where they were measured.
-const OF_MEDIA: [(&str, Read); 6] = [
+const OF_MEDIA: [(&str, Read); 8] = [
+    ("node spread %", |level| level.node_spread),
+    ("us/packet", |level| level.cpu_us_packet.and(level.media_us)),
     ("delay p50 ms", |level| level.relay_p50),
     ("delay p99 ms", |level| level.relay_p99),
     ("jitter p99 ms", |level| {
@@ -81,6 +84,64 @@ fn never_measured(run: &RunRecord) -> Vec<&Check> {
         }
     }
     open
+}
+
+/// Why the CPU time of calls and of packets could not be told apart, where it could not: each reason once.
+fn undivided(run: &RunRecord) -> String {
+    let planes = run.trials.iter().map(|trial| &trial.details.planes);
+    let mut reasons: Vec<&str> = planes
+        .map(|planes| planes.undivided.as_str())
+        .filter(|reason| !reason.is_empty())
+        .collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    match reasons.is_empty() {
+        true => String::new(),
+        false => format!(
+            "CPU of signalling and of media could not be divided in some trials: {}\n",
+            reasons.join("; ")
+        ),
+    }
+}
+
+/// Failed attempts by reason, a row for each reason and level; empty where none failed.
+fn failures(run: &RunRecord, label: &str) -> String {
+    let mut rows: Vec<(Vec<String>, u64)> = Vec::new();
+    let mut add = |level: Option<f64>, reason: String, count: u64| {
+        let key = vec![level.map_or("all".to_owned(), plain), reason];
+        match rows.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, sum)) => *sum += count,
+            None => rows.push((key, count)),
+        }
+    };
+    for trial in &run.trials {
+        for (outcome, count) in &trial.details.outcomes {
+            if outcome.is_good() {
+                continue;
+            }
+            if *outcome != Outcome::Refused {
+                add(trial.level, outcome.in_words().to_owned(), *count);
+                continue;
+            }
+            for (status, count) in &trial.details.statuses {
+                add(trial.level, format!("refused with {status}"), *count);
+            }
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|(mut key, count)| {
+            key.push(count.to_string());
+            key
+        })
+        .collect();
+    format!(
+        "\n{}\n",
+        columns(&[label, "failed by reason", "count"], &rows)
+    )
 }
 
 /// The levels of a run with their main figures, the thresholds that failed, and the study's figures where the experiment
@@ -118,7 +179,11 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
                     level.jitter_mean,
                     level.lost_percent,
                     level.mos,
-                    level.cpu_us,
+                    // With packets in it, a figure for a call would be none.
+                    match level.cpu_us_packet {
+                        None => level.cpu_us,
+                        Some(_) => level.signalling_us,
+                    },
                 ]
                 .map(number),
             );
@@ -142,7 +207,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
         "jitter ms",
         "lost %",
         "MOS",
-        "CPU us",
+        "us/call",
     ];
     let headings: Vec<&str> = headings
         .into_iter()
@@ -155,12 +220,14 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
             "* of fewer than 300 answers: such a 99th percentile is close to the largest\n",
         );
     }
+    out.push_str(&undivided(run));
     if let Some(peak) = &run.peak {
         let _ = writeln!(out, "peak: {}", peak.sentence(label));
     }
     for bound in &published.bounds {
         let _ = writeln!(out, "{}", bound.line());
     }
+    out.push_str(&failures(run, label));
     let _ = writeln!(out, "verdict: {}", published.verdict.name());
     for trial in &run.trials {
         for check in trial.checks.iter().filter(|check| check.failed()) {

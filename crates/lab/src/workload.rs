@@ -20,6 +20,12 @@ pub fn words(file: &File) -> String {
             if subject.memory_mib > 0 {
                 words.push_str(&format!(", {} MiB for calls", subject.memory_mib));
             }
+            if subject.nodes > 0 {
+                words.push_str(&format!(" by {} media nodes", subject.nodes));
+            }
+            if subject.nodes_drained > 0 {
+                words.push_str(&format!(", {} of them drained", subject.nodes_drained));
+            }
             if subject.processor_percent > 0.0 {
                 words.push_str(&format!(
                     ", {} % of a core",
@@ -124,6 +130,7 @@ fn registrations(experiment: &Experiment) -> Option<String> {
     };
     let connections = match plan.transport {
         crate::experiment::TransportName::Udp => String::new(),
+        _ if plan.connections == 0 => " on a connection each as far as descriptors go".to_owned(),
         _ => format!(" on {} connections", plan.connections),
     };
     let again = match plan.refresh_rate > 0.0 {

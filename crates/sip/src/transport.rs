@@ -15,7 +15,7 @@ use wire::sip::{FrameLimits, HostPort, StreamFramer, Via};
 /// Set in the numbers that stand for a named peer instead of a connection, see [`crate::Endpoint::peer`]. Numbers of
 /// connections are counted from 1 by us, and have the highest bit where drivers give them.
 const PEER: u64 = 1 << 61;
-/// Named peers at most.
+/// Named peers at most, where no more connections than these are allowed.
 const MAX_PEERS: usize = 10_000;
 
 /// The number of a named peer in [`Outbox::peers`].
@@ -176,7 +176,7 @@ impl Net {
             by_id: BoundedMap::new(limits.connections, key),
             by_remote: BoundedMap::new(connections, key),
             by_alias: BoundedMap::new(connections, key),
-            peers: BoundedMap::new(MAX_PEERS, key),
+            peers: BoundedMap::new(MAX_PEERS.max(connections), key),
             per_source: BoundedMap::new(connections, key),
             per_source_limit: u32::try_from(worker.share(limits.connections_per_source))
                 .unwrap_or(u32::MAX),

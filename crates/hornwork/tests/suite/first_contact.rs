@@ -141,6 +141,101 @@ fn an_interrupted_run_keeps_what_it_measured() {
 }
 
 #[test]
+fn a_search_that_is_interrupted_keeps_what_it_measured() {
+    let folder = scratch("first-contact-search");
+    let out = folder.join("run");
+    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "search", "call-capacity", "--out"])
+        .arg(&out)
+        .current_dir(root())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let id = child.id().to_string();
+    Command::new("kill")
+        .args(["-INT", &id])
+        .status()
+        .expect("kill");
+    let output = child.wait_with_output().expect("it ends");
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    assert!(error.contains("interrupted after 1 of at most"), "{error}");
+    // Before it began it told how long it would take.
+    let first = error.lines().next().unwrap_or_default();
+    assert!(first.contains("trials, about"), "{first}");
+    let record = std::fs::read_to_string(out.join("run.json")).expect("the run's record");
+    assert!(record.contains("cut short by the user"), "{record}");
+    let page = std::fs::read_to_string(out.join("report.html")).expect("the report");
+    assert!(page.contains("cut short"));
+}
+
+#[test]
+fn a_subject_that_does_not_answer_is_noticed_before_the_run() {
+    let folder = scratch("first-contact-probe");
+    // A port that was free a moment ago.
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let address = socket.local_addr().expect("an address");
+    drop(socket);
+    let subject = format!("subject.address={address}");
+    let out = folder.join("run");
+    let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "run", "small-network", "--set", &subject, "--out"])
+        .arg(&out)
+        .current_dir(root())
+        .output()
+        .expect("the program starts");
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert!(
+        error.contains(&format!("no answer from {address}: ICMP port unreachable"))
+            && error.contains("remedy:"),
+        "{error}"
+    );
+    assert!(!out.join("run.json").exists(), "nothing was run");
+}
+
+#[test]
+fn runs_of_two_seeds_are_compared() {
+    let folder = scratch("first-contact-compare");
+    let run = |name: &str, seed: &str, more: &[&str]| {
+        let out = folder.join(name);
+        let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["lab", "run", "small-network", "--simulate", "--repeat", "3"])
+            .args(["--seed", seed, "--out"])
+            .arg(&out)
+            .args(more)
+            .current_dir(root())
+            .output()
+            .expect("the program starts");
+        assert!(out.join("run.json").exists(), "{}", text(&output.stderr));
+        let table = text(&output.stdout);
+        assert!(
+            table.contains("failed by reason") && table.contains("refused with 486"),
+            "{table}"
+        );
+        out.display().to_string()
+    };
+    let (one, two) = (run("one", "1", &[]), run("two", "2", &[]));
+    let compare = ["lab", "compare", &one, &two, "--json", "-", "--tolerance"];
+    let output = hornwork(&[&compare[..], &["60"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(json["worse"], false);
+    assert!(!json["rows"].as_array().expect("rows").is_empty());
+    let notes = json["notes"].to_string();
+    assert!(notes.contains("seed: 1 before, 2 now"), "{notes}");
+    // A network that loses packets is worse.
+    let lossy = run("lossy", "2", &["--set", "network.loss_percent=20"]);
+    let output = hornwork(&["lab", "compare", &one, &lossy]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("worse: "), "{said}");
+    assert!(std::path::Path::new(&lossy).join("compare.html").exists());
+}
+
+#[test]
 fn an_optional_message_as_the_last_step_ends_the_call() {
     let folder = scratch("first-contact-optional");
     let caller = folder.join("caller.xml");

@@ -63,6 +63,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/media-capacity-srtp.toml"),
     ),
     (
+        "media-nodes",
+        include_str!("../../../../scenarios/media-nodes.toml"),
+    ),
+    (
         "overload",
         include_str!("../../../../scenarios/overload.toml"),
     ),

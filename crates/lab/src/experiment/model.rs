@@ -183,6 +183,13 @@ pub struct Subject {
     /// Memory for which our border admits calls and registrations, MiB (`[limits] memory`). 0: any.
     #[serde(skip_serializing_if = "nothing")]
     pub memory_mib: u32,
+    /// Media nodes of ours that a trial starts beside our border, at most 16, each on a thread of its own; the calls' media goes through
+    /// them, and the border has none. 0: the border anchors media itself. On sockets only.
+    #[serde(skip_serializing_if = "is_none")]
+    pub nodes: u8,
+    /// So many of the nodes are taken out of service (`drain`): they get no calls.
+    #[serde(skip_serializing_if = "is_none")]
+    pub nodes_drained: u8,
     /// Share of one core that our border may use, percent; 0: all of it. Each datagram that it gets then takes 9 microseconds of
     /// a whole core, which is a seven-message call in 63: in simulation exactly; on sockets at least, and what the machine kept its
     /// thread from running is made up for, for 100 ms at most. Of several `workers` each may
@@ -660,10 +667,13 @@ pub struct Registrations {
     pub remove: bool,
     /// SIP transport.
     pub transport: TransportName,
-    /// TCP, TLS or WebSocket connections that take turns, user by user; at most 1,000.
+    /// TCP, TLS or WebSocket connections that take turns, user by user; 0: one for each user, as far as the descriptors of this process go.
     #[serde(skip_serializing_if = "is_one")]
     pub connections: u32,
 }
+
+/// Descriptors that are left for listening sockets, media, results and whatever else is open.
+const SPARE_DESCRIPTORS: u64 = 512;
 
 impl Default for Registrations {
     fn default() -> Self {
@@ -688,6 +698,16 @@ impl Default for Registrations {
 }
 
 impl Registrations {
+    /// Connections of a trial in a process that may have so many descriptors, of which each connection takes `ends`.
+    pub fn connections_within(&self, descriptors: u64, ends: u64) -> u32 {
+        let wanted = match self.connections {
+            0 => self.users,
+            stated => u64::from(stated),
+        };
+        let room = descriptors.saturating_sub(SPARE_DESCRIPTORS) / ends.max(1);
+        wanted.min(room.max(1)).try_into().unwrap_or(u32::MAX)
+    }
+
     /// The arrivals.
     pub fn pace(&self) -> Pace {
         pace(self.pace, self.rate, self.ramp_to, self.ramp_seconds)

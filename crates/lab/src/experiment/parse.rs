@@ -48,6 +48,33 @@ impl Level {
     }
 }
 
+impl Experiment {
+    /// About how long one trial takes on sockets, seconds: its plan, and the time in which the last calls end.
+    pub fn expected_seconds(&self) -> f64 {
+        let experiment = self;
+        let over = |total: u64, rate: f64| if rate > 0.0 { total as f64 / rate } else { 0.0 };
+        let callers = experiment.callers.as_ref().map_or(0.0, |callers| {
+            let arriving = match callers.total {
+                0 => callers.seconds,
+                total if callers.seconds > 0.0 => over(total, callers.rate).min(callers.seconds),
+                total => over(total, callers.rate),
+            };
+            arriving + callers.hold_seconds
+        });
+        let streams = experiment
+            .streams
+            .as_ref()
+            .map_or(0.0, |streams| streams.seconds);
+        let conference = experiment.conference.as_ref().map_or(0.0, |conference| {
+            conference.warm_up_seconds + conference.seconds
+        });
+        let registrations = experiment.registrations.as_ref().map_or(0.0, |plan| {
+            over(plan.users, plan.rate) + plan.refresh_seconds * f64::from(plan.refreshes)
+        });
+        callers.max(streams).max(conference).max(registrations)
+    }
+}
+
 impl File {
     /// Reads `text`; `origin` names it in messages.
     ///
@@ -161,32 +188,11 @@ impl File {
 
     /// About how long all trials take on sockets, seconds: as planned, with what a trial waits for at its end.
     pub fn expected_seconds(&self) -> f64 {
-        let one = |experiment: &Experiment| -> f64 {
-            let over = |total: u64, rate: f64| if rate > 0.0 { total as f64 / rate } else { 0.0 };
-            let callers = experiment.callers.as_ref().map_or(0.0, |callers| {
-                let arriving = match callers.total {
-                    0 => callers.seconds,
-                    total if callers.seconds > 0.0 => {
-                        over(total, callers.rate).min(callers.seconds)
-                    }
-                    total => over(total, callers.rate),
-                };
-                arriving + callers.hold_seconds
-            });
-            let streams = experiment
-                .streams
-                .as_ref()
-                .map_or(0.0, |streams| streams.seconds);
-            let conference = experiment.conference.as_ref().map_or(0.0, |conference| {
-                conference.warm_up_seconds + conference.seconds
-            });
-            let registrations = experiment.registrations.as_ref().map_or(0.0, |plan| {
-                over(plan.users, plan.rate) + plan.refresh_seconds * f64::from(plan.refreshes)
-            });
-            callers.max(streams).max(conference).max(registrations)
-        };
         let levels = self.levels().unwrap_or_default();
-        let all: f64 = levels.iter().map(|level| one(&level.experiment)).sum();
+        let all: f64 = levels
+            .iter()
+            .map(|level| level.experiment.expected_seconds())
+            .sum();
         all * f64::from(self.experiment.repeat)
     }
 
@@ -517,13 +523,40 @@ const MOST_REALTIME: u8 = 99;
 /// Threads of a generator on each side, at most.
 const MOST_GENERATORS: u16 = 64;
 
-/// Connections of a workload at most: what one source address may hold at our border.
-const MOST_CONNECTIONS: u32 = 1_000;
+/// Connections of a workload at most: more do not fit between two addresses, a port for each.
+const MOST_CONNECTIONS: u32 = 60_000;
+
+/// Media nodes beside our border, at most.
+const MOST_NODES: u8 = 16;
+
+/// What has to fit together of media nodes.
+fn nodes(experiment: &Experiment) -> Result<(), String> {
+    let subject = &experiment.subject;
+    if subject.nodes > MOST_NODES || subject.nodes_drained > subject.nodes {
+        return Err(format!(
+            "subject.nodes = {}, subject.nodes_drained = {}: at most {MOST_NODES} nodes, and no more drained than there are",
+            subject.nodes, subject.nodes_drained
+        ));
+    }
+    let others = subject.address.is_some()
+        || subject.none
+        || subject.media == SubjectMedia::Bypass
+        || experiment.conference.is_some()
+        || subject.ip != IpVersions::Ipv4;
+    if subject.nodes > 0 && others {
+        return Err(
+            "subject.nodes: beside our border, with IPv4, media anchored and no conference"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
 
 /// What has to fit together of transports and certificates.
 fn transports(experiment: &Experiment) -> Result<(), String> {
     use TransportName::{Tcp, Tls, Udp};
     websockets(experiment)?;
+    nodes(experiment)?;
     let mut streams: Vec<TransportName> = experiment
         .transports()
         .filter(|name| *name != Udp)
@@ -541,9 +574,15 @@ fn transports(experiment: &Experiment) -> Result<(), String> {
         (experiment.registrations.as_ref()).map(|w| ("registrations", w.transport, w.connections)),
     ];
     for (name, transport, connections) in counts.into_iter().flatten() {
-        if !(1..=MOST_CONNECTIONS).contains(&connections) {
+        // One for each user, as far as it goes.
+        let each = connections == 0 && name == "registrations" && transport != Udp;
+        if !each && !(1..=MOST_CONNECTIONS).contains(&connections) {
             return Err(format!(
-                "{name}.connections = {connections}: expected 1 to {MOST_CONNECTIONS}"
+                "{name}.connections = {connections}: expected 1 to {MOST_CONNECTIONS}{}",
+                match name {
+                    "registrations" => ", or 0 for one of each user's own (not over UDP)",
+                    _ => "",
+                }
             ));
         }
         if connections > 1 && transport == Udp {

@@ -921,6 +921,7 @@ impl Inner {
     pub(crate) fn keep_stream(&mut self, mut result: StreamResult, attempt: &Attempt) {
         result.record.workload = attempt.workload.clone();
         result.record.number = attempt.number;
+        self.progress.live.stream(&result.record);
         self.heard_streams.push(result);
     }
 

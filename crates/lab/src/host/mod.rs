@@ -5,6 +5,7 @@
 
 mod calls;
 mod described;
+mod live;
 mod media;
 mod names;
 mod outbox;
@@ -16,6 +17,7 @@ mod sdp;
 mod stream;
 mod times;
 
+pub use live::Live;
 pub use media::{Heard, SentStream, StreamResult, Transit, Voice};
 pub use plan::{
     AnswerPlan, CallFlow, CallPlan, HostPlan, Login, RegistrationPlan, Say, StreamPeer, StreamPlan,
@@ -48,7 +50,7 @@ const UDP_SOCKET: SocketId = SocketId(0);
 const STREAM_SOCKET: SocketId = SocketId(1);
 
 /// What a host has done so far, for progress and for the end of a trial.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Attempts that were due.
     pub due: u64,
@@ -68,6 +70,8 @@ pub struct Progress {
     pub packets_in: u64,
     /// Media packets sent.
     pub packets_out: u64,
+    /// Response times and streams so far.
+    pub live: Live,
 }
 
 impl Progress {
@@ -83,6 +87,7 @@ impl Progress {
             counts_from: self.counts_from.max(other.counts_from),
             packets_in: self.packets_in + other.packets_in,
             packets_out: self.packets_out + other.packets_out,
+            live: self.live.and(&other.live),
         }
     }
 }
@@ -207,6 +212,11 @@ impl Host {
             config.timers.trying = Duration::ZERO;
         }
         config.opens_websockets = plan.stream.is_some_and(is_websocket);
+        let calls = plan.calls.iter().map(|calls| calls.connections);
+        let users = plan.registrations.iter().map(|users| users.connections);
+        let lines = calls.chain(users).max().unwrap_or(0) as usize;
+        config.limits.connections = config.limits.connections.max(lines + lines / 10 + 100);
+        config.limits.connections_per_source = config.limits.connections;
         let mut endpoint = Endpoint::new(config, entropy.fork());
         let nowhere = format!("{:012x}.invalid", entropy.u64() >> 16);
         // INVITE and BYE, or a request and its repetition with credentials.
@@ -666,6 +676,7 @@ impl Inner {
         } else {
             self.progress.failed += 1;
         }
+        self.progress.live.attempt(&attempt);
         if self.events_wanted {
             self.out.event(Event::new(
                 now,

@@ -2,7 +2,7 @@
 
 use super::chart::escape;
 use super::data::{Group, Level, Results, Summary};
-use crate::error::LabError;
+use crate::error::{LabError, Verdict};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -24,6 +24,23 @@ struct Figure {
     name: String,
     over: Over,
     read: Reader,
+}
+
+/// Which way a figure gets worse; figures that say nothing about the subject have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worse {
+    Higher,
+    Lower,
+}
+
+/// The direction of a figure, by its name.
+fn direction(name: &str) -> Option<Worse> {
+    let higher = [" failed", "jitter", "lost", "delay", "round trip", "CPU"];
+    if name.ends_with(" established") || name == "MOS" {
+        return Some(Worse::Lower);
+    }
+    (higher.iter().any(|part| name.contains(part)) || name.contains(" response "))
+        .then_some(Worse::Higher)
 }
 
 /// A row of the comparison.
@@ -52,27 +69,37 @@ pub(super) struct Comparison {
     title: String,
     notes: Vec<String>,
     rows: Vec<Row>,
+    /// The verdict was failed in the new run alone.
+    newly_failed: bool,
+    /// Differences below so many percent are none.
+    tolerance_percent: f64,
 }
 
-const HEAD: [&str; 6] = [
+const HEAD: [&str; 7] = [
     "level",
     "figure",
     "baseline",
     "new",
     "difference",
     "told apart",
+    "judged",
 ];
 
 const LEGEND: &str = "Where a level was run n times: counts and means are the mean of the trials with its 95 % confidence \
 interval (Student t, n - 1 degrees of freedom); quantiles and largest values are over the records of all trials, with the \
 range of the single trials in brackets. Told apart: the 95 % interval of the difference of the two means (Welch) leaves \
-out zero.";
+out zero. Worse: told apart, by more than the tolerance, to the side that is worse for a user; with fewer than two trials on \
+each side nothing is told apart, and only the verdicts are compared.";
 
 /// Compares `dir` with `baseline`.
 ///
 /// # Errors
 /// Where one of them cannot be read, or they are of different experiments.
-pub(super) fn compare(baseline: &Path, dir: &Path) -> Result<Comparison, LabError> {
+pub(super) fn compare(
+    baseline: &Path,
+    dir: &Path,
+    tolerance_percent: f64,
+) -> Result<Comparison, LabError> {
     let (old, new) = (Results::read(baseline)?, Results::read(dir)?);
     if old.raw.run.experiment != new.raw.run.experiment {
         return Err(LabError::bad(format!(
@@ -110,6 +137,9 @@ pub(super) fn compare(baseline: &Path, dir: &Path) -> Result<Comparison, LabErro
         title: new.raw.run.experiment.clone(),
         notes,
         rows,
+        newly_failed: new.raw.run.verdict == Verdict::Failed
+            && old.raw.run.verdict != Verdict::Failed,
+        tolerance_percent,
     })
 }
 
@@ -231,7 +261,7 @@ fn figures(old: &Summary, new: &Summary) -> Vec<Figure> {
         }
     }
     type Read = fn(&Summary) -> Option<f64>;
-    let rest: [(&str, Over, Read); 12] = [
+    let rest: [(&str, Over, Read); 14] = [
         ("peak calls", Over::Records, |s| {
             Some(s.details.peak_calls as f64)
         }),
@@ -254,8 +284,14 @@ fn figures(old: &Summary, new: &Summary) -> Vec<Figure> {
         ("lateness p99, ms", Over::Records, |s| {
             s.details.lateness_ms[1]
         }),
-        ("CPU per call, us", Over::Trials, |s| {
+        ("CPU per call, packets included, us", Over::Trials, |s| {
             s.figures.cpu_us_per_call
+        }),
+        ("CPU of signalling per call, us", Over::Trials, |s| {
+            s.details.planes.signalling_us_per_call
+        }),
+        ("CPU of media per packet, us", Over::Trials, |s| {
+            s.details.planes.media_us_per_packet
         }),
         ("RcvbufErrors", Over::Trials, |s| {
             s.receive_buffer_errors.map(|count| count as f64)
@@ -360,7 +396,21 @@ impl Row {
         }
     }
 
-    fn cells(&self) -> [String; 6] {
+    /// Whether the new run is worse in this figure.
+    fn is_worse(&self, tolerance_percent: f64) -> bool {
+        let (Some(old), Some(new)) = (self.baseline.value, self.new.value) else {
+            return false;
+        };
+        let by = match direction(&self.figure) {
+            Some(Worse::Higher) => new - old,
+            Some(Worse::Lower) => old - new,
+            None => return false,
+        };
+        told_apart(&self.baseline, &self.new) == Some(true)
+            && by > old.abs() * tolerance_percent / 100.0
+    }
+
+    fn cells(&self, tolerance_percent: f64) -> [String; 7] {
         [
             self.level.clone(),
             self.figure.clone(),
@@ -368,6 +418,10 @@ impl Row {
             self.new.text(),
             self.difference(),
             self.apart().to_owned(),
+            match self.is_worse(tolerance_percent) {
+                true => "worse".to_owned(),
+                false => String::new(),
+            },
         ]
     }
 }
@@ -376,8 +430,12 @@ impl Comparison {
     /// For the terminal.
     pub fn text(&self) -> String {
         let mut rows = vec![HEAD.map(str::to_owned)];
-        rows.extend(self.rows.iter().map(Row::cells));
-        let mut widths = [0; 6];
+        let cells = self
+            .rows
+            .iter()
+            .map(|row| row.cells(self.tolerance_percent));
+        rows.extend(cells);
+        let mut widths = [0; 7];
         for row in &rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = cell.chars().count().max(*width);
@@ -399,8 +457,70 @@ impl Comparison {
             out.push_str(line.join("  ").trim_end());
             out.push('\n');
         }
-        out.push_str(&format!("\n{LEGEND}\n"));
+        out.push_str(&format!("\n{LEGEND}\n{}\n", self.judgement()));
         out
+    }
+
+    /// Figures, or the verdict, in which the new run is worse.
+    fn worse_in(&self) -> Vec<String> {
+        let rows = self.rows.iter();
+        let mut worse: Vec<String> = rows
+            .filter(|row| row.is_worse(self.tolerance_percent))
+            .map(|row| format!("{} at {}", row.figure, row.level))
+            .collect();
+        if self.newly_failed {
+            worse.push("the verdict".to_owned());
+        }
+        worse
+    }
+
+    /// Whether the new run is worse.
+    pub fn is_worse(&self) -> bool {
+        !self.worse_in().is_empty()
+    }
+
+    fn judgement(&self) -> String {
+        let worse = self.worse_in();
+        match worse.is_empty() {
+            true => "not worse".to_owned(),
+            false => format!("worse: {}", visible(&worse.join(", "))),
+        }
+    }
+
+    /// For programs.
+    pub fn json(&self) -> serde_json::Value {
+        let value = |value: &Value| {
+            let (low, high) = value.range.unzip();
+            serde_json::json!({
+                "value": value.value,
+                "low": low,
+                "high": high,
+                "range": if value.confidence { "confidence_95" } else { "trials" },
+                "trials": value.n,
+            })
+        };
+        let rows: Vec<serde_json::Value> = self
+            .rows
+            .iter()
+            .map(|row| {
+                serde_json::json!({
+                    "level": row.level,
+                    "figure": row.figure,
+                    "baseline": value(&row.baseline),
+                    "new": value(&row.new),
+                    "told_apart": told_apart(&row.baseline, &row.new),
+                    "worse": row.is_worse(self.tolerance_percent),
+                })
+            })
+            .collect();
+        serde_json::json!({
+            "experiment": self.title,
+            "notes": self.notes,
+            "tolerance_percent": self.tolerance_percent,
+            "worse": self.is_worse(),
+            "worse_in": self.worse_in(),
+            "rows": rows,
+        })
     }
 
     /// As a page.
@@ -427,7 +547,7 @@ impl Comparison {
         }
         html.push_str("</tr></thead><tbody>");
         for row in &self.rows {
-            let [first, rest @ ..] = row.cells();
+            let [first, rest @ ..] = row.cells(self.tolerance_percent);
             let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(&first));
             for (place, cell) in rest.iter().enumerate() {
                 let class = if place == 0 { " class=\"words\"" } else { "" };
@@ -437,8 +557,9 @@ impl Comparison {
         }
         let _ = write!(
             html,
-            "</tbody></table></div><p class=\"note\">{}</p></section></main></body></html>",
-            escape(LEGEND)
+            "</tbody></table></div><p class=\"note\">{}</p><p class=\"note\">{}</p></section></main></body></html>",
+            escape(LEGEND),
+            escape(&self.judgement())
         );
         html.push('\n');
         html
@@ -501,5 +622,38 @@ mod tests {
         assert_eq!(row(-4.0, -5.0).difference(), "-25.0 %");
         assert_eq!(row(0.0, 1.0).difference(), "from 0");
         assert_eq!(row(0.0, 0.0).difference(), "0 %");
+    }
+
+    #[test]
+    fn worse_is_told_apart_beyond_the_tolerance_and_to_the_wrong_side() {
+        let row = |figure: &str, old: [f64; 3], new: [f64; 3]| {
+            let value = |values: [f64; 3]| Value {
+                value: Some(values.iter().sum::<f64>() / 3.0),
+                n: 3,
+                variance: variance(&values),
+                ..Value::default()
+            };
+            Row {
+                level: "10".to_owned(),
+                figure: figure.to_owned(),
+                baseline: value(old),
+                new: value(new),
+            }
+        };
+        let (low, high) = ([10.0, 10.1, 9.9], [12.0, 12.1, 11.9]);
+        for (figure, worse) in [
+            ("call failed", true),
+            ("call response mean, ms", true),
+            ("CPU per call, us", true),
+            ("call established", false),
+            ("MOS", false),
+            ("call attempted", false),
+            ("lateness p99, ms", false),
+        ] {
+            assert_eq!(row(figure, low, high).is_worse(5.0), worse, "{figure}");
+        }
+        assert!(row("MOS", high, low).is_worse(5.0));
+        assert!(!row("MOS", high, low).is_worse(20.0));
+        assert!(!row("MOS", [10.0, 20.0, 5.0], [12.0, 8.0, 4.0]).is_worse(5.0));
     }
 }

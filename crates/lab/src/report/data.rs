@@ -2,6 +2,7 @@
 
 use crate::error::LabError;
 use crate::figures::{self, Details, Figures, quantile};
+use crate::planes::Planes;
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::{Attempt, Kind, Outcome, StreamRecord};
 use std::collections::BTreeMap;
@@ -191,9 +192,18 @@ impl Part<'_> {
         figures::compute(self.attempts, self.streams, cpu)
     }
 
+    fn mean(&self, read: fn(&Planes) -> Option<f64>) -> Option<f64> {
+        let planes = self.trials.iter().map(|trial| &trial.details.planes);
+        let values: Vec<f64> = planes.filter_map(read).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    }
+
     /// Figures of the part as if it were one trial.
     pub fn summary(&self) -> Summary {
-        let (figures, details) = self.compute();
+        let (figures, mut details) = self.compute();
+        // The samples of CPU time are not among the records: the trials' own divisions stand.
+        details.planes.signalling_us_per_call = self.mean(|planes| planes.signalling_us_per_call);
+        details.planes.media_us_per_packet = self.mean(|planes| planes.media_us_per_packet);
         Summary {
             figures,
             details,

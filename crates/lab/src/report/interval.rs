@@ -60,7 +60,12 @@ fn source(name: &str) -> Source {
         | "jitter_trimmed_p99_ms"
         | "noise_jitter_mean_ms"
         | "noise_jitter_p99_ms" => Source::TrimmedRuns,
-        "peak_calls" | "cpu_us_each" | "cpu_us_per_packet" | "subject_cores"
+        "peak_calls"
+        | "cpu_us_each"
+        | "cpu_us_per_packet"
+        | "signalling_us_per_call"
+        | "media_us_per_packet"
+        | "subject_cores"
         | "host_cpu_percent" => Source::Runs,
         _ => Source::Extreme,
     }

@@ -84,6 +84,12 @@ pub struct LevelSummary {
     pub relay_max: Option<f64>,
     /// CPU time of the subject, microseconds per media packet.
     pub cpu_us_packet: Option<f64>,
+    /// CPU time of the signalling of one call, microseconds, where it could be divided from that of media.
+    pub signalling_us: Option<f64>,
+    /// CPU time of the media path for one relayed packet, microseconds, likewise.
+    pub media_us: Option<f64>,
+    /// How far the shares of the media nodes lie apart, percent of their mean; the largest of the runs.
+    pub node_spread: Option<f64>,
     /// Round trip of the worst stream, ms.
     pub round_trip: Option<f64>,
     /// MOS.
@@ -104,7 +110,7 @@ pub struct LevelSummary {
 
 impl LevelSummary {
     /// Names of the numbers, as `levels.csv` heads its columns; [`LevelSummary::figure`] knows each of them.
-    pub const FIGURES: [&str; 37] = [
+    pub const FIGURES: [&str; 40] = [
         "attempted",
         "established",
         "completed",
@@ -138,6 +144,9 @@ impl LevelSummary {
         "relay_p99_ms",
         "relay_max_ms",
         "cpu_us_per_packet",
+        "signalling_us_per_call",
+        "media_us_per_packet",
+        "node_spread_percent",
         "round_trip_ms",
         "mos",
         "correlation",
@@ -185,6 +194,9 @@ impl LevelSummary {
             "relay_p99_ms" => self.relay_p99,
             "relay_max_ms" => self.relay_max,
             "cpu_us_per_packet" => self.cpu_us_packet,
+            "signalling_us_per_call" => self.signalling_us,
+            "media_us_per_packet" => self.media_us,
+            "node_spread_percent" => self.node_spread,
             "round_trip_ms" => self.round_trip,
             "mos" => self.mos,
             "correlation" => self.correlation,
@@ -293,6 +305,9 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
         relay_p99: mean_of(&|t| t.details.relay_ms[1]),
         relay_max: largest(&|t| t.details.relay_ms[2]),
         cpu_us_packet: mean_of(&|t| t.details.cpu_us_per_packet),
+        signalling_us: mean_of(&|t| t.details.planes.signalling_us_per_call),
+        media_us: mean_of(&|t| t.details.planes.media_us_per_packet),
+        node_spread: largest(&|t| t.details.node_spread_percent()),
         round_trip: largest(&|t| t.details.round_trip_ms),
         mos: mean_of(&|t| t.figures.mos),
         correlation: known(&|t| t.figures.audio.correlation)
@@ -342,6 +357,9 @@ pub(super) fn of_trial(name: &str, trial: &TrialRecord) -> Option<f64> {
         "peak_calls" => Some(details.peak_calls as f64),
         "cpu_us_each" => figures.cpu_us_per_call,
         "cpu_us_per_packet" => details.cpu_us_per_packet,
+        "signalling_us_per_call" => details.planes.signalling_us_per_call,
+        "media_us_per_packet" => details.planes.media_us_per_packet,
+        "node_spread_percent" => details.node_spread_percent(),
         "established_per_second" => details.established_per_second,
         "in_time_per_second" => details.in_time_per_second,
         "subject_cores" => details.subject_cores,

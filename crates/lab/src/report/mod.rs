@@ -89,13 +89,35 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
     })
 }
 
-/// Compares the results in `dir` with those in `baseline`; gives a text for the terminal, and writes `compare.html` into
-/// `dir`.
+/// Two runs compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// For the terminal.
+    pub text: String,
+    /// For programs.
+    pub json: serde_json::Value,
+    /// Whether the new run is worse than the baseline.
+    pub worse: bool,
+    /// The page that was written.
+    pub page: PathBuf,
+}
+
+/// Differences between runs below so many percent are none, where nothing else is asked for.
+pub const TOLERANCE_PERCENT: f64 = 5.0;
+
+/// Compares the results in `dir` with those in `baseline`, and writes `compare.html` into `dir`. A figure is worse where it differs by
+/// more than `tolerance_percent` and the trials tell the two runs apart.
 ///
 /// # Errors
 /// Where one of them holds no raw results, where they are of different experiments or have no level in common, or `dir` cannot be written to.
-pub fn compare(baseline: &Path, dir: &Path) -> Result<String, LabError> {
-    let comparison = compare::compare(baseline, dir)?;
-    put(&dir.join("compare.html"), &comparison.page())?;
-    Ok(comparison.text())
+pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Compared, LabError> {
+    let comparison = compare::compare(baseline, dir, tolerance_percent)?;
+    let page = dir.join("compare.html");
+    put(&page, &comparison.page())?;
+    Ok(Compared {
+        text: comparison.text(),
+        json: comparison.json(),
+        worse: comparison.is_worse(),
+        page,
+    })
 }

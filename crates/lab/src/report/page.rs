@@ -169,22 +169,37 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
         &worst("jitter, 99th percentile"),
     );
     add(smallest(&|l| l.mos), "", &worst("mean opinion score"));
-    add(
-        smallest(&|l| l.cpu_us),
-        " \u{b5}s",
-        match levels.len() {
-            _ if levels.iter().any(|l| l.cpu_us_packet.is_some()) => {
-                "CPU of the subject per attempt, its media packets included"
-            }
-            1 => "CPU of the subject per attempt",
-            _ => "CPU of the subject per attempt, best level",
-        },
-    );
-    add(
-        smallest(&|l| l.cpu_us_packet),
-        " \u{b5}s",
-        "CPU of the subject per media packet (signalling included)",
-    );
+    let of_media = levels.iter().any(|l| l.cpu_us_packet.is_some());
+    let divided = levels
+        .iter()
+        .any(|l| l.signalling_us.is_some() || l.media_us.is_some());
+    match of_media {
+        false => add(
+            smallest(&|l| l.cpu_us),
+            " \u{b5}s",
+            match levels.len() {
+                1 => "CPU of the subject per attempt",
+                _ => "CPU of the subject per attempt, best level",
+            },
+        ),
+        true if divided => {
+            add(
+                smallest(&|l| l.signalling_us),
+                " \u{b5}s",
+                "CPU of the subject for the signalling of a call",
+            );
+            add(
+                smallest(&|l| l.media_us),
+                " \u{b5}s",
+                "CPU of the subject for a relayed packet",
+            );
+        }
+        true => add(
+            smallest(&|l| l.cpu_us_packet),
+            " \u{b5}s",
+            "CPU of the subject per media packet, signalling included: it could not be divided",
+        ),
+    }
     if tiles.is_empty() {
         return;
     }

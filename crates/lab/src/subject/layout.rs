@@ -101,7 +101,7 @@ impl PortSpan {
         self.first
     }
 
-    fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         format!("{}-{}", self.first, self.first + self.count - 1)
     }
 }
@@ -138,6 +138,12 @@ pub struct Layout {
     pub call_limit: u32,
     /// Memory for calls and registrations, MiB; 0: any.
     pub memory_mib: u32,
+    /// Stream connections that it takes, all from one source; 0: as many as the configuration takes by itself.
+    pub connections: u32,
+    /// Media nodes: where each takes commands.
+    pub nodes: Vec<SocketAddr>,
+    /// So many of them get no calls.
+    pub nodes_drained: usize,
 }
 
 /// The rules of the virtualised border's study: on both interfaces two headers changed, two added.
@@ -189,6 +195,9 @@ impl Layout {
             conference: None,
             call_limit: 0,
             memory_mib: 0,
+            connections: 0,
+            nodes: Vec::new(),
+            nodes_drained: 0,
         }
     }
 
@@ -279,6 +288,21 @@ impl Layout {
             .transpose()
     }
 
+    fn media_nodes(&self, text: &mut String) {
+        if self.nodes.is_empty() {
+            return;
+        }
+        text.push_str("[media]\nanchor = \"nodes\"\n\n");
+        let first_drained = self.nodes.len().saturating_sub(self.nodes_drained);
+        for (number, control) in self.nodes.iter().enumerate() {
+            let drain = number >= first_drained;
+            let _ = write!(
+                text,
+                "[[media_node]]\nname = \"node{number}\"\ncontrol = \"udp:{control}\"\ndrain = {drain}\n\n"
+            );
+        }
+    }
+
     /// The configuration, as TOML.
     pub fn toml(&self) -> String {
         let mut text = String::new();
@@ -306,10 +330,13 @@ impl Layout {
             let _ = write!(
                 text,
                 "[[interface]]\nname = \"{name}\"\nkind = \"{kind}\"\n\
-                 listen = [\"udp:{address}\", \"tcp:{address}\"{listen}]\n{certificate}\
-                 media = {{ address = \"{}\", ports = \"{}\" }}\n",
-                address.ip(),
-                ports.text()
+                 listen = [\"udp:{address}\", \"tcp:{address}\"{listen}]\n{certificate}"
+            );
+            // With media nodes no port of the range is opened; it must not hold those at which the border listens.
+            let (ip, ports) = (address.ip(), ports.text());
+            let _ = writeln!(
+                text,
+                "media = {{ address = \"{ip}\", ports = \"{ports}\" }}"
             );
             if name == "outside" && self.registrar_behind {
                 text.push_str("register = \"pass:far\"\n");
@@ -333,14 +360,26 @@ impl Layout {
             }
             text.push('\n');
         }
-        if self.memory_mib > 0 {
-            let _ = write!(text, "[limits]\nmemory = {}\n\n", self.memory_mib);
+        if self.memory_mib > 0 || self.connections > 0 {
+            text.push_str("[limits]\n");
+            if self.memory_mib > 0 {
+                let _ = writeln!(text, "memory = {}", self.memory_mib);
+            }
+            if self.connections > 0 {
+                let count = self.connections;
+                let _ = writeln!(
+                    text,
+                    "connections = {count}\nconnections_per_source = {count}"
+                );
+            }
+            text.push('\n');
         }
         let media = if self.bypass {
             "media = \"bypass\"\n"
         } else {
             ""
         };
+        self.media_nodes(&mut text);
         if let Some(plan) = &self.conference {
             let _ = write!(
                 text,
@@ -410,6 +449,11 @@ impl Layout {
 /// Whether there is TLS in a transport.
 fn is_secure(transport: Transport) -> bool {
     matches!(transport, Transport::Tls | Transport::Wss)
+}
+
+/// An address for the commands of a media node: free at this moment.
+pub(super) fn free_control(ip: IpAddr) -> Result<SocketAddr, LabError> {
+    free_port(ip).map(|(address, _)| address)
 }
 
 /// A port of `ip` that is free for UDP and TCP, with the sockets that hold it.

@@ -2,9 +2,11 @@
 
 mod border_thread;
 mod layout;
+mod node_thread;
 
 pub use border_thread::{BorderState, BorderThread, Processor};
 pub use layout::{Layout, PortSpan};
+pub use node_thread::{NodeState, NodeThread};
 
 use crate::error::LabError;
 use crate::experiment::{Experiment, RegistrarPlace, SubjectMedia, TransportName, fill};
@@ -29,8 +31,8 @@ pub enum Subject {
         /// Its process on this machine, where its CPU time is to be read.
         process: Option<u32>,
     },
-    /// Our border on a thread of this process.
-    Border(BorderThread),
+    /// Our border on a thread of this process, with its media nodes on theirs.
+    Border(BorderThread, Vec<NodeThread>),
 }
 
 /// Clock ticks of /proc in a second (USER_HZ, the same on every Linux that we run on).
@@ -111,6 +113,8 @@ impl Subject {
     ) -> Result<Subject, LabError> {
         let addresses = loopback(experiment);
         let mut layout = Layout::on_free_ports(addresses, spans)?.for_experiment(experiment, far);
+        let mut entropy = entropy;
+        let nodes = start_nodes(experiment, &mut layout, &mut entropy, clock)?;
         let own = |name: &TransportName| name.is_secure() || name.is_websocket();
         let outside = experiment.transports().find(own).map(Transport::from);
         let inside = Some(layout.trunk_transport).filter(|inside| *inside == Transport::Tls);
@@ -120,7 +124,8 @@ impl Subject {
             percent: experiment.subject.processor_percent,
             realtime: experiment.subject.realtime,
         };
-        BorderThread::start(&layout, entropy, clock, processor).map(Subject::Border)
+        let border = BorderThread::start(&layout, entropy, clock, processor)?;
+        Ok(Subject::Border(border, nodes))
     }
 
     /// Where it listens; `None` where there is none.
@@ -128,7 +133,7 @@ impl Subject {
         match self {
             Subject::None => None,
             Subject::Foreign { address, .. } => Some(*address),
-            Subject::Border(border) => Some(border.address()),
+            Subject::Border(border, _) => Some(border.address()),
         }
     }
 
@@ -137,7 +142,7 @@ impl Subject {
         match self {
             Subject::None => None,
             Subject::Foreign { address, .. } => Some(*address),
-            Subject::Border(border) => border.stream_address(),
+            Subject::Border(border, _) => border.stream_address(),
         }
     }
 
@@ -149,7 +154,13 @@ impl Subject {
         match self {
             Subject::None => Ok(None),
             Subject::Foreign { process, .. } => process.map(process_cpu).transpose(),
-            Subject::Border(border) => Ok(Some(border.state()?.cpu_seconds)),
+            Subject::Border(border, nodes) => {
+                let mut seconds = border.state()?.cpu_seconds;
+                for node in nodes {
+                    seconds += node.state()?.cpu_seconds;
+                }
+                Ok(Some(seconds))
+            }
         }
     }
 
@@ -173,16 +184,33 @@ impl Subject {
     /// # Errors
     /// Where it has stopped.
     pub fn settled_holdings(&self, clock: Clock) -> Result<Option<u64>, LabError> {
-        let Subject::Border(border) = self else {
+        let Subject::Border(border, nodes) = self else {
             return Ok(None);
         };
         let limit = clock.now() + SETTLE;
         loop {
-            let held = held(&border.state()?.census);
+            let mut held = held(&border.state()?.census);
+            for node in nodes {
+                held += node.state()?.held;
+            }
             if held == 0 || clock.now() >= limit {
                 return Ok(Some(held));
             }
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Calls that each media node was given; empty where there are none.
+    ///
+    /// # Errors
+    /// Where one has stopped.
+    pub fn node_calls(&self) -> Result<Vec<u64>, LabError> {
+        match self {
+            Subject::Border(_, nodes) => nodes
+                .iter()
+                .map(|node| node.state().map(|state| state.begun))
+                .collect(),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -193,9 +221,36 @@ impl Subject {
     pub fn finish(self) -> Result<Vec<String>, LabError> {
         match self {
             Subject::None | Subject::Foreign { .. } => Ok(Vec::new()),
-            Subject::Border(border) => border.finish(),
+            // The border first: what it ends it ends at the nodes.
+            Subject::Border(border, _nodes) => border.finish(),
         }
     }
+}
+
+/// Starts the media nodes of an experiment, and tells the border's layout where they are.
+fn start_nodes(
+    experiment: &Experiment,
+    layout: &mut Layout,
+    entropy: &mut Entropy,
+    clock: Clock,
+) -> Result<Vec<NodeThread>, LabError> {
+    let count = u64::from(experiment.subject.nodes);
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // A node that the border gives all calls needs ports for all of them.
+    let address = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let calls = most_calls(experiment) * count * 2;
+    let [span, _] = PortSpan::free_for_calls(calls, [address; 2], &mut system_entropy()?)?;
+    let mut nodes = Vec::new();
+    for number in 0..count {
+        let control = layout::free_control(address)?;
+        let ports = span.part(number, count);
+        nodes.push(NodeThread::start(control, ports, entropy.fork(), clock)?);
+        layout.nodes.push(control);
+    }
+    layout.nodes_drained = usize::from(experiment.subject.nodes_drained);
+    Ok(nodes)
 }
 
 /// What a datagram, in or out, takes of a whole core in simulation: a seven-message call, six in and seven out, takes 52.
@@ -251,6 +306,18 @@ impl Layout {
         self.transcode = transcodes.map(|codec| codec.format(false).kind());
         self.call_limit = experiment.subject.call_limit;
         self.memory_mib = experiment.subject.memory_mib;
+        let callers = experiment.callers.as_ref().map(|plan| plan.connections);
+        let users = experiment
+            .registrations
+            .as_ref()
+            .map(|plan| plan.connections_within(u64::MAX, 1));
+        // A few more for what is opened anew while an old one still closes.
+        let most = callers.max(users).unwrap_or(0);
+        self.connections = if most > 900 {
+            most + most / 10 + 100
+        } else {
+            0
+        };
         self.trunk = far.to_vec();
         if let Some(callees) = &experiment.callees {
             self.trunk_transport = callees.transport.into();
@@ -399,6 +466,11 @@ impl Simulated {
         instance: u8,
         far: Option<SocketAddr>,
     ) -> Result<Simulated, LabError> {
+        if experiment.subject.nodes > 0 {
+            return Err(LabError::bad(
+                "subject.nodes: media nodes run on sockets, not in virtual time",
+            ));
+        }
         if experiment.subject.none {
             return Ok(Simulated {
                 border: None,

@@ -311,7 +311,7 @@ fn registration_plan(registrations: &Registrations) -> RegistrationPlan {
         refresh_rate: registrations.refresh_rate,
         remove: registrations.remove,
         transport: registrations.transport.into(),
-        connections: registrations.connections,
+        connections: registrations.connections_within(u64::MAX, 1),
     }
 }
 

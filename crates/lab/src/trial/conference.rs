@@ -349,6 +349,7 @@ pub(super) fn on_sockets(
             Some(busy as f64 * 100.0 / all as f64)
         }),
         digest: None,
+        ..Outcomes::default()
     })
 }
 

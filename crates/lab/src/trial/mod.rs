@@ -9,12 +9,13 @@ mod thread;
 
 pub use cast::Cast;
 pub use simulated::{simulate, simulate_watched, simulate_with_log};
-pub(crate) use sockets::from_start;
 pub use sockets::on_sockets;
+pub(crate) use sockets::{SAMPLED_EVERY_S, from_start, in_network};
 pub use thread::{Finished, HostThread, Place};
 
 use crate::experiment::{Experiment, HoldKind};
 use crate::host::{Holdings, Results, StreamResult};
+use crate::planes::Samples;
 use crate::raw::Surroundings;
 use crate::record::{Attempt, StreamRecord};
 use std::time::Duration;
@@ -47,6 +48,10 @@ pub struct Outcomes {
     pub surroundings: Option<Surroundings>,
     /// CPU time of the subject, seconds.
     pub subject_cpu_seconds: Option<f64>,
+    /// Calls that each media node of the subject was given.
+    pub node_calls: Vec<u64>,
+    /// Samples of that time over the trial.
+    pub samples: Samples,
     /// Cores that the subject kept busy while it was measured, where that was a part of the trial.
     pub subject_cores: Option<f64>,
     /// How busy all processors were meanwhile, percent.

@@ -4,6 +4,7 @@ use super::{Cast, Finished, HostThread, Outcomes, Patience, Trial, held, merge};
 use crate::error::LabError;
 use crate::experiment::{Experiment, TransportName};
 use crate::host::{HostPlan, Progress, StreamPeer};
+use crate::planes::{Sample, Samples};
 use crate::raw::Surroundings;
 use crate::record::{Attempt, StreamRecord};
 use crate::subject::{PortSpan, Subject, loopback, system_entropy};
@@ -14,6 +15,8 @@ use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+/// Seconds between two samples of the subject's CPU time: it is asked for by a message to its thread.
+pub(crate) const SAMPLED_EVERY_S: f64 = 0.25;
 /// From the order to begin to the first arrival: threads have settled by then.
 const LEAD: Duration = Duration::from_millis(200);
 
@@ -32,7 +35,7 @@ pub fn on_sockets(
     let all_ours = experiment.subject.address.is_none() && experiment.link.is_none();
     let (mut outcomes, shared) = match all_ours.then(Network::with_loopback) {
         None => (here(trial, progress)?, None),
-        Some(Ok(network)) => (in_network(&network, trial, progress)?, None),
+        Some(Ok(network)) => (in_network(&network, || here(trial, progress))?, None),
         Some(Err(error)) => {
             let remark = format!(
                 "the trial shared the network of this host, where another program may hold, or take, ports of it: no network namespace ({error}); it takes CAP_SYS_ADMIN"
@@ -54,13 +57,12 @@ fn here(trial: &Trial, progress: impl FnMut(f64, &Progress)) -> Result<Outcomes,
     }
 }
 
-/// A trial in a network of its own: ports that other programs of this host hold, or get, are none of it. The threads that the trial starts
+/// Work in a network of its own: ports that other programs of this host hold, or get, are none of it. The threads that it starts
 /// are in the network of the one that starts them.
-fn in_network(
+pub(crate) fn in_network<T: Send>(
     network: &Network,
-    trial: &Trial,
-    progress: impl FnMut(f64, &Progress) + Send,
-) -> Result<Outcomes, LabError> {
+    work: impl FnOnce() -> Result<T, LabError> + Send,
+) -> Result<T, LabError> {
     let inside = || {
         network.enter().map_err(|error| {
             LabError::cannot(
@@ -68,7 +70,7 @@ fn in_network(
                 "run it as root",
             )
         })?;
-        here(trial, progress)
+        work()
     };
     std::thread::scope(|scope| scope.spawn(inside).join())
         .unwrap_or_else(|_| Err(LabError::cannot("the trial's thread panicked", "")))
@@ -98,7 +100,9 @@ fn with_allowed_priorities(trial: &Trial) -> (Option<Trial>, Option<String>) {
 
 /// A trial of calls and registrations.
 fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<Outcomes, LabError> {
-    let experiment = &trial.experiment;
+    let mut experiment = trial.experiment.clone();
+    let fewer = fit_connections(&mut experiment);
+    let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
     let [near, far] = match experiment.subject.address {
@@ -185,6 +189,8 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
     for (index, host) in near.iter().enumerate() {
         host.begin(target(index, host.address()), start)?;
     }
+    let mut samples = Samples::default();
+    let mut sampled = f64::NEG_INFINITY;
     watch(
         Patience::of(experiment),
         &near,
@@ -194,6 +200,16 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
             // What prepares is not counted.
             if seen.counts_from.is_some_and(|from| clock.now() <= from) {
                 cpu_before = subject.cpu_seconds()?;
+            }
+            if seconds - sampled >= SAMPLED_EVERY_S
+                && let Some(cpu_seconds) = subject.cpu_seconds()?
+            {
+                sampled = seconds;
+                samples.add(Sample {
+                    cpu_seconds,
+                    half_calls: seen.established + seen.good + seen.failed,
+                    packets: seen.packets_in + total(&far)?.packets_in,
+                });
             }
             progress(seconds, seen);
             Ok(())
@@ -222,9 +238,11 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
     };
     let (near, far) = (finish(near)?, finish(far)?);
     let subject_holds = subject.settled_holdings(clock)?;
+    let node_calls = subject.node_calls()?;
     let mut remarks = subject.finish()?;
     remarks.extend(drop_remarks(&near, &far));
     remarks.extend(refusals(&near, &far));
+    remarks.extend(fewer);
     if experiment.network != crate::experiment::Network::default() {
         remarks.push("[network] applies to simulations only; these links were real".to_owned());
     }
@@ -257,8 +275,41 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
                 .map_err(|error| LabError::cannot(format!("/proc: {error}"), ""))?,
         }),
         subject_cpu_seconds: cpu,
+        samples,
+        node_calls,
         ..Outcomes::default()
     })
+}
+
+/// As many connections as the descriptors of this process allow, and a remark where users share them.
+fn fit_connections(experiment: &mut Experiment) -> Option<String> {
+    let ours = experiment.subject.address.is_none();
+    let plan = experiment
+        .registrations
+        .as_mut()
+        .filter(|plan| plan.transport != TransportName::Udp)?;
+    // Without the right to more the limit in force holds.
+    let descriptors = net::raise_open_files().unwrap_or_else(|_| net::open_files().0);
+    // The border's end of a connection is in this process, too.
+    let ends = if ours { 2 } else { 1 };
+    let wanted = plan.connections_within(u64::MAX, 1);
+    plan.connections = plan.connections_within(descriptors, ends);
+    let each = plan.users as f64 / f64::from(plan.connections);
+    if each <= 1.0 {
+        return None;
+    }
+    let why = match plan.connections < wanted {
+        true => format!(
+            "; {wanted} were wanted, and {descriptors} descriptors, {ends} for each, allow no more (ulimit -n)"
+        ),
+        false => String::new(),
+    };
+    Some(format!(
+        "{} users on {} connections: {} of them share one{why}",
+        plan.users,
+        plan.connections,
+        crate::report::plain((each * 10.0).round() / 10.0)
+    ))
 }
 
 /// Certificates and trust, where the experiment speaks TLS.

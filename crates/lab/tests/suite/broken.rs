@@ -355,6 +355,25 @@ fn a_broken_subject_fails_over_tls() {
     );
 }
 
+/// Two of three media nodes get no calls.
+#[test]
+fn shares_that_are_not_even_fail() {
+    judge(
+        &Case {
+            experiment: "media-nodes",
+            short: &[
+                "levels.values=[30]",
+                "callers.hold_seconds=2.0",
+                "thresholds.lost_percent=5.0",
+                "thresholds.figure=[{ name = \"node_spread_percent\", most = 30.0 }]",
+            ],
+            broken: &["subject.nodes_drained=2"],
+            failing: "node spread percent",
+        },
+        false,
+    );
+}
+
 #[test]
 fn every_experiment_that_reproduces_a_claim_bounds_a_figure_of_it() {
     for (name, text) in BUILT_IN {

@@ -533,7 +533,12 @@ fn the_called_side_of_sipp_as_the_subject() {
         format!("subject.address={address}"),
         format!("subject.process={}", process.0.id()),
     ];
-    let verdict = run(plan.to_str().unwrap(), &options(&folder, &sets)).unwrap();
+    // SIPp's called side answers no OPTIONS.
+    let unasked = RunOptions {
+        no_probe: true,
+        ..options(&folder, &sets)
+    };
+    let verdict = run(plan.to_str().unwrap(), &unasked).unwrap();
     let figures = figures(&folder);
     assert_eq!(verdict, Verdict::Passed, "{figures:#}");
     let trial = &figures["trials"][0];

@@ -210,8 +210,8 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             "connections = 5",
-            "connections = 1001",
-            "expected 1 to 1000",
+            "connections = 60001",
+            "expected 1 to 60000",
         ),
         (
             "media = \"bypass\"",

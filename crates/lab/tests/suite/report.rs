@@ -260,7 +260,9 @@ fn what_a_network_says_stays_text() {
     assert!(html.matches("<svg").count() > 2);
     let csv = fs::read_to_string(dir.join("attempts.csv")).unwrap();
     assert!(csv.contains(",\"a,b\"\"<script>\r\nx\",5555,"), "{csv}");
-    let text = lab::report::compare(&dir, &dir).unwrap();
+    let text = lab::report::compare(&dir, &dir, lab::report::TOLERANCE_PERCENT)
+        .unwrap()
+        .text;
     assert!(text.contains("<b>made</b>"));
     let html = fs::read_to_string(dir.join("compare.html")).unwrap();
     assert!(!html.contains("<b>"));
@@ -289,7 +291,7 @@ fn an_empty_run_is_reported() {
     assert!(rows(&dir, "levels.csv").is_empty() && rows(&dir, "attempts.csv").is_empty());
     let html = fs::read_to_string(dir.join("report.html")).unwrap();
     assert!(html.ends_with("</html>\n") && !html.contains("<svg"));
-    assert!(lab::report::compare(&dir, &dir).is_err());
+    assert!(lab::report::compare(&dir, &dir, 5.0).is_err());
     fs::remove_dir_all(dir).unwrap();
 }
 
@@ -331,7 +333,14 @@ fn runs_are_compared_with_their_intervals() {
     };
     write_run(&old, "made", run([&[1], &[2], &[3]]));
     write_run(&new, "made", run([&[11], &[12], &[13]]));
-    let text = lab::report::compare(&old, &new).unwrap();
+    let compared = lab::report::compare(&old, &new, lab::report::TOLERANCE_PERCENT).unwrap();
+    assert!(compared.worse);
+    assert_eq!(compared.json["worse"], true);
+    let worse = compared.json["worse_in"].as_array().unwrap();
+    assert_eq!(worse, &["calls response mean, ms at 5"]);
+    let back = lab::report::compare(&new, &old, lab::report::TOLERANCE_PERCENT).unwrap();
+    assert!(!back.worse && back.text.contains("not worse"));
+    let text = compared.text;
     let line = |name: &str| {
         let found = text.lines().find(|line| line.contains(name));
         let found = found.unwrap_or_else(|| panic!("no {name} in {text}"));
@@ -340,7 +349,7 @@ fn runs_are_compared_with_their_intervals() {
     // Deviation 1 over three trials: 4.303 / sqrt(3) = 2.484. Means 2 and 12: 500 % more.
     assert_eq!(
         line("calls response mean"),
-        "5 calls response mean, ms 2 ± 2.484 (n=3) 12 ± 2.484 (n=3) +500.0 % yes"
+        "5 calls response mean, ms 2 ± 2.484 (n=3) 12 ± 2.484 (n=3) +500.0 % yes worse"
     );
     assert_eq!(
         line("calls response p50"),
@@ -354,7 +363,7 @@ fn runs_are_compared_with_their_intervals() {
 
     let other = directory("other");
     write_run(&other, "another", run([&[1], &[2], &[3]]));
-    let error = lab::report::compare(&old, &other).unwrap_err();
+    let error = lab::report::compare(&old, &other, 5.0).unwrap_err();
     assert!(matches!(error, LabError::BadInput(_)));
     assert!(
         error.to_string().contains("different experiments"),

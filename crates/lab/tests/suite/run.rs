@@ -389,7 +389,13 @@ fn every_built_in_experiment_runs_in_virtual_time() {
     // Reports are made anew from the records, and two runs are compared.
     let page = lab::report::write(&folder.join("mine")).unwrap();
     assert!(page.is_file());
-    let text = lab::report::compare(&folder.join("rtp-streams"), &folder.join("mine")).unwrap();
+    let text = lab::report::compare(
+        &folder.join("rtp-streams"),
+        &folder.join("mine"),
+        lab::report::TOLERANCE_PERCENT,
+    )
+    .unwrap()
+    .text;
     assert!(text.contains("jitter mean, ms"), "{text}");
 }
 

@@ -1,0 +1,150 @@
+//! One OPTIONS to a system under test before a run, so that a wrong address costs seconds and not a table of failed calls.
+
+use crate::error::LabError;
+use crate::experiment::{Experiment, TransportName};
+use engine::Entropy;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+/// How long the answers to the repeated request are waited for, each (RFC 3261 section 17.1.2.2: T1, doubled).
+const WAITS: [Duration; 3] = [
+    Duration::from_millis(500),
+    Duration::from_millis(1_000),
+    Duration::from_millis(1_500),
+];
+
+const REMEDY: &str = "start the system under test, or correct subject.address; one that answers no OPTIONS runs with --no-probe";
+
+/// Asks the subject of an experiment for a sign of life, where it is another program's.
+///
+/// # Errors
+/// Where it does not answer: with the reason that the network gives, if it gives one.
+pub fn subject(experiment: &Experiment, entropy: &mut Entropy) -> Result<(), LabError> {
+    let Some(address) = experiment.subject.address else {
+        return Ok(());
+    };
+    let transport = experiment
+        .callers
+        .as_ref()
+        .map(|callers| callers.transport)
+        .or(experiment.registrations.as_ref().map(|plan| plan.transport));
+    match transport {
+        None | Some(TransportName::Udp) => by_datagram(address, &WAITS, entropy),
+        Some(_) => by_connection(address),
+    }
+}
+
+fn no_answer(address: SocketAddr, why: &str) -> LabError {
+    LabError::cannot(format!("no answer from {address}: {why}"), REMEDY)
+}
+
+/// Any datagram that comes back is a sign of life, whatever it says.
+fn by_datagram(
+    address: SocketAddr,
+    waits: &[Duration],
+    entropy: &mut Entropy,
+) -> Result<(), LabError> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    let broken = |error: std::io::Error| no_answer(address, &error.to_string());
+    let socket = UdpSocket::bind(any).map_err(broken)?;
+    // Only a connected socket is told of an ICMP message.
+    socket.connect(address).map_err(broken)?;
+    let local = socket.local_addr().map_err(broken)?;
+    let request = options(address, local, entropy);
+    let mut answer = [0; 4_096];
+    for wait in waits {
+        socket.set_read_timeout(Some(*wait)).map_err(broken)?;
+        let told = socket
+            .send(request.as_bytes())
+            .and_then(|_| socket.recv(&mut answer));
+        match told {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                return Err(no_answer(address, "ICMP port unreachable"));
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(broken(error)),
+        }
+    }
+    let all: Duration = waits.iter().sum();
+    let why = format!(
+        "{} OPTIONS within {} s were not answered",
+        waits.len(),
+        all.as_secs_f64()
+    );
+    Err(no_answer(address, &why))
+}
+
+/// A connection that is accepted is a sign of life.
+fn by_connection(address: SocketAddr) -> Result<(), LabError> {
+    let limit = Duration::from_secs(3);
+    TcpStream::connect_timeout(&address, limit)
+        .map(drop)
+        .map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => no_answer(address, "TCP connection refused"),
+            ErrorKind::TimedOut => no_answer(address, "TCP connection not accepted in 3 s"),
+            _ => no_answer(address, &error.to_string()),
+        })
+}
+
+/// Max-Forwards is used up, so that a proxy answers by itself and disturbs nobody behind it.
+fn options(address: SocketAddr, local: SocketAddr, entropy: &mut Entropy) -> String {
+    let (branch, tag, id) = (entropy.u64(), entropy.u64(), entropy.u64());
+    format!(
+        "OPTIONS sip:{address} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{branch:016x};rport\r\n\
+         Max-Forwards: 0\r\nFrom: <sip:probe@{local}>;tag={tag:016x}\r\nTo: <sip:{address}>\r\n\
+         Call-ID: {id:016x}@{local}\r\nCSeq: 1 OPTIONS\r\nContact: <sip:probe@{local}>\r\nContent-Length: 0\r\n\r\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: [Duration; 2] = [Duration::from_millis(40); 2];
+
+    fn told(address: SocketAddr) -> Result<(), LabError> {
+        by_datagram(address, &SHORT, &mut Entropy::from_number(1))
+    }
+
+    #[test]
+    fn a_closed_port_a_silent_and_an_answering_subject() {
+        let subject = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = subject.local_addr().unwrap();
+        let error = told(address).unwrap_err();
+        assert!(
+            error.to_string().contains("2 OPTIONS within 0.08 s"),
+            "{error}"
+        );
+        assert_eq!(error.exit_code(), 3);
+        // What came meanwhile is a well-formed request.
+        let mut request = [0; 2_048];
+        let (length, _) = subject.recv_from(&mut request).unwrap();
+        let parsed = wire::sip::Message::parse(&request[..length]);
+        assert!(parsed.is_ok(), "{parsed:?}");
+        let answering = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = answering.local_addr().unwrap();
+        let answers = std::thread::spawn(move || {
+            let mut request = [0; 2_048];
+            let (_, peer) = answering.recv_from(&mut request).unwrap();
+            answering
+                .send_to(b"SIP/2.0 483 Too Many Hops\r\n\r\n", peer)
+                .unwrap();
+        });
+        let patient = [Duration::from_secs(20)];
+        let heard = by_datagram(address, &patient, &mut Entropy::from_number(2));
+        assert_eq!(heard, Ok(()));
+        answers.join().unwrap();
+        let error = told(address).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("no answer from {address}: ICMP port unreachable")),
+            "{error}"
+        );
+    }
+}
