@@ -190,7 +190,10 @@ pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
         return Ok(());
     }
     let mut entropy = crate::subject::system_entropy()?;
-    crate::probe::subject(file.experiment(), &mut entropy)
+    if let Some(warning) = crate::probe::subject(file.experiment(), &mut entropy)? {
+        eprintln!("warning: {warning}");
+    }
+    Ok(())
 }
 
 /// Marks a run that the user ended; its last trial is the one that was under way.

@@ -533,7 +533,7 @@ fn the_called_side_of_sipp_as_the_subject() {
         format!("subject.address={address}"),
         format!("subject.process={}", process.0.id()),
     ];
-    // SIPp's called side answers no OPTIONS.
+    // SIPp's called side counts an OPTIONS as a failed call.
     let unasked = RunOptions {
         no_probe: true,
         ..options(&folder, &sets)
