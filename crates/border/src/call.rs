@@ -282,6 +282,15 @@ pub(crate) struct Held {
     pub(crate) request: Box<[u8]>,
 }
 
+/// A request that changes the session before the other side has acknowledged it.
+#[derive(Debug)]
+pub(crate) struct EarlyRequest {
+    pub(crate) leg: LegId,
+    pub(crate) server: ServerTransaction,
+    /// The request, as header rules have left it.
+    pub(crate) request: Box<[u8]>,
+}
+
 /// Requests in flight inside one call at most; more are answered 503.
 pub(crate) const MAX_LINKS: usize = 16;
 
@@ -306,6 +315,8 @@ pub(crate) struct Call {
     pub(crate) ack_due: Option<Side>,
     /// That 2xx has our ACK: only one that brings an answer has to come from the other side.
     pub(crate) ack_sent: bool,
+    /// A request of the side that has our ACK, which waits for the other side's.
+    pub(crate) early_request: Option<Box<EarlyRequest>>,
     /// What it was admitted for.
     pub(crate) bill: Bill,
     /// That its speech is transcoded is in the bill.

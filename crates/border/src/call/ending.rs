@@ -222,11 +222,17 @@ impl Core {
         }
         let asked = std::mem::take(&mut call.links).into_iter();
         let held = call.held.take().map(|held| held.server);
+        let early = call.early_request.take().map(|early| early.server);
         let seat = call
             .seat
             .as_deref_mut()
             .and_then(|seat| seat.give_up_waiting());
-        for server in asked.map(|link| link.server).chain(held).chain(seat) {
+        for server in asked
+            .map(|link| link.server)
+            .chain(held)
+            .chain(early)
+            .chain(seat)
+        {
             // Whoever asked something of a call that ends is told so.
             let _ = endpoint.respond(server, 487, &Content::default(), now);
         }

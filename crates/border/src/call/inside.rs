@@ -1,13 +1,13 @@
 //! Requests inside a call: they pass to the other leg, and its answers pass back.
 
 use super::pass::{Carried, Changes, Role, body_of, has_sdp, offer_again, refusal_body};
-use super::{Held, Link, LinkKind, MAX_LINKS, Phase, Side};
+use super::{EarlyRequest, Held, Link, LinkKind, MAX_LINKS, Phase, Side};
 use crate::anchor::AnchorError;
 use crate::border::Core;
 use crate::config::Refer;
 use crate::rules::EditList;
 use engine::Time;
-use sip::{Content, Endpoint, Fork, LegId, Refused, ServerTransaction, TransactionId};
+use sip::{Content, Endpoint, Fork, Indication, LegId, Refused, ServerTransaction, TransactionId};
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// The status for a command that the endpoint refused (RFC 3261 section 14, RFC 3311 section 5.2).
@@ -52,7 +52,7 @@ impl Core {
             self.node_call_confirmed(slot, now);
         }
         if sent {
-            return;
+            return self.pass_early_request(endpoint, slot, now);
         }
         let Some(call) = self.calls.get(slot) else {
             return;
@@ -147,6 +147,51 @@ impl Core {
         }
     }
 
+    /// Holds a request that would change the session, of a side that has our ACK, until the other side's ACK is there. The side cannot
+    /// know that the other one has not acknowledged yet, so that a refusal (491) would be a fault of ours. Whether it is held.
+    fn hold_early_request(
+        &mut self,
+        slot: usize,
+        from: Side,
+        (leg, server): (LegId, ServerTransaction),
+        request: &Message<'_>,
+    ) -> bool {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        let early = call.ack_sent && call.ack_due == Some(from);
+        let changes = matches!(request.method(), Method::Invite | Method::Refer);
+        let free = call.join.is_none() && call.held.is_none() && call.early_request.is_none();
+        if !(early && changes && free) {
+            return false;
+        }
+        call.early_request = Some(Box::new(EarlyRequest {
+            leg,
+            server,
+            request: request.bytes().into(),
+        }));
+        true
+    }
+
+    /// The ACK is there for which a request was held.
+    fn pass_early_request(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let call = self.calls.get_mut(slot);
+        let Some(early) = call.and_then(|call| call.early_request.take()) else {
+            return;
+        };
+        match Message::parse(&early.request) {
+            Ok(request) => {
+                let indication = Indication::Request {
+                    leg: early.leg,
+                    transaction: early.server,
+                    request: &request,
+                };
+                self.dispatch(endpoint, indication, now);
+            }
+            Err(_) => refuse(endpoint, early.server, 500, now),
+        }
+    }
+
     /// Frees what only the set-up needed.
     pub(crate) fn free_set_up(&mut self, slot: usize) {
         if let Some(call) = self.calls.get_mut(slot)
@@ -187,6 +232,12 @@ impl Core {
         if call.seat.is_some() {
             return self.seat_requested(endpoint, slot, leg, transaction, request, now);
         }
+        if self.hold_early_request(slot, from, (leg, transaction), request) {
+            return;
+        }
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
         if request.method() == Method::Refer && self.acts_on_refer(call, from) {
             return self.referred(endpoint, slot, from, leg, transaction, request, now);
         }
@@ -589,6 +640,8 @@ impl Core {
     pub(crate) fn request_cancelled(&mut self, slot: usize, transaction: ServerTransaction) {
         if let Some(call) = self.calls.get_mut(slot) {
             call.links.retain(|link| link.server != transaction);
+            call.early_request
+                .take_if(|early| early.server == transaction);
             if call
                 .held
                 .as_ref()

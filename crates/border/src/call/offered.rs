@@ -502,6 +502,7 @@ impl Core {
             join: None,
             ack_due: None,
             ack_sent: false,
+            early_request: None,
             mark: 0,
             bill,
             offered_at: now,

@@ -94,11 +94,13 @@ fn who_answers_a_re_invite_is_acknowledged_at_once() {
         pair.net.run(seconds(10));
         assert_eq!(pair.answers(other), before + 1, "{asker}: not repeated");
         assert_eq!(pair.acks(other), acks + 1, "{asker}");
-        // Until the asker has acknowledged, nothing else changes the session (RFC 3261 section 14.2).
+        // The other side cannot know that the asker has not acknowledged: its own change waits (RFC 3261 section 14.2).
+        pair.net.phones[pair.phones[other]].ears.manners.acks = true;
         pair.invites_again(other, &Content::sdp([SDP_B, SDP_A][asker].as_bytes()));
         pair.net.run(seconds(1));
         let refused = |told: &Told| matches!(told, Told::Response(491, _));
-        assert!(pair.net.has(pair.phones[other], refused), "{asker}");
+        assert!(!pair.net.has(pair.phones[other], refused), "{asker}");
+        assert_eq!(pair.acks(asker), usize::from(asker == 1), "{asker}");
         // Its ACK comes late, and is not passed on a second time.
         let (phone, leg) = (pair.phones[asker], pair.legs[asker]);
         pair.net.tell(phone, |endpoint, now| {
@@ -106,15 +108,25 @@ fn who_answers_a_re_invite_is_acknowledged_at_once() {
         });
         pair.net.run(seconds(1));
         assert_eq!(pair.acks(other), acks + 1, "{asker}");
-        pair.net.phones[pair.phones[other]].ears.manners.acks = true;
-        pair.invites_again(other, &Content::sdp([SDP_B, SDP_A][asker].as_bytes()));
-        pair.net.run(seconds(1));
         assert_eq!(pair.acks(asker), usize::from(asker == 1) + 1, "{asker}");
         pair.net.tell(phone, |endpoint, now| {
             endpoint.bye(leg, &Content::default(), now).unwrap();
         });
         pair.net.assert_quiet();
     }
+}
+
+#[test]
+fn a_change_that_waits_for_an_ack_ends_with_its_call() {
+    let mut pair = Pair::new(PLAIN);
+    pair.invites_again(0, &Content::sdp(SDP_A.as_bytes()));
+    pair.net.run(seconds(1));
+    pair.invites_again(1, &Content::sdp(SDP_B.as_bytes()));
+    // The asker never acknowledges, and its call ends for that.
+    pair.net.run(seconds(40));
+    let refused = |told: &Told| matches!(told, Told::Response(487, _));
+    assert!(pair.net.has(pair.phones[1], refused));
+    pair.net.assert_quiet();
 }
 
 #[test]

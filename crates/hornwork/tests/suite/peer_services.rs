@@ -56,6 +56,9 @@ fn calls_for_help_reach_whom_the_example_says() {
     let text = text
         .replace("192.0.2.10:5060", &format!("127.0.0.1:{outside}"))
         .replace("10.0.0.10:5060", &format!("127.0.0.1:{inside}"));
+    let (first, last) = common::media_ports(40);
+    let media = format!("media = {{ ports = \"{first}-{last}\" }}\n");
+    let text = text.replace("[[interface]]\n", &format!("[[interface]]\n{media}"));
     let _border = border(&folder, &text, outside);
     let _called: Vec<Process> = called
         .iter()
