@@ -6,8 +6,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Rust files above this length are asked to be cut.
+/// Longest Rust file, in lines, that needs no entry in [`LONG`].
 const LINES: usize = 1_000;
+/// Longer files of one subject, with the length that each may have: a ratchet that is set by hand, downward where a file gets shorter.
+const LONG: [(&str, usize); 5] = [
+    // Every key of the configuration, table by table.
+    ("crates/border/src/config/raw.rs", 1_120),
+    ("crates/border/src/config/tests.rs", 1_060),
+    // Two legs brought together: refresh, transfer, replacement, re-anchoring.
+    ("crates/border/src/call/join.rs", 1_020),
+    ("crates/net/src/plane.rs", 1_030),
+    ("crates/sip/src/process.rs", 1_020),
+];
 
 /// Hosts of package registries and folders of one machine: what builds here must build anywhere.
 const FOREIGN: [&str; 11] = [
@@ -97,8 +107,10 @@ fn tracked() -> Result<Vec<Text>, String> {
 
 fn length(file: &Text) -> Option<String> {
     let lines = file.text.lines().count();
-    (file.name.ends_with(".rs") && lines > LINES)
-        .then(|| format!("{}: {lines} lines, more than {LINES}", file.name))
+    let known = LONG.iter().find(|(name, _)| *name == file.name);
+    let most = known.map_or(LINES, |(_, lines)| *lines);
+    (file.name.ends_with(".rs") && lines > most)
+        .then(|| format!("{}: {lines} lines, more than {most}", file.name))
 }
 
 /// Cargo.lock states where packages come from, and the licence whom it is by.
@@ -299,6 +311,9 @@ mod tests {
         let page = text("x.md", &format!("see {}main", concat!("/work", "/")));
         assert_eq!(foreign(&page).len(), 1);
         assert!(foreign(&text("x.md", "https://example.com")).is_empty());
-        assert!(length(&text("x.rs", &"\n".repeat(LINES + 1))).is_some());
+        let lines = |name, lines| length(&text(name, &"\n".repeat(lines)));
+        assert!(lines("x.rs", LINES + 1).is_some());
+        let (long, most) = LONG[0];
+        assert!(lines(long, most).is_none() && lines(long, most + 1).is_some());
     }
 }
