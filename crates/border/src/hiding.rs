@@ -315,7 +315,7 @@ fn parameter(name: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
-/// The parameters that cannot name a host: numbers and words without what stands in names and addresses.
+/// The parameters that cannot name a host: numbers, and words without the characters of host names and addresses.
 fn harmless_parameters(address: &NameAddr<'_>, out: &mut Vec<u8>) {
     let harmless = |text: &[u8]| {
         let names = |byte: &u8| matches!(byte, b'.' | b':' | b'@' | b'"' | b'/' | b'%' | b'<');

@@ -29,7 +29,7 @@ const SAMPLES: Duration = Duration::from_secs(1);
 const UNKNOWN: u8 = 3;
 /// So many checks in a row a node that was down answers before it is up.
 const ANSWERS: u8 = 2;
-/// After a node was found to have been started anew its calls are looked after for so long; what it does not know is no news.
+/// Time after the restart of a node is noticed in which unknown calls are not reported as another restart.
 const RESTART: Duration = Duration::from_secs(10);
 /// Calls kept for a node that is down, to be deleted there when it is up again.
 const MAX_OWED: usize = 16_384;
@@ -89,7 +89,7 @@ struct Member {
     sample_at: Time,
     /// Calls one after the other that it did not know.
     unknown: u8,
-    /// That it was started anew was told; what it does not know is no news until then.
+    /// Its restart was reported; until then unknown calls are not another one.
     restarted: Time,
     /// Its load is asked for next.
     report_at: Time,

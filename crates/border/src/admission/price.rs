@@ -327,7 +327,7 @@ impl Bill {
         self.way
     }
 
-    /// This way, where what is done to the media allows it: the kernel only sends on what is plain.
+    /// This way, where the media is neither encrypted nor transcoded here: the kernel relays plain RTP alone.
     pub(super) fn possible(&self, way: MediaWay) -> MediaWay {
         let [.., transcoding, _] = self.parts;
         let plain = self.keys.is_empty() && transcoding == Cost::default();

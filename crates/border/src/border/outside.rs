@@ -594,7 +594,7 @@ impl Core {
         let _ = endpoint.respond(server, response.status(), &content, now);
     }
 
-    /// Adds the edits that hide other networks in a response from whoever is at the other end of a flow.
+    /// Adds the edits that hide other networks in a response towards the peer of a flow.
     pub(crate) fn hide_from<'e, const N: usize>(
         &self,
         asker: Flow,

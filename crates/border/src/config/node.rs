@@ -134,7 +134,7 @@ impl Node {
                     .iter()
                     .filter(|entry| {
                         let here = |span| spans.contains(span);
-                        // A table's own span is also that of what is missing in it.
+                        // A missing key has the span of its table.
                         let table = matches!(entry.node.kind, Kind::Table(_));
                         !here(&entry.key_span) && (table || !here(&entry.node.span))
                     })

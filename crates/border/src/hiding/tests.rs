@@ -1,4 +1,4 @@
-//! The list of what is hidden against its page, and what is done.
+//! The list of hidden headers against its page, and the effect on headers and descriptions.
 
 use super::*;
 use wire::sip::emit;

@@ -652,7 +652,7 @@ impl Core {
         }
     }
 
-    /// A call gives back what it has at its node; whether the node will tell its figures, or that it does not.
+    /// Releases the call's ports at its node. Returns whether the node was asked for its figures.
     pub(crate) fn release_relay(&mut self, slot: usize) -> bool {
         let now = self.now;
         let Some(call) = self.calls.get_mut(slot) else {
@@ -845,7 +845,7 @@ impl Core {
                         (_, None) => {}
                     }
                 } else if relay.node == Some(node) {
-                    // Nobody has been told of this node's ports: another one may take the call.
+                    // No side has this node's ports yet: another node may take the call.
                     self.leave_node(slot, node, now);
                 }
             }

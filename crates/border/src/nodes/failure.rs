@@ -29,7 +29,7 @@ const BUSY: Duration = Duration::from_millis(100);
 const BUSY_MAX: Duration = Duration::from_secs(40);
 /// Nodes to which one call is moved, one after the other, while they fail.
 const TRIES: u8 = 3;
-/// How often both sides are asked again, beside what is done about glare.
+/// Number of new attempts with both sides; those after glare are not counted.
 const RETRIES: u8 = 10;
 /// Calls that are looked through for one to ask a node about.
 const SCANNED: usize = 4_096;
@@ -133,7 +133,7 @@ impl Core {
             return;
         };
         if !relay.established {
-            // Nobody has been told of this node: another one is asked as soon as it is given up.
+            // No side has this node's ports yet: another node is asked as soon as this one is given up.
             return;
         }
         match relay.failing.as_deref_mut() {
