@@ -91,8 +91,8 @@ fn interfaces(call: &Call) -> [InterfaceId; 2] {
 }
 
 impl Bill {
-    /// Media of this call goes this way, where the call has any that is anchored here, and nothing is done to it that only sockets'
-    /// way allows; what it was and is counted for.
+    /// Reserves for media of this call by this way, where the call has anchored media that needs no processing in user space. Returns the
+    /// reservation before and after.
     pub(super) fn lead(&mut self, way: MediaWay) -> (Cost, Cost) {
         let Some(now) = self.way else {
             return Default::default();
